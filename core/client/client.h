@@ -1,0 +1,81 @@
+// The store whose tables live on servers.
+//
+// Keys are dealt over the servers by OwnerOf(); a call's requests go out to all servers
+// before the first reply is awaited, and replies land in the caller's buffer.
+// Thread-safe: calls of different threads use connections of their own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "status/status.h"
+#include "store/store.h"
+#include "transport/security.h"
+
+namespace sparsefleet {
+
+struct ClientOptions {
+  std::vector<std::string> endpoints;  // "host:port" or "[v6]:port", in server order
+  SecurityOptions security;
+  std::string name = "client";  // how servers call this client in messages, e.g. "worker-0"
+
+  // Behaviour.
+  double connect_timeout_s = 30.0;    // Connect(): servers may still be starting
+  double try_timeout_s = 10.0;        // one try of a call; a lost connection is noticed sooner
+  double heartbeat_interval_s = 2.0;  // a beat to each server, on a connection of its own
+  double peer_timeout_s = 10.0;       // a server silent for this long counts as lost
+  double first_backoff_s = 0.05;      // doubles from try to try
+  double max_backoff_s = 2.0;
+  std::uint64_t max_frame_bytes = 256ull << 20;
+
+  // Told of a retry, a lost or returned server. Severity as in ServerOptions.
+  std::function<void(int severity, const std::string& message)> log;
+};
+
+class Client final : public Store {
+ public:
+  // Reaches every server, proves the key, compares protocol version and number of
+  // servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that failed.
+  static Result<std::unique_ptr<Client>> Connect(ClientOptions options);
+  ~Client() override;
+
+  // ... the whole of Store, see store/store.h ...
+  std::uint32_t num_servers() const override;
+  Status Define(const SparseSpec& spec, double timeout_s) override;
+  Status Define(const DenseSpec& spec, double timeout_s) override;
+  Result<TableInfo> Info(std::string_view table, double timeout_s) override;
+  Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step,
+              double timeout_s) override;
+  Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step,
+                          double timeout_s) override;
+  Status WriteDense(std::string_view table, std::span<const float> values,
+                    double timeout_s) override;
+  Status SetLearningRate(std::string_view table, double learning_rate, double timeout_s) override;
+  Result<std::uint64_t> Version(std::string_view table, double timeout_s) override;
+  Status WaitVersion(std::string_view table, std::uint64_t at_least, double timeout_s) override;
+  Status Barrier(std::string_view name, std::uint32_t members, double timeout_s) override;
+  Status PutNote(std::string_view key, std::string_view value, double timeout_s) override;
+  Result<std::string> GetNote(std::string_view key, bool wait, double timeout_s) override;
+  Status DeleteNote(std::string_view key, double timeout_s) override;
+  Result<std::vector<StatMap>> Stats(double timeout_s) override;
+  Result<std::uint64_t> Shrink(std::string_view table, std::uint64_t step,
+                               double timeout_s) override;
+  Result<std::uint64_t> Erase(std::string_view table, std::span<const Key> keys,
+                              double timeout_s) override;
+  Result<std::unique_ptr<StoreCut>> OpenCut(std::string_view table, bool only_dirty,
+                                            bool clear_dirty, double timeout_s) override;
+  Status Import(std::string_view table, const RowBatch& rows, double timeout_s) override;
+  Status Save(std::string_view directory, double timeout_s) override;
+  Status Load(std::string_view directory, double timeout_s) override;
+  Status Shutdown(double timeout_s) override;
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,24 @@
+#include "status/status.h"
+
+#include <array>
+
+namespace sparsefleet {
+
+std::string CodeName(Code code) {
+  static constexpr std::array<std::string_view, 18> kNames = {
+      "OK",           "INVALID_ARGUMENT", "UNKNOWN_TABLE",     "TABLE_CONFLICT",
+      "SHAPE_MISMATCH", "NON_FINITE",     "DEADLINE_EXCEEDED", "PEER_LOST",
+      "AUTH_FAILED",  "PROTOCOL",         "VERSION_MISMATCH",  "TOO_LARGE",
+      "NOT_FOUND",    "SHUTTING_DOWN",    "SERVER_RESTARTED",  "IO",
+      "CORRUPT",      "INTERNAL"};
+  const auto number = static_cast<std::size_t>(code);
+  if (number < kNames.size()) return std::string(kNames[number]);
+  return "CODE_" + std::to_string(number);
+}
+
+Status Status::WithPrefix(std::string_view prefix) const {
+  if (ok()) return *this;
+  return {code_, std::string(prefix) + message_};
+}
+
+}  // namespace sparsefleet

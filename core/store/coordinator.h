@@ -1,0 +1,93 @@
+// Barriers, notes and waits for a table's version: who waits for whom.
+//
+// Nothing here blocks a thread. A wait is a callback, called exactly once: when the event
+// comes, when its deadline passes (Expire), when its owner is lost, or at Close.
+// Thread-safe; callbacks run outside the lock, on the thread that caused them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "status/status.h"
+
+namespace sparsefleet {
+
+inline constexpr std::size_t kMaxNoteKeyBytes = 1024;
+inline constexpr std::size_t kMaxNoteValueBytes = 64 << 10;
+inline constexpr std::size_t kMaxNotes = 100000;
+
+class Coordinator {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Done = std::function<void(Status)>;
+  using NoteDone = std::function<void(Result<std::string>)>;
+
+  // Who waits: named in messages, and dropped as one by ForgetOwner.
+  struct Owner {
+    std::uint64_t id = 0;
+    std::string name;
+  };
+
+  // `ticket` identifies the call; arriving again with the same (owner, ticket) replaces the callback and does
+  // not count twice (a retry after a lost connection).
+  // Members that disagree on `members` get kInvalidArgument.
+  void ArriveAtBarrier(std::string_view name, std::uint32_t members, Owner owner,
+                       std::uint64_t ticket, TimePoint deadline, Done done);
+
+  Status PutNote(std::string_view key, std::string_view value);
+  void GetNote(std::string_view key, bool wait, Owner owner, TimePoint deadline, NoteDone done);
+  Status DeleteNote(std::string_view key);
+
+  // `current` is the version now; the wait ends when RaiseVersion reports at least `at_least`.
+  void WaitVersion(std::string_view table, std::uint64_t current, std::uint64_t at_least,
+                   Owner owner, TimePoint deadline, Done done);
+  void RaiseVersion(std::string_view table, std::uint64_t version);
+
+  // Ends waits whose deadline has passed; returns the next deadline, or TimePoint::max().
+  TimePoint Expire(TimePoint now);
+  // Drops the owner's waits, and ends the barriers it takes part in with kPeerLost naming it.
+  void ForgetOwner(std::uint64_t owner_id);
+  // Ends every wait with `status`; later ones end at once.
+  void Close(Status status);
+
+ private:
+  struct Member {
+    Owner owner;
+    std::uint64_t ticket;
+    TimePoint deadline;
+    Done done;
+  };
+  struct BarrierState {
+    std::uint32_t members = 0;
+    std::vector<Member> arrived;
+  };
+  struct NoteWait {
+    Owner owner;
+    TimePoint deadline;
+    NoteDone done;
+  };
+  struct VersionWait {
+    std::uint64_t at_least;
+    Owner owner;
+    TimePoint deadline;
+    Done done;
+  };
+
+  std::mutex mutex_;
+  bool closed_ = false;
+  Status close_status_;
+  std::map<std::string, BarrierState, std::less<>> barriers_;
+  std::map<std::string, std::string, std::less<>> notes_;
+  std::map<std::string, std::list<NoteWait>, std::less<>> note_waits_;
+  std::map<std::string, std::list<VersionWait>, std::less<>> version_waits_;
+  std::map<std::string, std::uint64_t, std::less<>> versions_;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,53 @@
+// The store whose tables live in this process.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <thread>
+
+#include "store/store.h"
+
+namespace sparsefleet {
+
+class LocalStore final : public Store {
+ public:
+  LocalStore();
+  ~LocalStore() override;  // ends every wait with kShuttingDown
+
+  TableSet& tables();
+
+  std::uint32_t num_servers() const override { return 1; }
+  Status Define(const SparseSpec& spec, double timeout_s) override;
+  Status Define(const DenseSpec& spec, double timeout_s) override;
+  Result<TableInfo> Info(std::string_view table, double timeout_s) override;
+  Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step,
+              double timeout_s) override;
+  Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step,
+                          double timeout_s) override;
+  Status WriteDense(std::string_view table, std::span<const float> values,
+                    double timeout_s) override;
+  Status SetLearningRate(std::string_view table, double learning_rate, double timeout_s) override;
+  Result<std::uint64_t> Version(std::string_view table, double timeout_s) override;
+  Status WaitVersion(std::string_view table, std::uint64_t at_least, double timeout_s) override;
+  Status Barrier(std::string_view name, std::uint32_t members, double timeout_s) override;
+  Status PutNote(std::string_view key, std::string_view value, double timeout_s) override;
+  Result<std::string> GetNote(std::string_view key, bool wait, double timeout_s) override;
+  Status DeleteNote(std::string_view key, double timeout_s) override;
+  Result<std::vector<StatMap>> Stats(double timeout_s) override;
+  Result<std::uint64_t> Shrink(std::string_view table, std::uint64_t step,
+                               double timeout_s) override;
+  Result<std::uint64_t> Erase(std::string_view table, std::span<const Key> keys,
+                              double timeout_s) override;
+  Result<std::unique_ptr<StoreCut>> OpenCut(std::string_view table, bool only_dirty,
+                                            bool clear_dirty, double timeout_s) override;
+  Status Import(std::string_view table, const RowBatch& rows, double timeout_s) override;
+  Status Save(std::string_view directory, double timeout_s) override;
+  Status Load(std::string_view directory, double timeout_s) override;
+  Status Shutdown(double timeout_s) override { (void)timeout_s; return Status::Ok(); }
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,98 @@
+// Where tables live, seen from a training process. Two kinds: LocalStore (this process)
+// and Client (servers). Both behave alike; tests/parity holds them to it.
+//
+// Thread-safe: any thread may call any function at any time.
+// Every call ends: after `timeout_s` at the latest, with kDeadlineExceeded.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "status/status.h"
+#include "table/table_set.h"
+
+namespace sparsefleet {
+
+// Numbers by name, e.g. "table.ads.rows" -> 12; one map a server.
+using StatMap = std::map<std::string, double>;
+
+// Rows as of one moment a server, handed out server by server.
+class StoreCut {
+ public:
+  virtual ~StoreCut() = default;
+  // As TableCut::Next. After an error the cut is closed.
+  virtual Result<bool> Next(std::size_t max_rows, RowBatch& out) = 0;
+};
+
+// What a table looks like from outside.
+struct TableInfo {
+  bool dense = false;
+  std::uint64_t size = 0;        // dense: elements; sparse: rows now
+  std::uint32_t dim = 0;         // sparse
+  std::uint32_t state_dim = 0;
+  std::uint32_t counter_dim = 0; // sparse
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  virtual std::uint32_t num_servers() const = 0;  // LocalStore: 1
+
+  virtual Status Define(const SparseSpec& spec, double timeout_s) = 0;
+  virtual Status Define(const DenseSpec& spec, double timeout_s) = 0;
+  virtual Result<TableInfo> Info(std::string_view table, double timeout_s) = 0;
+
+  // One request a server, all sections in it. Dense sections speak of the whole array,
+  // however it is dealt over servers.
+  virtual Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step,
+                      double timeout_s) = 0;
+  // Finished when every server has applied its part. Applied exactly once, also where
+  // the call had to be retried.
+  virtual Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step,
+                                  double timeout_s) = 0;
+  virtual Status WriteDense(std::string_view table, std::span<const float> values,
+                            double timeout_s) = 0;
+  virtual Status SetLearningRate(std::string_view table, double learning_rate,
+                                 double timeout_s) = 0;
+
+  // The lowest version of the table over the servers: pushes applied so far.
+  virtual Result<std::uint64_t> Version(std::string_view table, double timeout_s) = 0;
+  // Returns when every server's version of the table is >= at_least.
+  virtual Status WaitVersion(std::string_view table, std::uint64_t at_least, double timeout_s) = 0;
+
+  // Returns when `members` calls with this name have arrived; then the name is free again.
+  // A deadline tells how many arrived and who; the others' waits go on without this member.
+  virtual Status Barrier(std::string_view name, std::uint32_t members, double timeout_s) = 0;
+
+  // Small notes for rendezvous, kept by the first server. Value up to 64 KiB.
+  virtual Status PutNote(std::string_view key, std::string_view value, double timeout_s) = 0;
+  // `wait`: until the note is there, or the deadline; else kNotFound at once.
+  virtual Result<std::string> GetNote(std::string_view key, bool wait, double timeout_s) = 0;
+  virtual Status DeleteNote(std::string_view key, double timeout_s) = 0;
+
+  virtual Result<std::vector<StatMap>> Stats(double timeout_s) = 0;
+
+  virtual Result<std::uint64_t> Shrink(std::string_view table, std::uint64_t step,
+                                       double timeout_s) = 0;
+  virtual Result<std::uint64_t> Erase(std::string_view table, std::span<const Key> keys,
+                                      double timeout_s) = 0;
+  virtual Result<std::unique_ptr<StoreCut>> OpenCut(std::string_view table, bool only_dirty,
+                                                    bool clear_dirty, double timeout_s) = 0;
+  virtual Status Import(std::string_view table, const RowBatch& rows, double timeout_s) = 0;
+
+  // Each server writes its part of every table below `directory` (its own file system), or
+  // reads back the keys it owns, whoever wrote them. See core/table/dump.h.
+  virtual Status Save(std::string_view directory, double timeout_s) = 0;
+  virtual Status Load(std::string_view directory, double timeout_s) = 0;
+
+  // Asks the servers to drain and end. LocalStore: nothing to do.
+  virtual Status Shutdown(double timeout_s) = 0;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,72 @@
+// The tables of one server, or of one process, by name.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "status/status.h"
+#include "table/dense_table.h"
+#include "table/sparse_table.h"
+
+namespace sparsefleet {
+
+// One table's part of a pull. Dense: `keys` is empty and `out` takes elements
+// [offset, offset + out.size()).
+struct PullSection {
+  std::string_view table;
+  std::span<const Key> keys;
+  std::span<float> out;
+  bool dense = false;
+  std::uint64_t offset = 0;
+};
+
+// One table's part of a push. Dense: `keys` is empty, `gradients` covers the whole table.
+struct PushSection {
+  std::string_view table;
+  std::span<const Key> keys;
+  std::span<const float> gradients;
+  bool dense = false;
+  bool keys_are_unique = false;
+  bool add = false;  // add the values as they are, past the optimizer
+};
+
+class TableSet {
+ public:
+  // Defining the same spec again is fine and does nothing; another spec under the same
+  // name is kTableConflict naming the first field that differs. Learning rates do not count as
+  // a difference: they change while running.
+  Status Define(const SparseSpec& spec);
+  Status Define(const DenseSpec& spec);
+
+  // kUnknownTable naming the tables there are; kInvalidArgument for the other kind.
+  Result<std::shared_ptr<SparseTable>> Sparse(std::string_view name) const;
+  Result<std::shared_ptr<DenseTable>> Dense(std::string_view name) const;
+  std::vector<std::string> Names() const;  // sorted
+
+  // All sections are checked before the first is carried out: all or nothing.
+  Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step);
+  // Each table named gets its version raised by one.
+  Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step);
+
+  Status SetLearningRate(std::string_view table, double learning_rate);
+  Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far
+
+ private:
+  using AnyTable = std::variant<std::shared_ptr<SparseTable>, std::shared_ptr<DenseTable>>;
+  struct Entry {
+    AnyTable table;
+    std::shared_ptr<std::atomic<std::uint64_t>> version;
+  };
+  mutable std::shared_mutex mutex_;
+  std::map<std::string, Entry, std::less<>> tables_;
+};
+
+}  // namespace sparsefleet
