@@ -1,0 +1,75 @@
+// The frame: what every message on a connection starts with, after the handshake.
+// Format: docs/wire_format.md. All numbers little-endian.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "status/status.h"
+
+namespace sparsefleet {
+
+inline constexpr std::uint32_t kFrameMagic = 0x4c465053;  // the bytes "SPFL"
+inline constexpr std::uint8_t kProtocolVersion = 1;
+inline constexpr std::size_t kFrameHeaderBytes = 40;
+
+// Format: append only.
+enum class MessageType : std::uint8_t {
+  kHello = 1,
+  kHeartbeat = 2,
+  kGoodbye = 3,
+  kDefineSparse = 10,
+  kDefineDense = 11,
+  kTableInfo = 12,
+  kPull = 20,
+  kPush = 21,
+  kWriteDense = 22,
+  kSetLearningRate = 23,
+  kVersion = 30,
+  kWaitVersion = 31,
+  kBarrier = 32,
+  kPutNote = 33,
+  kGetNote = 34,
+  kDeleteNote = 35,
+  kStats = 40,
+  kShrink = 50,
+  kErase = 51,
+  kOpenCut = 52,
+  kNextCut = 53,
+  kCloseCut = 54,
+  kImport = 55,
+  kSave = 60,
+  kLoad = 61,
+  kShutdown = 70,
+};
+
+// True for types whose effect must not happen twice: their requests carry a sequence > 0 and the server
+// remembers the reply until the client acknowledges it.
+bool IsRecorded(MessageType type);
+bool IsKnown(MessageType type);
+const char* MessageName(MessageType type);  // "pull", "push", ...; "unknown"
+
+inline constexpr std::uint16_t kFlagReply = 1;  // server to client
+inline constexpr std::uint16_t kFlagError = 2;  // with kFlagReply: the body is an ErrorBody
+
+struct FrameHeader {
+  std::uint8_t version = kProtocolVersion;
+  MessageType type = MessageType::kHello;
+  std::uint16_t flags = 0;
+  std::uint64_t request_id = 0;   // chosen by the client, echoed by the server
+  std::uint64_t sequence = 0;     // of this client; > 0 exactly for recorded types
+  std::uint64_t acked_below = 0;  // the client has the replies of all sequences below this
+  std::uint32_t timeout_ms = 0;   // how long the client waits for the reply
+  std::uint32_t body_bytes = 0;
+};
+
+void EncodeFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> out);
+
+// kProtocol for a wrong magic, an unknown type or flag; kVersionMismatch naming both versions;
+// kTooLarge naming both sizes.
+Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderBytes> in,
+                                      std::uint64_t max_frame_bytes);
+
+}  // namespace sparsefleet

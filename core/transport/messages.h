@@ -1,0 +1,160 @@
+// The bodies of the frames, one struct each, with their encoding. Format: docs/wire_format.md.
+//
+// Decode functions return kProtocol for a body that is not exactly one legal message. Views
+// (string_view, span) point into the body given: keep it alive. REQUIRES: body aligned to 8 bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "status/status.h"
+#include "store/store.h"
+#include "table/table_set.h"
+#include "table/table_spec.h"
+#include "transport/body.h"
+
+namespace sparsefleet {
+
+using Body = std::vector<std::byte>;
+
+// Error reply: the status. Code u16 | message.
+Body EncodeError(const Status& status);
+Status DecodeError(std::span<const std::byte> body);  // never ok: kProtocol if malformed
+
+// First frame of a connection, after the key is proven.
+struct HelloRequest {
+  std::uint64_t client_id = 0;  // random, the same for all connections of a client
+  std::uint32_t server_index = 0;
+  std::uint32_t num_servers = 1;
+  bool control = false;  // the heartbeat connection: its end, unannounced, means a lost client
+  std::string client_name;
+};
+struct HelloReply {
+  std::uint64_t incarnation = 0;  // random, another one after a restart of the server
+  std::uint64_t max_frame_bytes = 0;
+  double peer_timeout_s = 0;
+};
+Body Encode(const HelloRequest& message);
+Body Encode(const HelloReply& message);
+Result<HelloRequest> DecodeHelloRequest(std::span<const std::byte> body);
+Result<HelloReply> DecodeHelloReply(std::span<const std::byte> body);
+
+Body Encode(const SparseSpec& spec);
+Body Encode(const DenseSpec& spec);  // size is that of the whole array, not of one server's part
+Result<SparseSpec> DecodeSparseSpec(std::span<const std::byte> body);
+Result<DenseSpec> DecodeDenseSpec(std::span<const std::byte> body);
+
+// A request that is a table name and up to two numbers and flags: version, wait for version,
+// table info, learning rate, shrink, open cut. Meaning of the fields by type.
+struct TableRequest {
+  std::string_view table;
+  std::uint64_t number = 0;  // wait: at_least; shrink: step
+  double real = 0;           // learning rate
+  std::uint32_t flags = 0;   // open cut: 1 only dirty, 2 clear dirty
+};
+Body Encode(const TableRequest& message);
+Result<TableRequest> DecodeTableRequest(std::span<const std::byte> body);
+
+Body Encode(const TableInfo& info);
+Result<TableInfo> DecodeTableInfo(std::span<const std::byte> body);
+
+// Pull. Each section's head, name, then its keys. The reply is the values of the sections
+// one after another, each padded to 8 bytes.
+struct PullRequest {
+  std::uint64_t step = 0;
+  PullMode mode = PullMode::kTrain;
+  struct Section {
+    std::string_view table;
+    bool dense = false;
+    std::uint32_t dim = 0;      // the width the client expects; dense: 1
+    std::uint64_t count = 0;    // keys, or elements of a dense part
+    std::uint64_t offset = 0;   // dense: first element, counted in this server's part
+    std::span<const Key> keys;  // sparse
+  };
+  std::vector<Section> sections;
+};
+Body Encode(const PullRequest& message);
+Result<PullRequest> DecodePullRequest(std::span<const std::byte> body);
+// Bytes of the reply's body; the floats of a section start at a multiple of 8.
+std::uint64_t PullReplyBytes(const PullRequest& message);
+
+// Push. Each section's head, name, its keys, its values.
+struct PushRequest {
+  std::uint64_t step = 0;
+  struct Section {
+    std::string_view table;
+    bool dense = false;
+    bool keys_are_unique = false;
+    bool add = false;
+    std::uint32_t dim = 0;
+    std::uint64_t count = 0;
+    std::span<const Key> keys;
+    std::span<const float> values;  // count * dim; dense: count
+  };
+  std::vector<Section> sections;
+};
+Body Encode(const PushRequest& message);
+Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
+Body Encode(const PushResult& result);
+Result<PushResult> DecodePushResult(std::span<const std::byte> body);
+
+struct WriteDenseRequest {
+  std::string_view table;
+  std::span<const float> values;  // this server's part, whole
+};
+Body Encode(const WriteDenseRequest& message);
+Result<WriteDenseRequest> DecodeWriteDense(std::span<const std::byte> body);
+
+// Replies that are one number: version, shrink, erase, open cut (its id).
+Body EncodeNumber(std::uint64_t number);
+Result<std::uint64_t> DecodeNumber(std::span<const std::byte> body);
+
+struct BarrierRequest {
+  std::string_view name;
+  std::uint32_t members = 0;
+};
+Body Encode(const BarrierRequest& message);
+Result<BarrierRequest> DecodeBarrier(std::span<const std::byte> body);
+
+// Put: key and value. Get: key, `wait`. Delete: key. Reply of get: EncodeText(value).
+struct NoteRequest {
+  std::string_view key;
+  std::string_view value;
+  bool wait = false;
+};
+Body Encode(const NoteRequest& message);
+Result<NoteRequest> DecodeNote(std::span<const std::byte> body);
+
+// A text alone: the directory of save and load, the value of a note.
+Body EncodeText(std::string_view text);
+Result<std::string_view> DecodeText(std::span<const std::byte> body);
+
+Body Encode(const StatMap& stats);
+Result<StatMap> DecodeStats(std::span<const std::byte> body);
+
+struct EraseRequest {
+  std::string_view table;
+  std::span<const Key> keys;
+};
+Body Encode(const EraseRequest& message);
+Result<EraseRequest> DecodeErase(std::span<const std::byte> body);
+
+struct NextCutRequest {
+  std::uint64_t cut = 0;
+  std::uint64_t max_rows = 0;
+};
+Body Encode(const NextCutRequest& message);
+Result<NextCutRequest> DecodeNextCut(std::span<const std::byte> body);
+
+// Rows with a table name (import), or with an empty one (reply of next; no rows = the end).
+Body EncodeRows(std::string_view table, const RowBatch& rows);
+struct NamedRows {
+  std::string table;
+  RowBatch rows;
+};
+Result<NamedRows> DecodeRows(std::span<const std::byte> body);
+
+}  // namespace sparsefleet
