@@ -27,6 +27,7 @@ struct ServerOptions {
   double handshake_timeout_s = 10.0;  // a connection must prove the key within this
   double frame_timeout_s = 30.0;      // a frame once begun must be whole within this of its last byte
   double drain_timeout_s = 30.0;      // Stop(): requests under way get this long
+  std::string save_root;  // save and load only below this directory; empty: anywhere
 
   // Speed.
   std::uint32_t num_threads = 0;  // request threads; 0: one a core, at most 8

@@ -1,0 +1,53 @@
+// Open cuts: rows as of one moment, chunk by chunk, as NumPy columns.
+#include "bind_cut.h"
+
+#include <nanobind/nanobind.h>
+
+#include "bind.h"
+#include "raise.h"
+
+namespace nb = nanobind;
+
+namespace sparsefleet::python {
+
+namespace {
+
+nb::object RowsToNumpy(RowBatch rows, const TableInfo& info) {
+  const std::size_t n = rows.keys.size();
+  return nb::make_tuple(ToNumpy(std::move(rows.keys), {n}),
+                        ToNumpy(std::move(rows.values), {n, info.dim}),
+                        ToNumpy(std::move(rows.state), {n, info.state_dim}),
+                        ToNumpy(std::move(rows.counters), {n, info.counter_dim}));
+}
+
+}  // namespace
+
+nb::object CutHandle::Next(std::size_t max_rows) {
+  RowBatch rows;
+  Result<bool> more = false;
+  {
+    nb::gil_scoped_release release;
+    std::lock_guard lock(mutex_);
+    if (cut_ != nullptr) more = cut_->Next(max_rows, rows);
+    if (!more.ok() || !more.value()) cut_.reset();
+  }
+  if (!Check(std::move(more))) return nb::none();
+  return RowsToNumpy(std::move(rows), info_);
+}
+
+void CutHandle::Close() {
+  nb::gil_scoped_release release;
+  std::lock_guard lock(mutex_);
+  cut_.reset();
+}
+
+void BindCut(nb::module_& m) {
+  nb::class_<CutHandle>(m, "Cut")
+      .def("next", &CutHandle::Next, nb::arg("max_rows"),
+           nb::sig("def next(self, max_rows: int) -> tuple | None"),
+           "Up to `max_rows` further rows as (keys[N], values[N, D], state[N, S], counters[N, C]),"
+           " or None at the end.")
+      .def("close", &CutHandle::Close, "Ends the cut and frees what it held back.");
+}
+
+}  // namespace sparsefleet::python

@@ -1,0 +1,29 @@
+// The Python face of a StoreCut.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <mutex>
+
+#include "store/store.h"
+
+namespace sparsefleet::python {
+
+class CutHandle {
+ public:
+  // `store` outlives the cut.
+  CutHandle(std::shared_ptr<Store> store, std::unique_ptr<StoreCut> cut, TableInfo info)
+      : store_(std::move(store)), cut_(std::move(cut)), info_(info) {}
+
+  nanobind::object Next(std::size_t max_rows);
+  void Close();
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::mutex mutex_;
+  std::unique_ptr<StoreCut> cut_;
+  TableInfo info_;
+};
+
+}  // namespace sparsefleet::python

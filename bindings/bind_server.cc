@@ -1,0 +1,85 @@
+// Server: started by its constructor, ended by stop() or when it is dropped.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include "bind.h"
+#include "log_callback.h"
+#include "raise.h"
+#include "server/server.h"
+#include "transport_name.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsefleet::python {
+namespace {
+
+// Joins its threads without the GIL, which their log lines may need.
+class ServerHandle {
+ public:
+  explicit ServerHandle(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+  ServerHandle(const ServerHandle&) = delete;
+  ServerHandle& operator=(const ServerHandle&) = delete;
+  ~ServerHandle() {
+    nb::gil_scoped_release release;
+    server_.reset();
+  }
+  Server& operator*() const { return *server_; }
+
+ private:
+  std::unique_ptr<Server> server_;
+};
+
+ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
+                    const std::string& transport, std::uint32_t index, std::uint32_t num_servers,
+                    std::uint32_t num_threads, std::uint64_t max_frame_bytes, double peer_timeout_s,
+                    double handshake_timeout_s, double frame_timeout_s, double drain_timeout_s,
+                    std::string save_root, nb::object log) {
+  ServerOptions options;
+  options.host = std::move(host);
+  options.port = port;
+  options.security.job_key = std::string(job_key.c_str(), job_key.size());
+  options.security.transport = TransportOf(transport);
+  options.index = index;
+  options.num_servers = num_servers;
+  options.num_threads = num_threads;
+  options.max_frame_bytes = max_frame_bytes;
+  options.peer_timeout_s = peer_timeout_s;
+  options.handshake_timeout_s = handshake_timeout_s;
+  options.frame_timeout_s = frame_timeout_s;
+  options.drain_timeout_s = drain_timeout_s;
+  options.save_root = std::move(save_root);
+  options.log = MakeLogFunction(std::move(log));
+  Result<std::unique_ptr<Server>> server = Status(Code::kInternal, "not started");
+  {
+    nb::gil_scoped_release release;
+    server = Server::Start(std::move(options));
+  }
+  return new ServerHandle(Check(std::move(server)));
+}
+
+}  // namespace
+
+void BindServer(nb::module_& m) {
+  nb::class_<ServerHandle>(m, "Server", "Tables behind a listening socket.")
+      .def(nb::new_(&Start), nb::kw_only(), "host"_a, "port"_a, "job_key"_a, "transport"_a,
+           "index"_a, "num_servers"_a, "num_threads"_a, "max_frame_bytes"_a, "peer_timeout_s"_a,
+           "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "save_root"_a,
+           "log"_a.none())
+      .def_prop_ro("port", [](const ServerHandle& h) { return (*h).port(); })
+      .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
+      .def(
+          "wait_for_shutdown_request",
+          [](const ServerHandle& h, double timeout_s) {
+            nb::gil_scoped_release release;
+            return (*h).WaitForShutdownRequest(timeout_s);
+          },
+          "timeout_s"_a)
+      .def("stop", [](const ServerHandle& h) {
+        nb::gil_scoped_release release;
+        (*h).Stop();
+      });
+}
+
+}  // namespace sparsefleet::python

@@ -1,0 +1,24 @@
+// From a core status to the Python exception class of its code.
+#pragma once
+
+#include <utility>
+
+#include "status/status.h"
+
+namespace sparsefleet::python {
+
+// Throws the exception that sparsefleet.errors.error_for(code, message) makes.
+// REQUIRES: !status.ok(), the GIL is held.
+[[noreturn]] void Raise(const Status& status);
+
+inline void Check(const Status& status) {
+  if (!status.ok()) Raise(status);
+}
+
+template <typename T>
+T Check(Result<T> result) {
+  if (!result.ok()) Raise(result.status());
+  return std::move(result).value();
+}
+
+}  // namespace sparsefleet::python

@@ -1,0 +1,17 @@
+// "tls" and "plain", as people write them.
+#pragma once
+
+#include <string>
+
+#include "raise.h"
+#include "transport/security.h"
+
+namespace sparsefleet::python {
+
+inline TransportKind TransportOf(const std::string& name) {
+  if (name == "tls") return TransportKind::kTls;
+  if (name == "plain") return TransportKind::kPlain;
+  Raise(Status(Code::kInvalidArgument, "transport must be 'tls' or 'plain', got '" + name + "'"));
+}
+
+}  // namespace sparsefleet::python

@@ -1,0 +1,60 @@
+"""Checks at the door: arrays from users become the contiguous buffers native code takes.
+
+Letters: N keys, D row width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import ShapeError
+
+Keys = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+_KEY_DTYPES = (np.dtype(np.int64), np.dtype(np.uint64))
+_FLOAT = np.dtype(np.float32)
+
+
+def as_keys(table: str, keys: Any) -> Keys:
+    """The keys as uint64, in their own shape; int64 is reinterpreted, not converted.
+
+    No copy where ``keys`` is a contiguous int64 or uint64 NumPy array or CPU tensor.
+    """
+    array = np.asarray(keys)
+    if array.dtype not in _KEY_DTYPES:
+        if array.size == 0 and not hasattr(keys, "dtype"):
+            return np.empty(array.shape, np.uint64)  # an empty list has no dtype to get wrong
+        raise ShapeError(
+            f"table '{table}': keys must be int64 or uint64, got {array.dtype}; "
+            "convert them with .astype(np.int64) or .long()"
+        )
+    return np.ascontiguousarray(array).view(np.uint64)
+
+
+def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Floats:
+    """The float32 values in exactly this shape; ``what`` names them in errors."""
+    array = np.asarray(values)
+    if array.dtype != _FLOAT:
+        raise ShapeError(f"table '{table}': {what} must be float32, got {array.dtype}")
+    if array.shape != shape:
+        raise ShapeError(f"table '{table}': {what} must have shape {shape}, got {array.shape}")
+    return np.ascontiguousarray(array)
+
+
+def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:
+    """``out`` itself if values can be written straight into it, or a new array if it is None."""
+    if out is None:
+        return np.empty(shape, np.float32)
+    array = np.asarray(out)
+    if array.dtype != _FLOAT or array.shape != shape:
+        raise ShapeError(
+            f"table '{table}': out must be float32 of shape {shape}, "
+            f"got {array.dtype} of shape {array.shape}"
+        )
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise ShapeError(f"table '{table}': out must be contiguous and writable")
+    return array

@@ -1,0 +1,444 @@
+"""The one protocol through which training reaches its tables, wherever they live.
+
+Letters: N keys, D row width, S floats of optimizer state a row, C counters a row.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
+from sparsefleet.store.lowering import lower_dense, lower_table
+from sparsefleet.store.table_spec import DenseSpec, TableSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+Unknown = Literal["zeros", "initial"]
+
+_log = logging.getLogger("sparsefleet.store")
+
+
+class PushResult(NamedTuple):
+    """What became of a push."""
+
+    applied: int
+    """Rows updated; for a dense table, elements."""
+    rejected_non_finite: int
+    """Rows skipped because their gradient held NaN or infinity."""
+    not_admitted: int
+    """Rows skipped because the admission rule has not let their key in."""
+
+
+class Rows(NamedTuple):
+    """Rows of a table as columns."""
+
+    keys: Keys
+    """uint64[N]"""
+    values: Floats
+    """float32[N, D]"""
+    state: Floats
+    """float32[N, S], the optimizer's; layout in docs/tables.md"""
+    counters: NDArray[np.uint32]
+    """uint32[N, C]: count, step, seconds; those the table keeps"""
+
+
+class Store:
+    """Tables by name: pull rows, push gradients, meet other workers.
+
+    Made as :class:`LocalStore` (tables in this process) or :class:`RemoteStore` (tables on
+    servers); both behave alike. Thread-safe; every call releases the GIL and ends after
+    ``timeout_s`` seconds (default: the store's own) at the latest, with ``DeadlineError``.
+
+    >>> import numpy as np
+    >>> from sparsefleet.store import LocalStore, TableSpec
+    >>> from sparsefleet.optim import SGD
+    >>> from sparsefleet.store import Constant
+    >>> store = LocalStore()
+    >>> store.define(TableSpec(name="ads", dim=2, optimizer=SGD(lr=0.5), initializer=Constant(1.0)))
+    >>> store.pull("ads", np.array([7, 9]))
+    array([[1., 1.],
+           [1., 1.]], dtype=float32)
+    >>> store.push("ads", np.array([7]), np.array([[2.0, 4.0]], np.float32))
+    PushResult(applied=1, rejected_non_finite=0, not_admitted=0)
+    >>> store.pull("ads", np.array([7]))
+    array([[ 0., -1.]], dtype=float32)
+    """
+
+    def __init__(self, native: _core.Store, *, timeout_s: float) -> None:
+        self._native = native
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._dims: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._step = 0
+        self._rejected: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, _close_native, native, self._pid)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends connections and frees local tables. Idempotent; later calls raise."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def num_servers(self) -> int:
+        """Servers the tables are dealt over; 1 for a LocalStore."""
+        return self._native.num_servers
+
+    @property
+    def step(self) -> int:
+        """The step that pushes and ``shrink`` are stamped with: pushes made so far, unless set.
+
+        Workers that count steps together set it to the common number.
+        """
+        return self._step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        if value < 0:
+            raise ConfigError(f"step must be >= 0, got {value}")
+        self._step = value
+
+    # -- tables -------------------------------------------------------------------------------
+
+    def define(self, spec: TableSpec | DenseSpec, *, timeout_s: float | None = None) -> None:
+        """Makes the table on every server. The same spec again is fine, another one is an error."""
+        deadline_s = self._deadline(timeout_s)
+        if isinstance(spec, TableSpec):
+            self._native.define_sparse(lower_table(spec), deadline_s)
+            self._dims[spec.name] = spec.dim
+        else:
+            self._native.define_dense(lower_dense(spec), deadline_s)
+            self._sizes[spec.name] = spec.size
+
+    def info(self, table: str, *, timeout_s: float | None = None) -> _core.TableInfo:
+        """Kind, width and size of a table, also of one that another worker defined."""
+        return self._native.info(table, self._deadline(timeout_s))
+
+    def set_learning_rate(self, table: str, lr: float, *, timeout_s: float | None = None) -> None:
+        """Takes effect from the next push on."""
+        self._native.set_learning_rate(table, lr, self._deadline(timeout_s))
+
+    # -- pull and push ------------------------------------------------------------------------
+
+    def pull(
+        self,
+        table: str,
+        keys: Any,
+        *,
+        out: Any = None,
+        train: bool = True,
+        unknown: Unknown = "zeros",
+        timeout_s: float | None = None,
+    ) -> Floats:
+        """The rows of ``keys`` (int64 or uint64, any shape): float32[keys.shape + (D,)].
+
+        ``train=True`` gives unknown keys a row; ``train=False`` stores nothing and reads them
+        as zeros or, with ``unknown="initial"``, as the values their rows would start with.
+        ``out`` takes the rows in place.
+        """
+        keys = as_keys(table, keys)
+        rows = as_output(table, out, (*keys.shape, self._dim(table)))
+        sections = [(table, keys.reshape(-1), rows.reshape(-1))]
+        self._native.pull(
+            sections, _pull_mode(train, unknown), self._step, self._deadline(timeout_s)
+        )
+        return rows
+
+    def push(
+        self,
+        table: str,
+        keys: Any,
+        gradients: Any,
+        *,
+        unique: bool = False,
+        add: bool = False,
+        timeout_s: float | None = None,
+    ) -> PushResult:
+        """Feeds ``gradients`` (float32[keys.shape + (D,)]) to the rows' optimizer.
+
+        Finished when every server has applied its part, exactly once. Gradients of a repeated
+        key are summed first; ``unique=True`` promises there are none. ``add=True`` adds the
+        values to the rows as they are, past the optimizer.
+        """
+        return self.push_many({table: (keys, gradients)}, unique=unique, add=add, timeout_s=timeout_s)
+
+    def pull_dense(
+        self, table: str, *, out: Any = None, timeout_s: float | None = None
+    ) -> Floats:
+        """The whole dense table: float32[size]."""
+        values = as_output(table, out, (self._size(table),))
+        self._native.pull(
+            [(table, None, values)], _core.PullMode.train, self._step, self._deadline(timeout_s)
+        )
+        return values
+
+    def push_dense(
+        self, table: str, gradient: Any, *, add: bool = False, timeout_s: float | None = None
+    ) -> PushResult:
+        """One optimizer step of the whole dense table with ``gradient`` (float32[size])."""
+        return self.push_many({}, {table: gradient}, add=add, timeout_s=timeout_s)
+
+    def write_dense(self, table: str, values: Any, *, timeout_s: float | None = None) -> None:
+        """Sets the dense table to ``values`` (float32[size]); optimizer state stays."""
+        values = as_values(table, "values", values, (self._size(table),))
+        self._native.write_dense(table, values, self._deadline(timeout_s))
+
+    def pull_many(
+        self,
+        sparse: Mapping[str, Any],
+        dense: Iterable[str] = (),
+        *,
+        train: bool = True,
+        unknown: Unknown = "zeros",
+        timeout_s: float | None = None,
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Rows of several tables and dense tables, in one request a server.
+
+        ``sparse`` maps table to keys; returns table to rows, and dense table to values.
+        """
+        rows: dict[str, Floats] = {}
+        values: dict[str, Floats] = {}
+        sections: list[tuple[str, Keys | None, Floats]] = []
+        for table, raw in sparse.items():
+            keys = as_keys(table, raw)
+            rows[table] = np.empty((*keys.shape, self._dim(table)), np.float32)
+            sections.append((table, keys.reshape(-1), rows[table].reshape(-1)))
+        for table in dense:
+            values[table] = np.empty(self._size(table), np.float32)
+            sections.append((table, None, values[table]))
+        self._native.pull(
+            sections, _pull_mode(train, unknown), self._step, self._deadline(timeout_s)
+        )
+        return rows, values
+
+    def push_many(
+        self,
+        sparse: Mapping[str, tuple[Any, Any]],
+        dense: Mapping[str, Any] | None = None,
+        *,
+        unique: bool = False,
+        add: bool = False,
+        timeout_s: float | None = None,
+    ) -> PushResult:
+        """Gradients of several tables in one request a server, all or nothing on each.
+
+        ``sparse`` maps table to (keys, gradients), ``dense`` maps table to gradient.
+        """
+        sections: list[tuple[str, Keys | None, Floats, bool, bool]] = []
+        for table, (raw_keys, raw_gradients) in sparse.items():
+            keys = as_keys(table, raw_keys)
+            shape = (*keys.shape, self._dim(table))
+            gradients = as_values(table, "gradients", raw_gradients, shape)
+            sections.append((table, keys.reshape(-1), gradients.reshape(-1), unique, add))
+        for table, raw in (dense or {}).items():
+            gradient = as_values(table, "gradient", raw, (self._size(table),))
+            sections.append((table, None, gradient, True, add))
+        with self._lock:
+            self._step += 1
+            step = self._step
+        result = PushResult(*self._native.push(sections, step, self._deadline(timeout_s)))
+        if result.rejected_non_finite:
+            self._tell_rejected(", ".join(s[0] for s in sections), result.rejected_non_finite)
+        return result
+
+    # -- meeting ------------------------------------------------------------------------------
+
+    def version(self, table: str, *, timeout_s: float | None = None) -> int:
+        """Pushes applied to the table so far; over servers, the lowest."""
+        return self._native.version(table, self._deadline(timeout_s))
+
+    def wait_version(self, table: str, at_least: int, *, timeout_s: float | None = None) -> None:
+        """Returns when every server has applied ``at_least`` pushes to the table."""
+        deadline_s = self._deadline(timeout_s)
+        _interruptible(lambda: self._native.wait_version(table, at_least, deadline_s))
+
+    def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
+        """Returns when ``members`` calls with this name have arrived, from whatever worker."""
+        deadline_s = self._deadline(timeout_s)
+        _interruptible(lambda: self._native.barrier(name, members, deadline_s))
+
+    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
+        """Leaves a small note (up to 64 KiB) for other workers; replaces an older one."""
+        self._native.put_note(key, value, self._deadline(timeout_s))
+
+    def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
+        """The note, or ``NotFoundError``; with ``wait``, as soon as somebody puts it."""
+        deadline_s = self._deadline(timeout_s)
+        if not wait:
+            return self._native.get_note(key, False, deadline_s)
+        return _interruptible(lambda: self._native.get_note(key, True, deadline_s))
+
+    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
+        """Removes the note; ``NotFoundError`` if there is none."""
+        self._native.delete_note(key, self._deadline(timeout_s))
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    def stats(self, *, timeout_s: float | None = None) -> list[dict[str, float]]:
+        """Numbers by name, one dict a server, e.g. ``stats()[0]["table.ads.rows"]``."""
+        return self._native.stats(self._deadline(timeout_s))
+
+    def shrink(self, table: str, *, timeout_s: float | None = None) -> int:
+        """Removes the rows the table's eviction rules name as of ``step``; says how many went."""
+        return self._native.shrink(table, self._step, self._deadline(timeout_s))
+
+    def erase(self, table: str, keys: Any, *, timeout_s: float | None = None) -> int:
+        """Removes the rows of these keys; says how many there were."""
+        keys = as_keys(table, keys).reshape(-1)
+        return self._native.erase(table, keys, self._deadline(timeout_s))
+
+    def rows(
+        self,
+        table: str,
+        *,
+        chunk_rows: int = 65536,
+        only_dirty: bool = False,
+        clear_dirty: bool = False,
+        timeout_s: float | None = None,
+    ) -> Iterator[Rows]:
+        """All rows as of this moment, in chunks, while pushes go on.
+
+        ``only_dirty`` keeps the rows pushed to since the last iteration with ``clear_dirty``
+        (tables with ``track_dirty``).
+        """
+        if chunk_rows < 1:
+            raise ConfigError(f"chunk_rows must be >= 1, got {chunk_rows}")
+        cut = self._native.open_cut(table, only_dirty, clear_dirty, self._deadline(timeout_s))
+        return _chunks(cut, chunk_rows)
+
+    def import_rows(self, table: str, rows: Rows, *, timeout_s: float | None = None) -> None:
+        """Sets rows to these values, state and counters, creating or overwriting them.
+
+        A ``state`` or ``counters`` of width 0 means initial state, zero counters.
+        """
+        keys = as_keys(table, rows.keys).reshape(-1)
+        values = as_values(table, "values", rows.values, (len(keys), self._dim(table)))
+        state = np.ascontiguousarray(rows.state, np.float32).reshape(-1)
+        counters = np.ascontiguousarray(rows.counters, np.uint32).reshape(-1)
+        self._native.import_rows(
+            table, keys, values.reshape(-1), state, counters, self._deadline(timeout_s)
+        )
+
+    def save(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
+        """Each server writes its part of every table below ``directory`` on its own disk."""
+        self._native.save(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
+
+    def load(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
+        """Replaces the tables' rows by the saved ones, whatever number of servers saved them."""
+        self._native.load(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
+
+    def shutdown(self, *, timeout_s: float | None = None) -> None:
+        """Asks the servers to finish their work and end. A LocalStore has none."""
+        self._native.shutdown(self._deadline(timeout_s))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        if os.getpid() != self._pid:
+            raise ConfigError(
+                f"this store was made in process {self._pid} and cannot be used in its fork "
+                f"{os.getpid()}: make a new one here"
+            )
+        if timeout_s is None:
+            return self._timeout_s
+        if not timeout_s > 0:
+            raise ConfigError(f"timeout_s must be > 0, got {timeout_s}")
+        return timeout_s
+
+    def _dim(self, table: str) -> int:
+        dim = self._dims.get(table)
+        if dim is None:
+            info = self.info(table)
+            if info.dense:
+                raise ShapeError(f"table '{table}' is dense: it has no rows to pull or push by key")
+            dim = self._dims[table] = info.dim
+        return dim
+
+    def _size(self, table: str) -> int:
+        size = self._sizes.get(table)
+        if size is None:
+            info = self.info(table)
+            if not info.dense:
+                raise ShapeError(f"table '{table}' is sparse: pull and push it by keys")
+            size = self._sizes[table] = info.size
+        return size
+
+    def _tell_rejected(self, tables: str, count: int) -> None:
+        with self._lock:
+            before = self._rejected.get(tables, 0)
+            total = self._rejected[tables] = before + count
+        if len(str(total)) > len(str(before)) or before == 0:  # at 1, 10, 100, ...
+            _log.warning(
+                "table %s: %d gradient rows so far held NaN or infinity and were not applied",
+                tables,
+                total,
+            )
+
+
+def _close_native(native: _core.Store, pid: int) -> None:
+    if os.getpid() == pid:  # a fork has none of the threads that closing would wait for
+        native.close()
+
+
+def _pull_mode(train: bool, unknown: str) -> _core.PullMode:
+    if unknown not in ("zeros", "initial"):
+        raise ConfigError(f"unknown must be 'zeros' or 'initial', got {unknown!r}")
+    if train:
+        return _core.PullMode.train
+    return _core.PullMode.infer_zeros if unknown == "zeros" else _core.PullMode.infer_initial
+
+
+def _chunks(cut: _core.Cut, chunk_rows: int) -> Iterator[Rows]:
+    try:
+        while (chunk := cut.next(chunk_rows)) is not None:
+            yield Rows(*chunk)
+    finally:
+        cut.close()
+
+
+def _interruptible(wait: Callable[[], T]) -> T:
+    """Runs a native wait so that Ctrl-C in the main thread ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        return wait()
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(wait())
+        except BaseException as error:  # handed to the caller below
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="sparsefleet-wait", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)  # a join without a time limit cannot be interrupted on every platform
+    if failure:
+        raise failure[0]
+    return outcome[0]
