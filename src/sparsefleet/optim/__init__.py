@@ -14,7 +14,6 @@ from sparsefleet.store.optimizers import (
 )
 
 __all__ = [
-    "SGD",
     "Adagrad",
     "Adam",
     "Adamax",
@@ -24,4 +23,5 @@ __all__ = [
     "Optimizer",
     "RMSprop",
     "RowwiseAdagrad",
+    "SGD",
 ]

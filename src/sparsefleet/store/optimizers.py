@@ -19,7 +19,6 @@ from sparsefleet.field_checks import (
 )
 
 __all__ = [
-    "SGD",
     "Adagrad",
     "Adam",
     "Adamax",
@@ -29,6 +28,7 @@ __all__ = [
     "Optimizer",
     "RMSprop",
     "RowwiseAdagrad",
+    "SGD",
 ]
 
 NativeFields = dict[str, float | bool | str]

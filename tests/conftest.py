@@ -1,0 +1,31 @@
+"""What all tests share: no test sees or touches the user's own job key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.server_process import ServerProcess
+
+
+@pytest.fixture(autouse=True)
+def _own_key_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SPARSEFLEET_JOB_KEY", raising=False)
+    monkeypatch.delenv("SPARSEFLEET_JOB_KEY_FILE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts `sparsefleet server` processes; those still running are ended with the test."""
+    started: list[ServerProcess] = []
+
+    def start(*flags: str) -> ServerProcess:
+        server = ServerProcess(*flags)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.kill()

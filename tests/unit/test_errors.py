@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from sparsefleet import errors
+from sparsefleet.errors import SparseFleetError, WorkerError, error_for
+
+STATUS_HEADER = Path(__file__).parents[2] / "core" / "status" / "status.h"
+
+
+def native_codes() -> dict[int, str]:
+    text = STATUS_HEADER.read_text(encoding="utf-8")
+    return {int(number): name for name, number in re.findall(r"k(\w+) = (\d+),", text)}
+
+
+ALL_CLASSES = [
+    value
+    for name in errors.__all__
+    if isinstance(value := getattr(errors, name), type) and value is not WorkerError
+]
+
+
+@pytest.mark.parametrize("code", [code for code in native_codes() if code != 0])
+def test_every_native_code_has_a_class_of_its_own(code: int) -> None:
+    error = error_for(code, "what happened")
+    assert isinstance(error, SparseFleetError)
+    assert str(error) == "what happened"
+    others = [type(error_for(other, "")) for other in native_codes() if other not in (0, code)]
+    assert type(error) not in others
+
+
+def test_unknown_code_becomes_internal_error_naming_it() -> None:
+    error = error_for(999, "from the future")
+    assert isinstance(error, errors.InternalError)
+    assert "999" in str(error)
+    assert "from the future" in str(error)
+
+
+@pytest.mark.parametrize("kind", ALL_CLASSES)
+def test_errors_survive_pickling(kind: type[SparseFleetError]) -> None:
+    error = kind("table 'ads': gone")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert str(again) == str(error) == "table 'ads': gone"
+
+
+def test_worker_error_names_rank_and_cause_and_survives_pickling() -> None:
+    error = WorkerError({3: ValueError("bad batch"), 1: errors.PeerLostError("server 0 is gone")})
+    again = pickle.loads(pickle.dumps(error))
+    assert list(again.failures) == [1, 3]
+    assert isinstance(again.failures[1], errors.PeerLostError)
+    assert str(again) == str(error)
+    assert str(again).startswith("2 workers failed: worker 1: PeerLostError")
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.ConfigError, ValueError),
+        (errors.ShapeError, ValueError),
+        (errors.DeadlineError, TimeoutError),
+        (errors.PeerLostError, ConnectionError),
+        (errors.NotFoundError, LookupError),
+        (errors.IoError, OSError),
+    ],
+)
+def test_errors_are_also_the_builtin_of_the_same_meaning(
+    kind: type[Exception], builtin: type[Exception]
+) -> None:
+    assert issubclass(kind, builtin)
+    assert issubclass(kind, SparseFleetError)

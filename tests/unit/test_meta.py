@@ -1,0 +1,248 @@
+"""Rules of the house that no other test would notice broken."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.server_process import ServerProcess
+
+import sparsefleet
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "sparsefleet"
+
+# From the top down: a room imports only rooms below its own. The files at the end
+# belong to no room and know nothing but what follows them.
+ROOMS = [
+    ["__init__", "__main__", "cli", "launch"],
+    ["fluid"],
+    ["serve"],
+    ["train"],
+    ["fleet"],
+    ["modes"],
+    ["collective"],
+    ["nn", "optim"],
+    ["store"],
+    ["server"],
+    ["checkpoint"],
+    ["data"],
+    ["metrics", "monitor"],
+    ["job_key"],
+    ["endpoint"],
+    ["field_checks"],
+    ["errors"],
+    ["_core"],
+]
+LEVEL_OF = {name: level for level, names in enumerate(ROOMS) for name in names}
+
+MAX_LINES = 600
+MAX_ARGUMENTS = 5
+
+
+def python_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def all_modules() -> list[str]:
+    return [name for path in python_files() if not (name := module_name(path)).endswith("__main__")]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported_rooms(path: Path) -> Iterator[str]:
+    """The rooms that a file imports, wherever in the file it does so."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import in line {node.lineno}"
+            if node.module == "sparsefleet":
+                yield from (name.name for name in node.names if name.name in LEVEL_OF)
+            elif (node.module or "").startswith("sparsefleet."):
+                yield str(node.module).split(".")[1]
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.startswith("sparsefleet."):
+                    yield name.name.split(".")[1]
+
+
+@pytest.mark.parametrize("path", python_files(), ids=module_name)
+def test_imports_go_down_the_list_of_rooms(path: Path) -> None:
+    own = room_of(path)
+    assert own in LEVEL_OF, f"{own} is in no room: put it into ROOMS where it belongs"
+    for other in imported_rooms(path):
+        assert other == own or LEVEL_OF[other] > LEVEL_OF[own] or LEVEL_OF[own] == 0, (
+            f"{own} imports {other}, which is not below it"
+        )
+
+
+@pytest.mark.parametrize("name", all_modules())
+def test_public_names_are_listed_in_order_and_exist(name: str) -> None:
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", None)
+    if names is None:
+        assert module.__file__ is not None
+        assert not module.__file__.endswith("__init__.py"), f"{name} has no __all__"
+        return
+    assert list(names) == sorted(set(names))
+    for public in names:
+        assert hasattr(module, public), f"{name}.{public}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in python_files() if path.name == "__init__.py"], ids=module_name
+)
+def test_init_files_hold_no_logic(path: Path) -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr)
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        assert isinstance(node, allowed), f"{path}:{node.lineno}"
+
+
+def public_classes() -> dict[str, type]:
+    found = {}
+    for name in all_modules():
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", ()):
+            value = getattr(module, public)
+            if isinstance(value, type) and value.__module__.startswith("sparsefleet"):
+                found[f"{value.__module__}.{value.__qualname__}"] = value
+    return found
+
+
+@pytest.mark.parametrize("name", public_classes())
+def test_constructors_take_five_arguments_or_a_config(name: str) -> None:
+    kind = public_classes()[name]
+    if issubclass(kind, BaseException) or not inspect.isfunction(kind.__init__):
+        return
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    if dataclasses.is_dataclass(kind) and all(p.kind is p.KEYWORD_ONLY for p in parameters):
+        return  # it is itself a config
+    assert len(parameters) <= MAX_ARGUMENTS, f"{name} takes {len(parameters)}: make a config"
+
+
+@pytest.mark.parametrize("name", all_modules())
+def test_examples_in_docstrings_run(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+def source_files() -> list[Path]:
+    patterns = ("*.py", "*.h", "*.cc", "*.sh")
+    folders = ("src", "core", "bindings", "tests", "examples", "bench", "scripts")
+    return sorted(
+        path
+        for folder in folders
+        for pattern in patterns
+        for path in (ROOT / folder).rglob(pattern)
+    )
+
+
+def test_no_file_has_more_lines_than_people_read() -> None:
+    long = {}
+    for path in source_files():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAX_LINES:
+            long[str(path.relative_to(ROOT))] = lines
+    assert not long
+
+
+def test_every_environment_variable_is_documented_and_no_other() -> None:
+    used: set[str] = set()
+    for path in python_files():
+        text = path.read_text(encoding="utf-8")
+        used |= set(re.findall(r"\bSPARSEFLEET_[A-Z0-9_]+\b", text))
+        used |= set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)[\"']", text))
+        used |= set(re.findall(r"getenv\(\s*[\"'](\w+)[\"']", text))
+    for folder in ("core", "bindings"):
+        for path in (ROOT / folder).rglob("*.cc"):
+            used |= set(re.findall(r"getenv\(\s*\"(\w+)\"", path.read_text(encoding="utf-8")))
+    page = (ROOT / "docs" / "env.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert used == documented
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not broken
+
+
+def readme_blocks() -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_readme_has_code() -> None:
+    assert readme_blocks()
+
+
+@pytest.mark.parametrize("index", range(len(readme_blocks())))
+def test_readme_code_runs(
+    index: int,
+    start_server: Callable[..., ServerProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    block = readme_blocks()[index]
+    monkeypatch.chdir(tmp_path)
+    for number, endpoint in enumerate(sorted(set(re.findall(r"127\.0\.0\.1:91\d\d", block)))):
+        count = len(set(re.findall(r"127\.0\.0\.1:91\d\d", block)))
+        server = start_server("--index", str(number), "--num-servers", str(count))
+        block = block.replace(endpoint, server.wait_ready())
+    exec(compile(block, f"README.md, block {index}", "exec"), {"__name__": "readme"})
+
+
+def test_stub_of_the_extension_is_the_one_of_this_build() -> None:
+    core = importlib.import_module("sparsefleet._core")
+    assert core.__file__ is not None
+    stub = ast.parse((Path(core.__file__).parent / "_core.pyi").read_text(encoding="utf-8"))
+    assert declared_names(stub.body) == public_names(core)
+    for node in stub.body:
+        if isinstance(node, ast.ClassDef):
+            assert declared_names(node.body) == public_names(getattr(core, node.name)), node.name
+
+
+def public_names(owner: object) -> set[str]:
+    return {name for name in vars(owner) if not name.startswith("_")}
+
+
+def declared_names(body: list[ast.stmt]) -> set[str]:
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_every_module_can_be_imported() -> None:
+    for module in pkgutil.walk_packages(sparsefleet.__path__, "sparsefleet."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+def test_version_is_the_same_everywhere() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{sparsefleet.__version__}"' in text
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {sparsefleet.__version__}" in changes
