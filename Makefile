@@ -1,0 +1,123 @@
+# Every target makes .venv and installs what it needs on first use.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+JOBS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+FUZZ_SECONDS ?= 60
+DEMO_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CMAKE := $(BIN)/cmake
+CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
+CONFIGURE := $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
+
+NATIVE := CMakeLists.txt $(shell find core bindings -name "*.h" -o -name "*.cc" -o -name CMakeLists.txt)
+CXX_FILES = $(shell find core bindings -name '*.h' -o -name '*.cc')
+PYTHON_DIRS := $(wildcard src tests examples bench scripts)
+
+# ThreadSanitizer needs a memory layout that newer kernels randomise away; where the system
+# lets us switch that off, do.
+SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(STAMPS)/tools: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -c constraints.txt scikit-build-core nanobind cmake ninja typing_extensions
+	mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/requirements: $(STAMPS)/tools pyproject.toml
+	$(BIN)/python scripts/print_requirements.py dev bench examples > $(STAMPS)/requirements.txt
+	$(PIP) install -q -c constraints.txt -r $(STAMPS)/requirements.txt
+	touch $@
+
+# Installed so that Python files are used in place; the extension is rebuilt, by what has
+# changed, when a native file is newer than the stamp.
+$(STAMPS)/package: $(STAMPS)/requirements $(NATIVE)
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python scripts/copy_stub.py build/stubs
+	touch $@
+
+.PHONY: install
+install: $(STAMPS)/package  ## Make .venv with the package and its tools in it
+
+.PHONY: demo
+demo: $(STAMPS)/package  ## Train a click model on a generated log and show its AUC
+	$(BIN)/python examples/ctr_dnn.py $(DEMO_FLAGS)
+
+.PHONY: test
+test: test-native test-python  ## Run the C++ and the Python tests
+
+.PHONY: test-native
+test-native: $(STAMPS)/tools  ## Run the C++ tests
+	$(CONFIGURE) -B build/test -DSPARSEFLEET_TESTS=ON
+	$(CMAKE) --build build/test -j $(JOBS)
+	$(CTEST) --test-dir build/test/core
+
+.PHONY: test-python
+test-python: $(STAMPS)/package  ## Run the Python tests
+	$(BIN)/python -m pytest -q -m "not slow"
+
+.PHONY: test-slow
+test-slow: $(STAMPS)/package  ## Run the Python tests that take long
+	$(BIN)/python -m pytest -q -m slow
+
+.PHONY: bench
+bench: $(STAMPS)/package  ## Measure tables and transport (needs redis-server)
+	$(BIN)/python bench/tables.py
+	$(BIN)/python bench/transport.py
+
+.PHONY: lint
+lint: $(STAMPS)/package  ## Check style, types and spelling
+	$(BIN)/ruff check $(PYTHON_DIRS)
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/codespell
+
+.PHONY: format
+format: $(STAMPS)/requirements  ## Put Python and C++ files into the agreed form
+	$(BIN)/ruff check --fix $(PYTHON_DIRS)
+	$(BIN)/ruff format $(PYTHON_DIRS)
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+.PHONY: sanitize
+sanitize: sanitize-address sanitize-thread  ## Run the C++ tests under ASan+UBSan and TSan
+
+.PHONY: sanitize-address
+sanitize-address: $(STAMPS)/tools  ## Run the C++ tests under ASan+UBSan
+	$(CONFIGURE) -B build/asan -DSPARSEFLEET_TESTS=ON -DSPARSEFLEET_SANITIZE=address,undefined
+	$(CMAKE) --build build/asan -j $(JOBS)
+	$(CTEST) --test-dir build/asan/core
+
+.PHONY: sanitize-thread
+sanitize-thread: $(STAMPS)/tools  ## Run the C++ tests under TSan
+	$(CONFIGURE) -B build/tsan -DSPARSEFLEET_TESTS=ON -DSPARSEFLEET_SANITIZE=thread
+	$(CMAKE) --build build/tsan -j $(JOBS)
+	TSAN_OPTIONS=halt_on_error=1 $(SETARCH) $(CTEST) --test-dir build/tsan/core
+
+.PHONY: fuzz
+fuzz: $(STAMPS)/tools  ## Run the libFuzzer targets for FUZZ_SECONDS each (needs clang)
+	@command -v clang++ >/dev/null || { \
+	  echo "make fuzz needs clang++: run scripts/install_system_packages.sh" >&2; exit 1; }
+	CXX=clang++ $(CONFIGURE) -B build/fuzz -DSPARSEFLEET_FUZZ=ON \
+	  -DSPARSEFLEET_SANITIZE=address,undefined
+	$(CMAKE) --build build/fuzz -j $(JOBS)
+	for target in $$(find build/fuzz -name '*_fuzz' -type f); do \
+	  mkdir -p build/fuzz/corpus/$$(basename $$target); \
+	  $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+	    build/fuzz/corpus/$$(basename $$target); \
+	done
+
+.PHONY: clean
+clean:  ## Remove .venv and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples bench scripts -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Installs what PyPI does not have: OpenSSL's headers and a compiler for the build,
+# redis-server for `make bench`, clang for `make fuzz`. Debian and Ubuntu.
+set -euo pipefail
+
+packages=(g++ libssl-dev python3-dev python3-venv redis-server clang)
+
+if ! command -v apt-get >/dev/null; then
+  echo "No apt-get here. Install with your package manager: ${packages[*]}" >&2
+  exit 1
+fi
+
+as_root=()
+if [[ $EUID -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "Run this as root: neither root nor sudo." >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+"${as_root[@]}" apt-get update
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y --no-install-recommends "${packages[@]}"

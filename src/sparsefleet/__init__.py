@@ -1,0 +1,29 @@
+"""A parameter server for PyTorch on CPUs: embedding tables that outgrow one machine."""
+
+from sparsefleet import errors, optim
+from sparsefleet.errors import SparseFleetError
+from sparsefleet.store import (
+    DenseSpec,
+    LocalStore,
+    PushResult,
+    RemoteStore,
+    RemoteStoreConfig,
+    Store,
+    TableSpec,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DenseSpec",
+    "LocalStore",
+    "PushResult",
+    "RemoteStore",
+    "RemoteStoreConfig",
+    "SparseFleetError",
+    "Store",
+    "TableSpec",
+    "__version__",
+    "errors",
+    "optim",
+]

@@ -1,0 +1,56 @@
+"""Where a server listens: "host:port"."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["Endpoint", "parse_endpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host and a port. `str()` gives "host:port", or "[host]:port" for IPv6.
+
+    >>> str(Endpoint("::1", 9100)), Endpoint("::1", 9100).is_loopback
+    ('[::1]:9100', True)
+    """
+
+    host: str
+    """A name or an address, without brackets."""
+
+    port: int
+    """0..65535; 0 lets a server take a free one."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if nobody outside this machine can be at that address."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Reads "host:port" or "[v6]:port".
+
+    >>> parse_endpoint("10.0.0.7:9100")
+    Endpoint(host='10.0.0.7', port=9100)
+    """
+    host, separator, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"endpoint {text!r}: put an IPv6 address in brackets, [::1]:9100")
+    if not separator or not host or any(letter.isspace() for letter in host):
+        raise ConfigError(f"endpoint {text!r} must be HOST:PORT, for example 127.0.0.1:9100")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ConfigError(f"endpoint {text!r}: the port must be a number in 0..65535, got {port!r}")
+    return Endpoint(host, int(port))

@@ -1,0 +1,50 @@
+"""Checks of config fields: each raises ConfigError naming the field, found and wanted."""
+
+from __future__ import annotations
+
+import math
+
+from sparsefleet.errors import ConfigError
+
+
+def require(holds: bool, owner: object, field: str, wanted: str) -> None:
+    """Raises unless `holds`; the message has the field's value as found."""
+    if not holds:
+        found = getattr(owner, field)
+        raise ConfigError(f"{type(owner).__name__}.{field} must be {wanted}, got {found!r}")
+
+
+def is_number(value: object) -> bool:
+    """True for a finite int or float; bool is not a number here."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def require_int(owner: object, field: str, low: int, high: int) -> None:
+    """An int with low <= value <= high."""
+    value = getattr(owner, field)
+    holds = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    require(holds, owner, field, f"an int in {low}..{high}")
+
+
+def require_finite(owner: object, field: str) -> None:
+    require(is_number(getattr(owner, field)), owner, field, "a finite number")
+
+
+def require_not_negative(owner: object, field: str) -> None:
+    value = getattr(owner, field)
+    require(is_number(value) and value >= 0, owner, field, "a finite number >= 0")
+
+
+def require_positive(owner: object, field: str) -> None:
+    value = getattr(owner, field)
+    require(is_number(value) and value > 0, owner, field, "a finite number > 0")
+
+
+def require_fraction(owner: object, field: str) -> None:
+    """0 <= value < 1, as decay rates and momenta are."""
+    value = getattr(owner, field)
+    require(is_number(value) and 0 <= value < 1, owner, field, "a number with 0 <= value < 1")
+
+
+def require_bool(owner: object, field: str) -> None:
+    require(isinstance(getattr(owner, field), bool), owner, field, "True or False")

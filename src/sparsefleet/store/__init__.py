@@ -1,0 +1,44 @@
+"""Tables by name: descriptions of them, and the stores that hold them."""
+
+from sparsefleet.store.initializers import (
+    Constant,
+    Initializer,
+    Normal,
+    TruncatedNormal,
+    Uniform,
+    Xavier,
+)
+from sparsefleet.store.local_store import LocalStore
+from sparsefleet.store.remote_store import RemoteStore, RemoteStoreConfig
+from sparsefleet.store.store import PushResult, Rows, Store
+from sparsefleet.store.table_spec import (
+    AdmitAlways,
+    AdmitByCount,
+    AdmitByProbability,
+    DenseSpec,
+    Evict,
+    NonFinitePolicy,
+    TableSpec,
+)
+
+__all__ = [
+    "AdmitAlways",
+    "AdmitByCount",
+    "AdmitByProbability",
+    "Constant",
+    "DenseSpec",
+    "Evict",
+    "Initializer",
+    "LocalStore",
+    "NonFinitePolicy",
+    "Normal",
+    "PushResult",
+    "RemoteStore",
+    "RemoteStoreConfig",
+    "Rows",
+    "Store",
+    "TableSpec",
+    "TruncatedNormal",
+    "Uniform",
+    "Xavier",
+]

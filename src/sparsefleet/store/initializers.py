@@ -1,0 +1,140 @@
+"""The first value of a row: a pure function of (table seed, key, column).
+
+So it does not depend on who asks first, on threads, or on the number of servers.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from sparsefleet.field_checks import (
+    is_number,
+    require,
+    require_bool,
+    require_finite,
+    require_not_negative,
+)
+
+__all__ = ["Constant", "Initializer", "Normal", "TruncatedNormal", "Uniform", "Xavier"]
+
+NativeFields = dict[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer(ABC):
+    """What every initializer has. Use one of the classes below."""
+
+    @abstractmethod
+    def native_fields(self, dim: int) -> NativeFields:
+        """The fields of the native InitializerSpec for rows of `dim` values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Initializer):
+    """Every value the same.
+
+    >>> Constant(0.5).native_fields(dim=8)
+    {'kind': 'constant', 'a': 0.5, 'b': 0.0}
+    """
+
+    value: float = 0.0
+    """That value."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, "value")
+
+    def native_fields(self, dim: int) -> NativeFields:
+        del dim
+        return {"kind": "constant", "a": float(self.value), "b": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform(Initializer):
+    """Evenly spread: low <= value < high."""
+
+    low: float = -0.01
+    """The least value."""
+
+    high: float = 0.01
+    """Above the greatest value."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, "low")
+        require_finite(self, "high")
+        require(self.low < self.high, self, "high", f"> low ({self.low})")
+
+    def native_fields(self, dim: int) -> NativeFields:
+        del dim
+        return {"kind": "uniform", "a": float(self.low), "b": float(self.high)}
+
+
+@dataclass(frozen=True, slots=True)
+class Normal(Initializer):
+    """Normally distributed."""
+
+    mean: float = 0.0
+    """The middle."""
+
+    std: float = 0.01
+    """The standard deviation."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, "mean")
+        require_not_negative(self, "std")
+
+    def native_fields(self, dim: int) -> NativeFields:
+        del dim
+        return {"kind": "normal", "a": float(self.mean), "b": float(self.std)}
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedNormal(Initializer):
+    """Normally distributed, redrawn until within two deviations of the mean."""
+
+    mean: float = 0.0
+    """The middle."""
+
+    std: float = 0.01
+    """The standard deviation before truncation."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, "mean")
+        require_not_negative(self, "std")
+
+    def native_fields(self, dim: int) -> NativeFields:
+        del dim
+        return {"kind": "truncated_normal", "a": float(self.mean), "b": float(self.std)}
+
+
+@dataclass(frozen=True, slots=True)
+class Xavier(Initializer):
+    """Glorot and Bengio (2010): the wider the layer, the smaller the values.
+
+    A table that grows has no height of its own, so both fans are the row's width unless given.
+    """
+
+    fan_in: int | None = None
+    """Inputs; None means the width of a row."""
+
+    fan_out: int | None = None
+    """Outputs; None means the width of a row."""
+
+    uniform: bool = True
+    """Uniform in +-sqrt(6 / (fan_in + fan_out)), else normal with sqrt(2 / (...))."""
+
+    def __post_init__(self) -> None:
+        for field in ("fan_in", "fan_out"):
+            value = getattr(self, field)
+            holds = value is None or (is_number(value) and isinstance(value, int) and value >= 1)
+            require(holds, self, field, "None or an int >= 1")
+        require_bool(self, "uniform")
+
+    def native_fields(self, dim: int) -> NativeFields:
+        fan_in = dim if self.fan_in is None else self.fan_in
+        fan_out = dim if self.fan_out is None else self.fan_out
+        if self.uniform:
+            limit = math.sqrt(6.0 / (fan_in + fan_out))
+            return {"kind": "uniform", "a": -limit, "b": limit}
+        return {"kind": "normal", "a": 0.0, "b": math.sqrt(2.0 / (fan_in + fan_out))}
