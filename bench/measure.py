@@ -1,0 +1,111 @@
+"""What the benchmarks share: interleaved repeats, medians, the machine, the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+console = Console(width=110)
+
+
+def parse_arguments(description: str) -> argparse.Namespace:
+    """``--quick`` for a smoke run, ``--repeats``, ``--json FILE`` for the figures."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all")
+    parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (default 5)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    return parser.parse_args()
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], float]], repeats: int
+) -> dict[str, tuple[float, float, float]]:
+    """Runs every side once a round, in turn; gives each side's (median, min, max).
+
+    Machines are shared and drift: sides measured one after the other would not compare.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for side in sides.values():
+        side()  # warm
+    for _ in range(repeats):
+        for name, side in sides.items():
+            taken[name].append(side())
+    return {name: (statistics.median(t), min(t), max(t)) for name, t in taken.items()}
+
+
+def time_call(call: Callable[[], object], rounds: int) -> float:
+    """Median seconds of ``call``."""
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def time_threads(work: Sequence[Callable[[], object]], rounds: int) -> float:
+    """Seconds until every thread has done its own call ``rounds`` times, from a common start."""
+    gate = threading.Barrier(len(work) + 1)
+
+    def run(call: Callable[[], object]) -> None:
+        gate.wait()
+        for _ in range(rounds):
+            call()
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in work]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    start = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start
+
+
+def machine() -> str:
+    """One line about where the figures come from."""
+    model = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].split(":", 1)[1].strip() if names else model
+    return f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+
+
+def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table."""
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def write_json(path: Path | None, figures: Mapping[str, object]) -> None:
+    """Writes the figures with the machine they were measured on, if a path is given."""
+    if path is not None:
+        path.write_text(json.dumps({"machine": machine(), **figures}, indent=2) + "\n")
+
+
+def native_tool(name: str) -> Path:
+    """Builds (once) and gives the path of a ``core/**/<name>.cc`` benchmark program."""
+    build = ROOT / "build" / "bench"
+    quiet = {"stdout": subprocess.DEVNULL, "check": True}
+    subprocess.run(
+        ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DSPARSEFLEET_BENCH=ON"], **quiet
+    )
+    subprocess.run(["cmake", "--build", build, "--target", name], **quiet)
+    return next(path for path in build.rglob(name) if path.is_file())

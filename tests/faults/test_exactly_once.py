@@ -1,0 +1,77 @@
+"""Pushes through connections that break at any byte are applied exactly once."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from sparsefleet import optim
+from sparsefleet.store import Constant, RemoteStore, RemoteStoreConfig, TableSpec
+from tests.faults.cutting_proxy import CuttingProxy
+from tests.servers import JOB_KEY, NativeServers
+
+PUSHES = 150
+
+
+@pytest.mark.parametrize("transport", ["tls", "plain"])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_pushes_over_breaking_connections_add_up(transport: str, num_threads: int) -> None:
+    with NativeServers(2, transport=transport) as servers:
+        proxies = [CuttingProxy(s.port, cuts=60, bytes_before_cut=(1, 6000)) for s in servers.servers]
+        # The first hello must get through within the connect timeout; later ones are retried.
+        store = RemoteStore(
+            [proxy.endpoint for proxy in proxies],
+            transport=transport,  # type: ignore[arg-type]
+            job_key=JOB_KEY,
+            config=RemoteStoreConfig(timeout_s=60.0, try_timeout_s=5.0),
+        )
+        try:
+            store.define(
+                TableSpec(name="sum", dim=3, optimizer=optim.SGD(lr=1.0), initializer=Constant(0.0))
+            )
+            keys = np.arange(40)
+
+            def work() -> None:
+                for _ in range(PUSHES):
+                    store.push("sum", keys, np.full((40, 3), -1.0, np.float32))
+
+            threads = [threading.Thread(target=work) for _ in range(num_threads)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sum(proxy.cuts for proxy in proxies) < 120, "no connection was ever cut"
+            rows = store.pull("sum", keys, train=False)
+            np.testing.assert_array_equal(rows, np.full((40, 3), PUSHES * num_threads))
+            assert store.version("sum") == PUSHES * num_threads
+        finally:
+            store.close()
+            for proxy in proxies:
+                proxy.close()
+
+
+def test_barrier_over_breaking_connections_counts_each_member_once() -> None:
+    with NativeServers(1) as servers:
+        proxy = CuttingProxy(servers.servers[0].port, cuts=25, bytes_before_cut=(1500, 5000))
+        config = RemoteStoreConfig(timeout_s=60.0, try_timeout_s=5.0)
+        store = RemoteStore([proxy.endpoint], job_key=JOB_KEY, config=config)
+        try:
+            passed = [0, 0]
+
+            def member(index: int) -> None:
+                for round_number in range(30):
+                    store.barrier(f"round-{round_number}", 2)
+                    passed[index] += 1
+                    assert abs(passed[0] - passed[1]) <= 1
+
+            threads = [threading.Thread(target=member, args=(i,)) for i in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert passed == [30, 30]
+        finally:
+            store.close()
+            proxy.close()

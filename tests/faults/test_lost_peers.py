@@ -1,0 +1,97 @@
+"""A dead or silent peer is noticed within its stated time, and named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from sparsefleet.errors import DeadlineError, PeerLostError, ServerRestartedError
+from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
+from tests.faults.cutting_proxy import CuttingProxy
+from tests.processes import ServerProcess
+from tests.servers import JOB_KEY, NativeServers
+
+FAST = {"heartbeat_interval_s": 0.2, "peer_timeout_s": 1.5, "try_timeout_s": 1.0}
+
+
+def test_killed_server_is_named_long_before_the_deadline() -> None:
+    with ServerProcess() as server:
+        config = RemoteStoreConfig(timeout_s=120.0, **FAST)
+        with RemoteStore([server.endpoint], job_key=JOB_KEY, config=config) as store:
+            store.define(TableSpec(name="t", dim=2))
+            store.pull("t", np.arange(5))
+            server.process.kill()
+            server.process.wait(10)
+            start = time.monotonic()
+            with pytest.raises(PeerLostError, match=server.endpoint):
+                store.pull("t", np.arange(5))
+            assert time.monotonic() - start < 60.0  # half the deadline: generous on a busy machine
+
+
+def test_stopped_server_ends_a_barrier_wait() -> None:
+    """SIGSTOP: the socket stays open, nothing answers."""
+    with ServerProcess() as server:
+        config = RemoteStoreConfig(timeout_s=120.0, **FAST)
+        with RemoteStore([server.endpoint], job_key=JOB_KEY, config=config) as store:
+            os.kill(server.process.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(PeerLostError, match=server.endpoint):
+                    store.barrier("nobody-comes", 2)
+            finally:
+                os.kill(server.process.pid, signal.SIGCONT)
+
+
+def test_silent_client_is_named_by_the_server_and_ends_the_barrier_of_the_others() -> None:
+    with NativeServers(1, peer_timeout_s=1.0) as servers:
+        with CuttingProxy(servers.servers[0].port) as proxy:
+            lost = RemoteStore(
+                [proxy.endpoint], name="worker-7", job_key=JOB_KEY, config=RemoteStoreConfig(**FAST)
+            )
+            waiter = threading.Thread(target=_expect_any_error, args=(lost,))
+            with servers.connect(name="worker-0", timeout_s=60.0) as store:
+                waiter.start()
+                _wait_for_barrier_member(servers)
+                proxy.freeze()
+                with pytest.raises(PeerLostError, match="worker-7"):
+                    store.barrier("epoch", 3)
+            assert any("worker-7" in message for _, message in servers.messages)
+            assert servers.servers[0].stats()["server.clients_lost"] == 1
+            proxy.thaw()
+            lost.close()
+            waiter.join(30)
+            assert not waiter.is_alive()
+
+
+def _expect_any_error(store: RemoteStore) -> None:
+    with pytest.raises((PeerLostError, DeadlineError)):
+        store.barrier("epoch", 3, timeout_s=20.0)
+
+
+def _wait_for_barrier_member(servers: NativeServers) -> None:
+    deadline = time.monotonic() + 10
+    while servers.servers[0].stats()["server.requests.barrier"] < 1:
+        assert time.monotonic() < deadline, "the barrier request never arrived"
+        threading.Event().wait(0.01)
+
+
+def test_server_that_came_back_empty_is_not_taken_for_the_old_one() -> None:
+    with ServerProcess() as first:
+        config = RemoteStoreConfig(timeout_s=30.0, **{**FAST, "peer_timeout_s": 20.0})
+        store = RemoteStore([first.endpoint], job_key=JOB_KEY, config=config)
+        store.define(TableSpec(name="t", dim=2))
+        first.process.kill()
+        first.process.wait(10)
+        with ServerProcess(endpoint=first.endpoint), store:
+            with pytest.raises(ServerRestartedError, match=first.endpoint):
+                store.push("t", np.arange(3), np.ones((3, 2), np.float32))
+
+
+def test_barrier_deadline_tells_who_came() -> None:
+    with NativeServers(1) as servers, servers.connect(name="worker-0") as store:
+        with pytest.raises(DeadlineError, match=r"'epoch-3'.*1 of 2.*worker-0"):
+            store.barrier("epoch-3", 2, timeout_s=0.3)
