@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "status/status.h"
 
@@ -29,5 +30,23 @@ Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s);
 Status PrepareSocket(int fd);
 
 void CloseSocket(int fd);
+
+// "connection reset by peer" for an errno value; safe in any thread.
+std::string ErrnoText(int error);
+
+// A socket closed when its owner goes.
+class OwnedSocket {
+ public:
+  explicit OwnedSocket(int fd = -1) : fd_(fd) {}
+  OwnedSocket(OwnedSocket&& other) noexcept : fd_(other.Release()) {}
+  OwnedSocket& operator=(OwnedSocket&& other) noexcept;
+  ~OwnedSocket();
+
+  int fd() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
 
 }  // namespace sparsefleet

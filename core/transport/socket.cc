@@ -1,0 +1,206 @@
+#include "transport/socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <system_error>
+
+namespace sparsefleet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct AddressesDeleter {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
+
+Result<Addresses> Resolve(const Endpoint& endpoint, bool to_listen) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return Status(to_listen ? Code::kIo : Code::kPeerLost,
+                  "cannot find the address of host '" + endpoint.host +
+                      "': " + (error == EAI_SYSTEM ? ErrnoText(errno) : gai_strerror(error)));
+  }
+  return Addresses(found);
+}
+
+Result<OwnedSocket> OpenSocket(const addrinfo& address) {
+  OwnedSocket socket(::socket(address.ai_family, address.ai_socktype, address.ai_protocol));
+  if (socket.fd() < 0) return Status(Code::kIo, "cannot open a socket: " + ErrnoText(errno));
+  if (Status s = PrepareSocket(socket.fd()); !s.ok()) return s;
+  return socket;
+}
+
+int Milliseconds(Clock::duration left) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  return static_cast<int>(ms < 0 ? 0 : ms > 3'600'000 ? 3'600'000 : ms);
+}
+
+// The error of a connection attempt under way: 0 once connected, ETIMEDOUT at the deadline.
+int AwaitConnected(int fd, Clock::time_point deadline) {
+  for (;;) {
+    pollfd entry{fd, POLLOUT, 0};
+    const int count = ::poll(&entry, 1, Milliseconds(deadline - Clock::now()));
+    if (count < 0 && errno != EINTR) return errno;
+    if (count > 0) break;
+    if (Clock::now() >= deadline) return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error;
+}
+
+Status BadEndpoint(std::string_view text, std::string_view why) {
+  return {Code::kInvalidArgument, "endpoint '" + std::string(text) + "': " + std::string(why) +
+                                      "; wanted host:port or [v6-address]:port"};
+}
+
+}  // namespace
+
+OwnedSocket& OwnedSocket::operator=(OwnedSocket&& other) noexcept {
+  if (this != &other) {
+    CloseSocket(fd_);
+    fd_ = other.Release();
+  }
+  return *this;
+}
+
+OwnedSocket::~OwnedSocket() { CloseSocket(fd_); }
+
+std::string ErrnoText(int error) { return std::generic_category().message(error); }
+
+void CloseSocket(int fd) {
+  // Not repeated after EINTR: the descriptor is gone by then, and its number may be reused.
+  if (fd >= 0) ::close(fd);
+}
+
+std::string Endpoint::ToString() const {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<Endpoint> ParseEndpoint(std::string_view text) {
+  Endpoint endpoint;
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const auto close = text.find("]:");
+    if (close == std::string_view::npos) return BadEndpoint(text, "no ']:' after '['");
+    endpoint.host = text.substr(1, close - 1);
+    port = text.substr(close + 2);
+  } else {
+    const auto colon = text.find(':');
+    if (colon == std::string_view::npos) return BadEndpoint(text, "no port");
+    if (text.find(':', colon + 1) != std::string_view::npos) {
+      return BadEndpoint(text, "more than one ':' outside brackets");
+    }
+    endpoint.host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+  }
+  if (endpoint.host.empty()) return BadEndpoint(text, "no host");
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
+  if (port.empty() || error != std::errc() || end != port.data() + port.size()) {
+    return BadEndpoint(text, "port '" + std::string(port) + "' is not a number of 0 to 65535");
+  }
+  return endpoint;
+}
+
+Status PrepareSocket(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  const int fd_flags = ::fcntl(fd, F_GETFD);
+  if (flags < 0 || fd_flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+      ::fcntl(fd, F_SETFD, fd_flags | FD_CLOEXEC) != 0) {
+    return {Code::kIo, "cannot prepare a socket: " + ErrnoText(errno)};
+  }
+  const int on = 1;
+#ifdef SO_NOSIGPIPE
+  ::setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+#endif
+  // Both are refused by sockets that are not TCP (socket pairs), which do without.
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  return Status::Ok();
+}
+
+Result<int> Listen(const Endpoint& endpoint, int backlog) {
+  const std::string prefix = "cannot listen on " + endpoint.ToString() + ": ";
+  auto addresses = Resolve(endpoint, true);
+  if (!addresses.ok()) return addresses.status().WithPrefix(prefix);
+  Status last(Code::kIo, prefix + "the host has no address");
+  for (const addrinfo* a = addresses.value().get(); a != nullptr; a = a->ai_next) {
+    auto opened = OpenSocket(*a);
+    if (!opened.ok()) {
+      last = opened.status().WithPrefix(prefix);
+      continue;
+    }
+    OwnedSocket socket = std::move(opened).value();
+    const int on = 1;
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 &&
+        ::listen(socket.fd(), backlog) == 0) {
+      return socket.Release();
+    }
+    last = Status(Code::kIo, prefix + ErrnoText(errno));
+  }
+  return last;
+}
+
+Result<std::uint16_t> BoundPort(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return Status(Code::kIo, "cannot ask a socket for its port: " + ErrnoText(errno));
+  }
+  if (address.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+  }
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port);
+  }
+  return Status(Code::kIo, "the socket has no port: it is not a TCP socket");
+}
+
+Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s) {
+  const std::string prefix = "cannot connect to " + endpoint.ToString() + ": ";
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(timeout_s));
+  auto addresses = Resolve(endpoint, false);
+  if (!addresses.ok()) return addresses.status().WithPrefix(prefix);
+  Status last(Code::kPeerLost, prefix + "the host has no address");
+  for (const addrinfo* a = addresses.value().get(); a != nullptr; a = a->ai_next) {
+    auto opened = OpenSocket(*a);
+    if (!opened.ok()) {
+      last = opened.status().WithPrefix(prefix);
+      continue;
+    }
+    OwnedSocket socket = std::move(opened).value();
+    int error = ::connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+    // An interrupted connect goes on by itself, like one that is in progress.
+    if (error == EINPROGRESS || error == EINTR) error = AwaitConnected(socket.fd(), deadline);
+    if (error == 0) return socket.Release();
+    if (error == ETIMEDOUT && Clock::now() >= deadline) {
+      return Status(Code::kDeadlineExceeded, prefix + "no answer in time");
+    }
+    last = Status(Code::kPeerLost, prefix + ErrnoText(error));
+  }
+  return last;
+}
+
+}  // namespace sparsefleet
