@@ -30,12 +30,12 @@ Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
   const std::string self = "this is server " + std::to_string(options_.index) + " of " +
                            std::to_string(options_.num_servers);
   if (request.num_servers != options_.num_servers) {
-    return Status(Code::kInvalidArgument, "client counts " + std::to_string(request.num_servers) +
-                                              " servers, " + self);
+    return Status(Code::kInvalidArgument,
+                  "client counts " + std::to_string(request.num_servers) + " servers, " + self);
   }
   if (request.server_index != options_.index) {
-    return Status(Code::kInvalidArgument, "client looks for server " +
-                                              std::to_string(request.server_index) + ", " + self);
+    return Status(Code::kInvalidArgument,
+                  "client looks for server " + std::to_string(request.server_index) + ", " + self);
   }
   if (draining_) return Status(Code::kShuttingDown, self + ", it is shutting down");
   auto joined = sessions_.Join(request, address, std::chrono::steady_clock::now());
@@ -84,8 +84,8 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
 Dispatcher::Answer Dispatcher::Run(const Call& call) {
   const MessageType type = call.to.request.type;
   if (draining_ && type != MessageType::kHeartbeat && type != MessageType::kGoodbye) {
-    return Status(Code::kShuttingDown, std::string(MessageName(type)) +
-                                           ": the server is shutting down");
+    return Status(Code::kShuttingDown,
+                  std::string(MessageName(type)) + ": the server is shutting down");
   }
   const Handler handler = HandlerOf(type);
   if (handler == nullptr) {
@@ -113,8 +113,7 @@ Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
   };
 }
 
-Dispatcher::Answer Dispatcher::RunAsJob(const Call& call,
-                                        std::function<Result<ReplyBody>()> work) {
+Dispatcher::Answer Dispatcher::RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work) {
   hooks_.run_job([finish = Finisher(call), work = std::move(work)] {
     try {
       finish(work());
@@ -133,32 +132,58 @@ Coordinator::TimePoint Dispatcher::BeginWait(const Call& call) const {
 
 Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
   switch (type) {
-    case MessageType::kHello: return nullptr;
-    case MessageType::kHeartbeat: return &Dispatcher::Heartbeat;
-    case MessageType::kGoodbye: return &Dispatcher::Goodbye;
-    case MessageType::kDefineSparse: return &Dispatcher::DefineSparse;
-    case MessageType::kDefineDense: return &Dispatcher::DefineDense;
-    case MessageType::kTableInfo: return &Dispatcher::Info;
-    case MessageType::kPull: return &Dispatcher::Pull;
-    case MessageType::kPush: return &Dispatcher::Push;
-    case MessageType::kWriteDense: return &Dispatcher::WriteDense;
-    case MessageType::kSetLearningRate: return &Dispatcher::SetLearningRate;
-    case MessageType::kVersion: return &Dispatcher::Version;
-    case MessageType::kWaitVersion: return &Dispatcher::WaitVersion;
-    case MessageType::kBarrier: return &Dispatcher::Barrier;
-    case MessageType::kPutNote: return &Dispatcher::PutNote;
-    case MessageType::kGetNote: return &Dispatcher::GetNote;
-    case MessageType::kDeleteNote: return &Dispatcher::DeleteNote;
-    case MessageType::kStats: return &Dispatcher::Stats;
-    case MessageType::kShrink: return &Dispatcher::Shrink;
-    case MessageType::kErase: return &Dispatcher::Erase;
-    case MessageType::kOpenCut: return &Dispatcher::OpenCut;
-    case MessageType::kNextCut: return &Dispatcher::NextCut;
-    case MessageType::kCloseCut: return &Dispatcher::CloseCut;
-    case MessageType::kImport: return &Dispatcher::Import;
-    case MessageType::kSave: return &Dispatcher::Save;
-    case MessageType::kLoad: return &Dispatcher::Load;
-    case MessageType::kShutdown: return &Dispatcher::Shutdown;
+    case MessageType::kHello:
+      return nullptr;
+    case MessageType::kHeartbeat:
+      return &Dispatcher::Heartbeat;
+    case MessageType::kGoodbye:
+      return &Dispatcher::Goodbye;
+    case MessageType::kDefineSparse:
+      return &Dispatcher::DefineSparse;
+    case MessageType::kDefineDense:
+      return &Dispatcher::DefineDense;
+    case MessageType::kTableInfo:
+      return &Dispatcher::Info;
+    case MessageType::kPull:
+      return &Dispatcher::Pull;
+    case MessageType::kPush:
+      return &Dispatcher::Push;
+    case MessageType::kWriteDense:
+      return &Dispatcher::WriteDense;
+    case MessageType::kSetLearningRate:
+      return &Dispatcher::SetLearningRate;
+    case MessageType::kVersion:
+      return &Dispatcher::Version;
+    case MessageType::kWaitVersion:
+      return &Dispatcher::WaitVersion;
+    case MessageType::kBarrier:
+      return &Dispatcher::Barrier;
+    case MessageType::kPutNote:
+      return &Dispatcher::PutNote;
+    case MessageType::kGetNote:
+      return &Dispatcher::GetNote;
+    case MessageType::kDeleteNote:
+      return &Dispatcher::DeleteNote;
+    case MessageType::kStats:
+      return &Dispatcher::Stats;
+    case MessageType::kShrink:
+      return &Dispatcher::Shrink;
+    case MessageType::kErase:
+      return &Dispatcher::Erase;
+    case MessageType::kOpenCut:
+      return &Dispatcher::OpenCut;
+    case MessageType::kNextCut:
+      return &Dispatcher::NextCut;
+    case MessageType::kCloseCut:
+      return &Dispatcher::CloseCut;
+    case MessageType::kImport:
+      return &Dispatcher::Import;
+    case MessageType::kSave:
+      return &Dispatcher::Save;
+    case MessageType::kLoad:
+      return &Dispatcher::Load;
+    case MessageType::kShutdown:
+      return &Dispatcher::Shutdown;
   }
   return nullptr;
 }

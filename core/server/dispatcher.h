@@ -31,10 +31,10 @@ struct DispatcherOptions {
 
 // What the dispatcher asks of the server around it. All must be set.
 struct DispatcherHooks {
-  std::function<void(std::function<void()>)> run_job;          // for what may take long
-  std::function<void(Coordinator::TimePoint)> on_wait;         // a wait with this deadline began
+  std::function<void(std::function<void()>)> run_job;   // for what may take long
+  std::function<void(Coordinator::TimePoint)> on_wait;  // a wait with this deadline began
   std::function<void()> on_shutdown_request;
-  std::function<void(StatMap&)> add_stats;                     // the server's own figures
+  std::function<void(StatMap&)> add_stats;  // the server's own figures
   std::function<void(int severity, const std::string&)> log;
 };
 

@@ -107,9 +107,9 @@ Result<std::string> Dispatcher::CheckedDirectory(std::span<const std::byte> body
   }
   if (!options_.save_root.empty() &&
       !IsBelow(path, std::filesystem::path(options_.save_root).lexically_normal())) {
-    return Status(Code::kInvalidArgument, "directory '" + directory +
-                                              "' is not below this server's '" +
-                                              options_.save_root + "'");
+    return Status(
+        Code::kInvalidArgument,
+        "directory '" + directory + "' is not below this server's '" + options_.save_root + "'");
   }
   return path.string();
 }

@@ -33,8 +33,8 @@ Dispatcher::Answer Dispatcher::Barrier(const Call& call) {
   auto request = DecodeBarrier(call.body);
   if (!request.ok()) return request.status();
   const auto deadline = BeginWait(call);
-  coordinator_.ArriveAtBarrier(request.value().name, request.value().members,
-                               call.session->owner(), call.to.request.sequence, deadline,
+  coordinator_.ArriveAtBarrier(request.value().name, request.value().members, call.session->owner(),
+                               call.to.request.sequence, deadline,
                                [finish = Finisher(call)](const Status& status) {
                                  finish(status.ok() ? Result(ReplyBody()) : status);
                                });
@@ -54,11 +54,11 @@ Dispatcher::Answer Dispatcher::GetNote(const Call& call) {
   auto request = DecodeNote(call.body);
   if (!request.ok()) return request.status();
   const auto deadline = BeginWait(call);
-  coordinator_.GetNote(request.value().key, request.value().wait, call.session->owner(), deadline,
-                       [finish = Finisher(call)](const Result<std::string>& value) {
-                         finish(value.ok() ? Result(ReplyBody(EncodeText(value.value())))
-                                           : value.status());
-                       });
+  coordinator_.GetNote(
+      request.value().key, request.value().wait, call.session->owner(), deadline,
+      [finish = Finisher(call)](const Result<std::string>& value) {
+        finish(value.ok() ? Result(ReplyBody(EncodeText(value.value()))) : value.status());
+      });
   if (request.value().wait) hooks_.on_wait(deadline);
   return std::nullopt;
 }

@@ -28,6 +28,11 @@ struct ServerOptions {
   double frame_timeout_s = 30.0;  // a frame once begun must be whole within this of its last byte
   double drain_timeout_s = 30.0;  // Stop(): requests under way get this long
 
+  // Save and load requests may name directories below this alone; empty: any absolute path.
+  std::string save_root;
+  // Of the values of one dense table; 0: the memory of this machine.
+  std::uint64_t max_dense_bytes = 0;
+
   // Speed.
   std::uint32_t num_threads = 0;  // request threads; 0: one a core, at most 8
   std::uint32_t max_connections = 10000;
