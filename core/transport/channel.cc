@@ -23,10 +23,10 @@ Status KeyNotProven(std::string_view detail) {
           "the peer did not prove the job key: " + std::string(kHint) + InParentheses(detail)};
 }
 
-Status EndedInHandshake(Side side, std::string_view detail) {
-  if (side == Side::kServer) {
+Status EndedInHandshake(Side side, bool heard_peer, std::string_view detail) {
+  if (side == Side::kServer || heard_peer) {
     return {Code::kPeerLost,
-            "the peer went away before it proved the job key" + InParentheses(detail)};
+            "the peer went away in the middle of the handshake" + InParentheses(detail)};
   }
   return {Code::kAuthFailed,
           "the server closed the connection during the handshake, as it does on "

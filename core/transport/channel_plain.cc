@@ -72,6 +72,7 @@ class PlainChannel final : public Channel {
   const std::shared_ptr<const std::string> job_key_;
   const Side side_;
   Step step_ = Step::kDone;
+  bool heard_peer_ = false;
   std::array<std::byte, kFirstBytes> message_{};  // being sent or read
   std::size_t at_ = 0;
   std::size_t size_ = 0;
@@ -170,9 +171,12 @@ Result<Ready> PlainChannel::Handshake() {
       io = ReceiveSome(fd(), Part(at_, size_ - at_));
     }
     if (io.outcome == IoOutcome::kNotReady) return sends ? Ready::kWantWrite : Ready::kWantRead;
-    if (io.outcome == IoOutcome::kEnd) return EndedInHandshake(side_, "");
-    if (io.outcome == IoOutcome::kBroken) return EndedInHandshake(side_, ErrnoText(io.error));
+    if (io.outcome == IoOutcome::kEnd) return EndedInHandshake(side_, heard_peer_, "");
+    if (io.outcome == IoOutcome::kBroken) {
+      return EndedInHandshake(side_, heard_peer_, ErrnoText(io.error));
+    }
     at_ += io.bytes;
+    heard_peer_ = heard_peer_ || !sends;
     // Refused as soon as it shows, so that a stranger who sends less than a whole message
     // does not hold the connection until the handshake's deadline.
     const std::size_t known = std::min(at_, kPreamble.size());

@@ -87,8 +87,10 @@ Result<Ready> TlsChannel::Handshake() {
   if (error == SSL_ERROR_WANT_READ) return Ready::kWantRead;
   if (error == SSL_ERROR_WANT_WRITE) return Ready::kWantWrite;
   const std::string reason = TakeOpenSslError();
-  if (socket_.error != 0) return Break(EndedInHandshake(side_, ErrnoText(socket_.error)));
-  if (socket_.ended) return Break(EndedInHandshake(side_, ""));
+  if (socket_.error != 0) {
+    return Break(EndedInHandshake(side_, socket_.heard_peer, ErrnoText(socket_.error)));
+  }
+  if (socket_.ended) return Break(EndedInHandshake(side_, socket_.heard_peer, ""));
   return Break(KeyNotProven(reason));
 }
 

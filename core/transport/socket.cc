@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cmath>
-#include <memory>
 #include <system_error>
 
 namespace sparsefleet {
@@ -20,12 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct AddressesDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
-
-Result<Addresses> Resolve(const Endpoint& endpoint, bool to_listen) {
+// The list is the caller's to free.
+Result<addrinfo*> Resolve(const Endpoint& endpoint, bool to_listen) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -33,12 +27,10 @@ Result<Addresses> Resolve(const Endpoint& endpoint, bool to_listen) {
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return Status(to_listen ? Code::kIo : Code::kPeerLost,
-                  "cannot find the address of host '" + endpoint.host +
-                      "': " + (error == EAI_SYSTEM ? ErrnoText(errno) : gai_strerror(error)));
-  }
-  return Addresses(found);
+  if (error == 0) return found;
+  return Status(to_listen ? Code::kIo : Code::kPeerLost,
+                "cannot find the address of host '" + endpoint.host +
+                    "': " + (error == EAI_SYSTEM ? ErrnoText(errno) : gai_strerror(error)));
 }
 
 Result<OwnedSocket> OpenSocket(const addrinfo& address) {
@@ -53,19 +45,13 @@ int Milliseconds(Clock::duration left) {
   return static_cast<int>(ms < 0 ? 0 : ms > 3'600'000 ? 3'600'000 : ms);
 }
 
-// The error of a connection attempt under way: 0 once connected, ETIMEDOUT at the deadline.
-int AwaitConnected(int fd, Clock::time_point deadline) {
+// False at the deadline.
+bool AwaitWritable(int fd, Clock::time_point deadline) {
   for (;;) {
     pollfd entry{fd, POLLOUT, 0};
-    const int count = ::poll(&entry, 1, Milliseconds(deadline - Clock::now()));
-    if (count < 0 && errno != EINTR) return errno;
-    if (count > 0) break;
-    if (Clock::now() >= deadline) return ETIMEDOUT;
+    if (::poll(&entry, 1, Milliseconds(deadline - Clock::now())) > 0) return true;
+    if (Clock::now() >= deadline) return false;
   }
-  int error = 0;
-  socklen_t size = sizeof(error);
-  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
-  return error;
 }
 
 Status BadEndpoint(std::string_view text, std::string_view why) {
@@ -143,8 +129,9 @@ Result<int> Listen(const Endpoint& endpoint, int backlog) {
   const std::string prefix = "cannot listen on " + endpoint.ToString() + ": ";
   auto addresses = Resolve(endpoint, true);
   if (!addresses.ok()) return addresses.status().WithPrefix(prefix);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(addresses.value(), &freeaddrinfo);
   Status last(Code::kIo, prefix + "the host has no address");
-  for (const addrinfo* a = addresses.value().get(); a != nullptr; a = a->ai_next) {
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     auto opened = OpenSocket(*a);
     if (!opened.ok()) {
       last = opened.status().WithPrefix(prefix);
@@ -177,30 +164,59 @@ Result<std::uint16_t> BoundPort(int fd) {
   return Status(Code::kIo, "the socket has no port: it is not a TCP socket");
 }
 
+Result<Dialer> Dialer::Start(const Endpoint& endpoint) {
+  Dialer dialer;
+  dialer.prefix_ = "cannot connect to " + endpoint.ToString() + ": ";
+  auto addresses = Resolve(endpoint, false);
+  if (!addresses.ok()) return addresses.status().WithPrefix(dialer.prefix_);
+  dialer.addresses_.reset(addresses.value());
+  dialer.at_ = dialer.addresses_.get();
+  return dialer;
+}
+
+int Dialer::Begin() {
+  auto opened = OpenSocket(*at_);
+  if (!opened.ok()) return errno;
+  socket_ = std::move(opened).value();
+  if (::connect(socket_.fd(), at_->ai_addr, at_->ai_addrlen) == 0) return 0;
+  // An interrupted connect goes on by itself, like one that is in progress.
+  return errno == EINTR ? EINPROGRESS : errno;
+}
+
+Result<std::optional<OwnedSocket>> Dialer::Step() {
+  int error = 0;
+  if (socket_.fd() >= 0) {
+    pollfd entry{socket_.fd(), POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) return std::optional<OwnedSocket>();
+    socklen_t size = sizeof(error);
+    if (::getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    if (error != 0) at_ = at_->ai_next;
+  } else {
+    error = EAGAIN;  // nothing tried so far
+  }
+  while (error != 0 && at_ != nullptr) {
+    error = Begin();
+    if (error == EINPROGRESS) return std::optional<OwnedSocket>();
+    if (error != 0) at_ = at_->ai_next;
+  }
+  if (error == 0) return std::optional<OwnedSocket>(std::move(socket_));
+  return Status(Code::kPeerLost, prefix_ + ErrnoText(error));
+}
+
 Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s) {
-  const std::string prefix = "cannot connect to " + endpoint.ToString() + ": ";
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(timeout_s));
-  auto addresses = Resolve(endpoint, false);
-  if (!addresses.ok()) return addresses.status().WithPrefix(prefix);
-  Status last(Code::kPeerLost, prefix + "the host has no address");
-  for (const addrinfo* a = addresses.value().get(); a != nullptr; a = a->ai_next) {
-    auto opened = OpenSocket(*a);
-    if (!opened.ok()) {
-      last = opened.status().WithPrefix(prefix);
-      continue;
+  auto dialer = Dialer::Start(endpoint);
+  if (!dialer.ok()) return dialer.status();
+  for (;;) {
+    auto step = dialer.value().Step();
+    if (!step.ok()) return step.status();
+    if (step.value()) return step.value()->Release();
+    if (!AwaitWritable(dialer.value().fd(), deadline)) {
+      return Status(Code::kDeadlineExceeded,
+                    "cannot connect to " + endpoint.ToString() + ": no answer in time");
     }
-    OwnedSocket socket = std::move(opened).value();
-    int error = ::connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
-    // An interrupted connect goes on by itself, like one that is in progress.
-    if (error == EINPROGRESS || error == EINTR) error = AwaitConnected(socket.fd(), deadline);
-    if (error == 0) return socket.Release();
-    if (error == ETIMEDOUT && Clock::now() >= deadline) {
-      return Status(Code::kDeadlineExceeded, prefix + "no answer in time");
-    }
-    last = Status(Code::kPeerLost, prefix + ErrnoText(error));
   }
-  return last;
 }
 
 }  // namespace sparsefleet

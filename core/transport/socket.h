@@ -1,7 +1,11 @@
 // Sockets: names to addresses, listening, connecting, waiting.
 #pragma once
 
+#include <netdb.h>
+
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +51,32 @@ class OwnedSocket {
 
  private:
   int fd_;
+};
+
+// A connection being made, without waiting: the addresses of a host one after another.
+// Finding the addresses may wait for a name server. Not thread-safe.
+class Dialer {
+ public:
+  // kPeerLost if the host has no address.
+  static Result<Dialer> Start(const Endpoint& endpoint);
+
+  // The connected socket (see PrepareSocket), or nothing while under way: call again when fd()
+  // is writable. kPeerLost naming the endpoint when the last address has failed.
+  Result<std::optional<OwnedSocket>> Step();
+  int fd() const { return socket_.fd(); }
+
+ private:
+  struct AddressesDeleter {
+    void operator()(addrinfo* list) const { freeaddrinfo(list); }
+  };
+
+  // The error of beginning to connect to the present address; 0 or EINPROGRESS if it goes on.
+  int Begin();
+
+  std::string prefix_;
+  std::unique_ptr<addrinfo, AddressesDeleter> addresses_;
+  const addrinfo* at_ = nullptr;
+  OwnedSocket socket_;
 };
 
 }  // namespace sparsefleet

@@ -28,6 +28,7 @@ int BioRead(BIO* bio, char* out, std::size_t size, std::size_t* moved) {
   const IoResult io = ReceiveSome(socket.fd, std::as_writable_bytes(std::span(out, size)));
   switch (io.outcome) {
     case IoOutcome::kMoved:
+      socket.heard_peer = true;
       *moved = io.bytes;
       return 1;
     case IoOutcome::kNotReady:

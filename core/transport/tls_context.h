@@ -20,6 +20,7 @@ struct TlsSocket {
   // A server tells a peer that has proven nothing not even why it was refused: the alert that
   // OpenSSL would send first is swallowed.
   bool hide_first_alert = false;
+  bool heard_peer = false;
   bool ended = false;  // the peer sent the end of its stream
   int error = 0;       // errno of the call that broke the connection
 };
