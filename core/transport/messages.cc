@@ -1,6 +1,7 @@
 #include "transport/messages.h"
 
 #include <string>
+#include <type_traits>
 
 namespace sparsefleet {
 namespace {
@@ -45,6 +46,62 @@ void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags,
   out.Put(dim);
   out.Put(flags);
   out.PutString(table);
+}
+
+template <typename ArrayWriter>
+void PutPull(BodyWriter& out, const PullRequest& m, ArrayWriter put_array) {
+  out.Put(m.step);
+  out.Put(static_cast<std::uint8_t>(m.mode));
+  out.Put(static_cast<std::uint32_t>(m.sections.size()));
+  for (const auto& section : m.sections) {
+    PutSectionHead(out, section.table, section.dense ? kSectionDense : 0, section.dim,
+                   section.count, section.offset);
+    if (!section.dense) put_array(section.keys);
+  }
+}
+
+template <typename ArrayWriter>
+void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
+  out.Put(m.step);
+  out.Put(static_cast<std::uint32_t>(m.sections.size()));
+  for (const auto& section : m.sections) {
+    const std::uint8_t flags = (section.dense ? kSectionDense : 0) |
+                               (section.keys_are_unique ? kSectionUnique : 0) |
+                               (section.add ? kSectionAdd : 0);
+    PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
+    if (!section.dense) put_array(section.keys);
+    put_array(section.values);
+  }
+}
+
+// Runs `put(writer, put_array)` and lines up what it wrote with the arrays it left in place.
+template <typename Put>
+GatheredBody GatherWith(Put put) {
+  struct Place {
+    std::size_t before;  // bytes of the writer that come first
+    iovec array;
+  };
+  BodyWriter out;
+  std::vector<Place> places;
+  put(out, [&out, &places](auto array) {
+    const std::size_t before = out.PutElsewhere(array.size_bytes());
+    using T = std::remove_const_t<typename decltype(array)::element_type>;
+    places.push_back({before, {const_cast<T*>(array.data()), array.size_bytes()}});
+  });
+  GatheredBody body;
+  body.heads = out.Take();
+  body.bytes = body.heads.size();
+  std::size_t at = 0;
+  for (const auto& place : places) {
+    if (place.before > at) body.pieces.push_back({body.heads.data() + at, place.before - at});
+    if (place.array.iov_len > 0) body.pieces.push_back(place.array);
+    at = place.before;
+    body.bytes += place.array.iov_len;
+  }
+  if (body.heads.size() > at) {
+    body.pieces.push_back({body.heads.data() + at, body.heads.size() - at});
+  }
+  return body;
 }
 
 struct SectionHead {
@@ -255,15 +312,12 @@ Result<TableInfo> DecodeTableInfo(std::span<const std::byte> body) {
 
 Body Encode(const PullRequest& m) {
   BodyWriter out;
-  out.Put(m.step);
-  out.Put(static_cast<std::uint8_t>(m.mode));
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
-  for (const auto& section : m.sections) {
-    PutSectionHead(out, section.table, section.dense ? kSectionDense : 0, section.dim,
-                   section.count, section.offset);
-    if (!section.dense) out.PutArray(section.keys);
-  }
+  PutPull(out, m, [&out](auto array) { out.PutArray(array); });
   return out.Take();
+}
+
+GatheredBody Gather(const PullRequest& m) {
+  return GatherWith([&m](BodyWriter& out, auto put_array) { PutPull(out, m, put_array); });
 }
 
 Result<PullRequest> DecodePullRequest(std::span<const std::byte> body) {
@@ -309,17 +363,12 @@ std::uint64_t PullReplyBytes(const PullRequest& m) {
 
 Body Encode(const PushRequest& m) {
   BodyWriter out;
-  out.Put(m.step);
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
-  for (const auto& section : m.sections) {
-    const std::uint8_t flags = (section.dense ? kSectionDense : 0) |
-                               (section.keys_are_unique ? kSectionUnique : 0) |
-                               (section.add ? kSectionAdd : 0);
-    PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
-    if (!section.dense) out.PutArray(section.keys);
-    out.PutArray(section.values);
-  }
+  PutPush(out, m, [&out](auto array) { out.PutArray(array); });
   return out.Take();
+}
+
+GatheredBody Gather(const PushRequest& m) {
+  return GatherWith([&m](BodyWriter& out, auto put_array) { PutPush(out, m, put_array); });
 }
 
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
