@@ -200,15 +200,15 @@ void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
     return;
   }
   const ClientOptions& options = core_.options;
-  const double longest = std::min(options.max_backoff_s,
-                                  options.first_backoff_s * static_cast<double>(1u << std::min(
-                                                                state.tries - 1, 30)));
+  const double longest =
+      std::min(options.max_backoff_s,
+               options.first_backoff_s * static_cast<double>(1u << std::min(state.tries - 1, 30)));
   // Half of it by chance, so that clients cut off together do not come back together.
   const double chance = static_cast<double>(Mix64(core_.next_request_id++) >> 11) * 0x1p-53;
   const double pause = longest * (0.5 + 0.5 * chance);
   state.next_try = now + ToDuration(pause);
-  core_.Log(1, Where(state) + ": try " + std::to_string(state.tries) + " failed: " +
-                   cause.message() + "; again in " + ShowSeconds(pause));
+  core_.Log(1, Where(state) + ": try " + std::to_string(state.tries) +
+                   " failed: " + cause.message() + "; again in " + ShowSeconds(pause));
 }
 
 void Call::GiveUp(PartState& state, Status status) {
@@ -231,7 +231,8 @@ bool Call::Await() {
     if (!state.is_done && !state.connection) until = std::min(until, state.next_try);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
-  const int count = ::poll(polled_.data(), polled_.size(), static_cast<int>(std::max(left, 0l)));
+  const int count =
+      ::poll(polled_.data(), polled_.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
   for (std::size_t i = 0; count > 0 && i < states_.size(); ++i) {
     if (polled_[i].revents != 0) states_[i].is_runnable = true;
   }
@@ -241,10 +242,9 @@ bool Call::Await() {
 Status Call::TimedOut(const PartState& state) const {
   std::string cause = state.last.message();
   if (cause.empty()) cause = "no answer so far";
-  return {Code::kDeadlineExceeded, Where(state) + " timed out after " +
-                                       ShowSeconds(spec_.timeout_s) + ", " +
-                                       std::to_string(state.tries) +
-                                       (state.tries == 1 ? " try: " : " tries: ") + cause};
+  return {Code::kDeadlineExceeded,
+          Where(state) + " timed out after " + ShowSeconds(spec_.timeout_s) + ", " +
+              std::to_string(state.tries) + (state.tries == 1 ? " try: " : " tries: ") + cause};
 }
 
 Status Call::Lost(const PartState& state) const {

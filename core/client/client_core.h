@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "client/heartbeat.h"
+#include "client/row_scratch.h"
 #include "client/sequences.h"
 #include "client/server_link.h"
 #include "client/table_directory.h"
@@ -29,6 +30,7 @@ struct ClientCore {
   Sequences sequences;
   std::atomic<std::uint64_t> next_request_id{1};
   TableDirectory tables;
+  ScratchPool scratch;
   std::unique_ptr<Heartbeat> heartbeat;  // begins when every server has been reached
 };
 

@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::size_t kMaxTextBytes = 64 << 10;
 constexpr std::size_t kMaxClientNameBytes = 255;
-constexpr std::uint32_t kMaxSections = 4096;
 constexpr std::uint8_t kSectionDense = 1;
 constexpr std::uint8_t kSectionUnique = 2;
 constexpr std::uint8_t kSectionAdd = 4;
@@ -130,8 +129,8 @@ std::uint64_t NumValues(std::uint64_t count, std::uint32_t dim) {
 }
 
 Status BadSection(std::string_view what, std::string_view table, std::string_view why) {
-  return {Code::kProtocol,
-          std::string(what) + " section of table '" + std::string(table) + "': " + std::string(why)};
+  return {Code::kProtocol, std::string(what) + " section of table '" + std::string(table) +
+                               "': " + std::string(why)};
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ namespace sparsefleet {
 
 using Body = std::vector<std::byte>;
 
+inline constexpr std::uint32_t kMaxSections = 4096;  // of a pull or push
+
 // A body whose arrays are sent from where they lie; `pieces` in order, some of them in `heads`.
 struct GatheredBody {
   GatheredBody() = default;
