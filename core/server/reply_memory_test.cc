@@ -78,18 +78,17 @@ const Test kOtherType("one sequence for two kinds of request is against the prot
   ExpectCode(verdict.status, Code::kProtocol);
 });
 
-const Test kBytes("large replies not acknowledged lose their bytes, oldest first, not their fact",
-                  [] {
-                    ReplyMemory memory;
-                    for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
-                      Expect(memory.Begin(Try(sequence)).kind == Kind::kRun);
-                      memory.Finish(sequence, ReplyOf(ReplyMemory::kMaxReplyBytes / 2));
-                    }
-                    const auto verdict = memory.Begin(Try(1));
-                    Expect(verdict.kind == Kind::kRefused);
-                    ExpectCode(verdict.status, Code::kTooLarge);
-                    Expect(memory.Begin(Try(3)).kind == Kind::kAnswered);
-                  });
+const Test kBytes("large replies not acknowledged lose their bytes, oldest first", [] {
+  ReplyMemory memory;
+  for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    Expect(memory.Begin(Try(sequence)).kind == Kind::kRun);
+    memory.Finish(sequence, ReplyOf(ReplyMemory::kMaxReplyBytes / 2));
+  }
+  const auto verdict = memory.Begin(Try(1));
+  Expect(verdict.kind == Kind::kRefused);
+  ExpectCode(verdict.status, Code::kTooLarge);
+  Expect(memory.Begin(Try(3)).kind == Kind::kAnswered);
+});
 
 const Test kCount("a client that never acknowledges is refused in the end", [] {
   ReplyMemory memory;
