@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "server/connection.h"
+#include "server/server_connection.h"
 
 namespace sparsefleet {
 
@@ -17,7 +17,7 @@ namespace sparsefleet {
 class ConnectionSet {
  public:
   // False if the set takes no more: it is sealed or holds `limit`.
-  bool Add(const std::shared_ptr<Connection>& connection, std::size_t limit) {
+  bool Add(const std::shared_ptr<ServerConnection>& connection, std::size_t limit) {
     std::lock_guard lock(mutex_);
     if (sealed_ || connections_.size() >= limit) return false;
     connections_.emplace(connection->id(), connection);
@@ -25,7 +25,7 @@ class ConnectionSet {
   }
 
   void Remove(std::uint64_t id) {
-    std::shared_ptr<Connection> removed;  // freed outside the lock
+    std::shared_ptr<ServerConnection> removed;  // freed outside the lock
     {
       std::lock_guard lock(mutex_);
       const auto it = connections_.find(id);
@@ -36,15 +36,15 @@ class ConnectionSet {
     changed_.notify_all();
   }
 
-  std::shared_ptr<Connection> Find(std::uint64_t id) const {
+  std::shared_ptr<ServerConnection> Find(std::uint64_t id) const {
     std::lock_guard lock(mutex_);
     const auto it = connections_.find(id);
     return it == connections_.end() ? nullptr : it->second;
   }
 
-  std::vector<std::shared_ptr<Connection>> All() const {
+  std::vector<std::shared_ptr<ServerConnection>> All() const {
     std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<Connection>> all;
+    std::vector<std::shared_ptr<ServerConnection>> all;
     all.reserve(connections_.size());
     for (const auto& [id, connection] : connections_) all.push_back(connection);
     return all;
@@ -71,7 +71,7 @@ class ConnectionSet {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool sealed_ = false;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Connection>> connections_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<ServerConnection>> connections_;
 };
 
 }  // namespace sparsefleet

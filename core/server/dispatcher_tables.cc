@@ -5,7 +5,7 @@
 
 #include "server/dispatcher.h"
 #include "store/table_views.h"
-#include "table/dump.h"
+#include "table/dense_table.h"
 
 namespace sparsefleet {
 namespace {
@@ -52,19 +52,17 @@ Dispatcher::Answer Dispatcher::DefineSparse(const Call& call) {
 Dispatcher::Answer Dispatcher::DefineDense(const Call& call) {
   auto decoded = DecodeDenseSpec(call.body);
   if (!decoded.ok()) return decoded.status();
-  DenseSpec& spec = decoded.value();
+  const DenseSpec& spec = decoded.value();
   if (Status s = spec.Validate(); !s.ok()) return s;
   const DenseRange range =
       DenseRangeOf(spec.size, spec.min_block_size, options_.index, options_.num_servers);
-  spec.size = range.end - range.begin;
-  if (spec.size == 0) return ReplyBody();  // too small a table to reach this server
-  if (spec.size > options_.max_dense_bytes / sizeof(float)) {
+  if (range.size() > options_.max_dense_bytes / sizeof(float)) {
     return Status(Code::kTooLarge, "dense table '" + spec.name + "' has " +
-                                       std::to_string(spec.size) +
+                                       std::to_string(range.size()) +
                                        " elements on this server, there is room for " +
                                        std::to_string(options_.max_dense_bytes / sizeof(float)));
   }
-  if (Status s = tables_.Define(spec); !s.ok()) return s;
+  if (Status s = tables_.Define(spec, options_.index, options_.num_servers); !s.ok()) return s;
   return ReplyBody();
 }
 

@@ -52,7 +52,7 @@ struct Reply {
   }
 };
 
-// Takes replies. Implemented by Connection, and by tests without a socket.
+// Takes replies. Implemented by ServerConnection, and by tests without a socket.
 // Thread-safe; never blocks.
 class ReplySink {
  public:

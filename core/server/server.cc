@@ -111,7 +111,7 @@ struct Server::Impl {
   SessionTable sessions;
   Dispatcher dispatcher;
   ConnectionSet connections;
-  ConnectionHost host;
+  ServerConnectionHost host;
   Acceptor acceptor;
   std::atomic<std::uint64_t> next_connection{Acceptor::kToken + 1};
 
@@ -185,8 +185,8 @@ void Server::Impl::Admit(OwnedSocket socket, std::string address) {
     return log.WriteSeldom(kWarning,
                            "connection from " + address + ": " + channel.status().message());
   }
-  auto connection = std::make_shared<Connection>(host, next_connection.fetch_add(1),
-                                                 std::move(channel).value(), address);
+  auto connection = std::make_shared<ServerConnection>(host, next_connection.fetch_add(1),
+                                                       std::move(channel).value(), address);
   if (!connections.Add(connection, options.max_connections)) {
     return log.WriteSeldom(kWarning, "connection from " + address +
                                          " refused: " + std::to_string(options.max_connections) +

@@ -7,7 +7,12 @@ namespace sparsefleet {
 namespace {
 
 std::string NameOf(const HelloRequest& hello) {
-  if (!hello.client_name.empty()) return hello.client_name;
+  if (!hello.client_name.empty()) {
+    // It goes into log lines: nothing in it may end one or upset a terminal.
+    std::string name = hello.client_name;
+    for (char& letter : name) letter = letter < ' ' || letter > '~' ? '?' : letter;
+    return name;
+  }
   char text[32];
   std::snprintf(text, sizeof(text), "client-%016llx",
                 static_cast<unsigned long long>(hello.client_id));

@@ -56,18 +56,17 @@ const Test kThreadsOfOneOwner("members of one owner count one each", [] {
   ExpectEqual(ends.all.size(), 3u);
 });
 
-const Test kRetry("a retry with the same ticket replaces the callback and does not count twice",
-                  [] {
-                    Coordinator coordinator;
-                    Ends first;
-                    Ends second;
-                    coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 7, Later(), first.Take());
-                    coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 7, Later(), second.Take());
-                    ExpectEqual(first.all.size() + second.all.size(), 0u);
-                    coordinator.ArriveAtBarrier("b", 2, {2, "w1"}, 1, Later(), second.Take());
-                    ExpectEqual(first.all.size(), 0u);
-                    ExpectEqual(second.all.size(), 2u);
-                  });
+const Test kRetry("a retry with the same ticket replaces the callback and counts once", [] {
+  Coordinator coordinator;
+  Ends first;
+  Ends second;
+  coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 7, Later(), first.Take());
+  coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 7, Later(), second.Take());
+  ExpectEqual(first.all.size() + second.all.size(), 0u);
+  coordinator.ArriveAtBarrier("b", 2, {2, "w1"}, 1, Later(), second.Take());
+  ExpectEqual(first.all.size(), 0u);
+  ExpectEqual(second.all.size(), 2u);
+});
 
 const Test kDeadlineTells("a deadline tells how many arrived and who; the others wait on", [] {
   Coordinator coordinator;

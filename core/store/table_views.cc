@@ -54,6 +54,7 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name) {
     info.dim = table.dim();
     info.state_dim = table.state_dim();
     info.counter_dim = table.counter_dim();
+    info.non_finite = table.spec().non_finite;
     return info;
   }
   if (sparse.status().code() == Code::kUnknownTable) return sparse.status();
@@ -62,6 +63,8 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name) {
   info.dense = true;
   info.size = dense.value()->size();
   info.state_dim = dense.value()->state_dim();
+  info.non_finite = dense.value()->spec().non_finite;
+  info.min_block_size = dense.value()->spec().min_block_size;
   return info;
 }
 

@@ -12,7 +12,8 @@ namespace sparsefleet {
 // elements and memory_bytes for a dense one; version and learning_rate for both.
 void AddTableStats(const TableSet& tables, StatMap& stats);
 
-// What table `name` looks like from outside; kUnknownTable naming the tables there are.
+// What table `name` looks like from outside (dense: the part held here); kUnknownTable naming the
+// tables there are.
 Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name);
 
 // Replaces all values of a dense table; kShapeMismatch unless `values` has its size.

@@ -20,7 +20,7 @@
 namespace sparsefleet {
 
 // What all connections of a server share. Outlives them.
-struct ConnectionHost {
+struct ServerConnectionHost {
   Poller& poller;
   Dispatcher& dispatcher;
   SessionTable& sessions;
@@ -35,12 +35,13 @@ struct ConnectionHost {
 // Thread-safe. Invariant: at most one thread at a time, the runner, works on the socket. Who finds
 // a runner at work leaves a note under the lock (a queued reply, a wish to close), which the runner
 // sees before it leaves. Only threads of the pool read requests; any thread may write.
-class Connection final : public ReplySink, public std::enable_shared_from_this<Connection> {
+class ServerConnection final : public ReplySink,
+                               public std::enable_shared_from_this<ServerConnection> {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  Connection(ConnectionHost& host, std::uint64_t id, std::unique_ptr<Channel> channel,
-             std::string address);
+  ServerConnection(ServerConnectionHost& host, std::uint64_t id, std::unique_ptr<Channel> channel,
+                   std::string address);
 
   std::uint64_t id() const { return id_; }
 
@@ -88,7 +89,7 @@ class Connection final : public ReplySink, public std::enable_shared_from_this<C
   void RefuseStranger(const std::string& why);
   std::string Describe() const;
 
-  ConnectionHost& host_;
+  ServerConnectionHost& host_;
   const std::uint64_t id_;
   const std::string address_;
   const TimePoint begun_;

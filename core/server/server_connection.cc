@@ -1,4 +1,4 @@
-#include "server/connection.h"
+#include "server/server_connection.h"
 
 #include <sys/socket.h>
 
@@ -26,8 +26,8 @@ std::string SecondsText(std::chrono::nanoseconds duration) {
 
 }  // namespace
 
-Connection::Connection(ConnectionHost& host, std::uint64_t id, std::unique_ptr<Channel> channel,
-                       std::string address)
+ServerConnection::ServerConnection(ServerConnectionHost& host, std::uint64_t id,
+                                   std::unique_ptr<Channel> channel, std::string address)
     : host_(host),
       id_(id),
       address_(std::move(address)),
@@ -36,7 +36,7 @@ Connection::Connection(ConnectionHost& host, std::uint64_t id, std::unique_ptr<C
       last_read_(begun_),
       last_write_(begun_) {}
 
-Status Connection::Start() {
+Status ServerConnection::Start() {
   std::lock_guard lock(mutex_);
   if (running_ || closed_) return Status::Ok();  // the server stops already
   if (Status s = host_.poller.Add(channel_->fd(), id_); !s.ok()) return s;
@@ -46,7 +46,7 @@ Status Connection::Start() {
 }
 
 template <typename Note>
-bool Connection::Acquire(Note note) {
+bool ServerConnection::Acquire(Note note) {
   std::lock_guard lock(mutex_);
   note();
   if (running_ || closed_) return false;
@@ -54,7 +54,7 @@ bool Connection::Acquire(Note note) {
   return true;
 }
 
-void Connection::Run(bool receive) {
+void ServerConnection::Run(bool receive) {
   do {
     if (receive) Receive();
     receive = false;
@@ -64,7 +64,7 @@ void Connection::Run(bool receive) {
 }
 
 // Leaves the socket to the poller again; false if there is still something to do.
-bool Connection::Release() {
+bool ServerConnection::Release() {
   std::lock_guard lock(mutex_);
   if (!closed_) {
     if (close_now_ || (finishing_ && Quiet())) return false;
@@ -76,16 +76,16 @@ bool Connection::Release() {
   return true;
 }
 
-bool Connection::ShouldClose() const {
+bool ServerConnection::ShouldClose() const {
   std::lock_guard lock(mutex_);
   return !closed_ && (close_wanted_ || close_now_ || (finishing_ && Quiet()));
 }
 
-bool Connection::ReadingPaused() const {
+bool ServerConnection::ReadingPaused() const {
   return output_.unsent_bytes() > kMaxUnsentBytes || owed_replies_ >= kMaxOwedReplies;
 }
 
-void Connection::ArmPoller() {
+void ServerConnection::ArmPoller() {
   bool read = write_wants_ == Ready::kWantRead;
   bool write = write_wants_ == Ready::kWantWrite;
   if (reader_.in_frame() || !ReadingPaused()) {
@@ -98,7 +98,7 @@ void Connection::ArmPoller() {
   if (read || write) host_.poller.Arm(channel_->fd(), id_, read, write);
 }
 
-Connection::TimePoint Connection::NextDeadline() const {
+ServerConnection::TimePoint ServerConnection::NextDeadline() const {
   if (phase_ == Phase::kLinger) return linger_until_;
   TimePoint next = TimePoint::max();
   if (session_ == nullptr) next = begun_ + host_.handshake_timeout;
@@ -107,17 +107,17 @@ Connection::TimePoint Connection::NextDeadline() const {
   return next;
 }
 
-void Connection::Queue(const FrameHeader& request, Reply reply) {
+void ServerConnection::Queue(const FrameHeader& request, Reply reply) {
   if (output_.empty()) last_write_ = std::chrono::steady_clock::now();
   const FrameHeader header = ReplyHeader(request, reply);
   output_.Push(header, std::move(reply.body));
 }
 
-void Connection::OnReady() {
+void ServerConnection::OnReady() {
   if (Acquire([] {})) Run(true);
 }
 
-void Connection::Send(const FrameHeader& request, Reply reply) {
+void ServerConnection::Send(const FrameHeader& request, Reply reply) {
   const auto note = [&] {
     --owed_replies_;
     if (!closed_) Queue(request, std::move(reply));
@@ -125,19 +125,19 @@ void Connection::Send(const FrameHeader& request, Reply reply) {
   if (Acquire(note)) Run(false);
 }
 
-void Connection::Abandon() {
+void ServerConnection::Abandon() {
   if (Acquire([&] { --owed_replies_; })) Run(false);
 }
 
-void Connection::FinishAndClose() {
+void ServerConnection::FinishAndClose() {
   if (Acquire([&] { finishing_ = true; })) Run(false);
 }
 
-void Connection::CloseNow() {
+void ServerConnection::CloseNow() {
   if (Acquire([&] { close_now_ = true; })) Run(false);
 }
 
-void Connection::Tick(TimePoint now) {
+void ServerConnection::Tick(TimePoint now) {
   {
     std::lock_guard lock(mutex_);
     if (running_ || closed_) return;
@@ -152,12 +152,12 @@ void Connection::Tick(TimePoint now) {
   Run(false);
 }
 
-bool Connection::BelongsTo(const Session& session) const {
+bool ServerConnection::BelongsTo(const Session& session) const {
   std::lock_guard lock(mutex_);
   return session_.get() == &session;
 }
 
-void Connection::Receive() {
+void ServerConnection::Receive() {
   write_wants_ = Ready::kDone;
   if (phase_ == Phase::kHandshake && !ContinueHandshake()) return;
   if (phase_ == Phase::kOpen) {
@@ -177,7 +177,7 @@ void Connection::Receive() {
   if (phase_ == Phase::kLinger) Discard();
 }
 
-bool Connection::ContinueHandshake() {
+bool ServerConnection::ContinueHandshake() {
   auto ready = channel_->Handshake();
   if (!ready.ok()) {
     // Who hung up without a try (a port scan, a health check) is no stranger at the door.
@@ -192,7 +192,7 @@ bool Connection::ContinueHandshake() {
   return true;
 }
 
-void Connection::ReceiveFrames() {
+void ServerConnection::ReceiveFrames() {
   const auto paused = [&] {
     std::lock_guard lock(mutex_);
     return !reader_.in_frame() && ReadingPaused();
@@ -225,7 +225,7 @@ void Connection::ReceiveFrames() {
   read_wants_ = Ready::kWantRead;
 }
 
-void Connection::HandleFrame() {
+void ServerConnection::HandleFrame() {
   host_.counters.CountRequest(reader_.header().type);
   if (session_ == nullptr) return Greet();
   {
@@ -240,7 +240,7 @@ void Connection::HandleFrame() {
   BeginLinger();
 }
 
-void Connection::Greet() {
+void ServerConnection::Greet() {
   const FrameHeader& request = reader_.header();
   if (request.type != MessageType::kHello || request.flags != 0) {
     return Fail({Code::kProtocol, std::string("the first frame is a ") + MessageName(request.type) +
@@ -259,7 +259,7 @@ void Connection::Greet() {
   BeginLinger();
 }
 
-void Connection::Flush() {
+void ServerConnection::Flush() {
   if (phase_ == Phase::kHandshake || channel_ == nullptr) return;
   while (write_wants_ == Ready::kDone && !close_wanted_) {
     std::array<iovec, kGatherBuffers> buffers;
@@ -289,7 +289,7 @@ void Connection::Flush() {
 
 // Reads on without use until the peer closes: a socket closed with unread bytes is reset, and
 // a reset may destroy the error reply before the peer has read it.
-void Connection::Discard() {
+void ServerConnection::Discard() {
   std::array<std::byte, 16384> scratch;
   for (int i = 0; i < 64; ++i) {
     auto progress = channel_->Read(scratch);
@@ -303,7 +303,7 @@ void Connection::Discard() {
   read_wants_ = Ready::kWantRead;
 }
 
-void Connection::Fail(const Status& status) {
+void ServerConnection::Fail(const Status& status) {
   host_.counters.protocol_errors.fetch_add(1, std::memory_order_relaxed);
   host_.log.WriteSeldom(kWarning, Describe() + ": " + status.message() + "; connection closed");
   {
@@ -314,12 +314,12 @@ void Connection::Fail(const Status& status) {
   BeginLinger();
 }
 
-void Connection::BeginLinger() {
+void ServerConnection::BeginLinger() {
   phase_ = Phase::kLinger;
   linger_until_ = std::chrono::steady_clock::now() + kLinger;
 }
 
-void Connection::TimeOut() {
+void ServerConnection::TimeOut() {
   close_wanted_ = true;
   if (phase_ == Phase::kHandshake) {
     RefuseStranger("the job key was not proven within " + SecondsText(host_.handshake_timeout));
@@ -335,12 +335,12 @@ void Connection::TimeOut() {
   }
 }
 
-void Connection::RefuseStranger(const std::string& why) {
+void ServerConnection::RefuseStranger(const std::string& why) {
   host_.counters.strangers_refused.fetch_add(1, std::memory_order_relaxed);
   host_.log.WriteSeldom(kWarning, "refused " + address_ + ": " + why);
 }
 
-void Connection::Close() {
+void ServerConnection::Close() {
   host_.poller.Remove(channel_->fd());
   channel_.reset();
   reader_.Trim();
@@ -353,7 +353,7 @@ void Connection::Close() {
   host_.on_closed(id_);
 }
 
-std::string Connection::Describe() const {
+std::string ServerConnection::Describe() const {
   return session_ != nullptr ? session_->Describe() : "connection from " + address_;
 }
 
