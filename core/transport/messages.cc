@@ -234,6 +234,8 @@ Body Encode(const TableInfo& info) {
   out.Put(info.dim);
   out.Put(info.state_dim);
   out.Put(info.counter_dim);
+  out.Put(static_cast<std::uint8_t>(info.non_finite));
+  out.Put(info.min_block_size);
   return out.Take();
 }
 
@@ -245,6 +247,8 @@ Result<TableInfo> DecodeTableInfo(std::span<const std::byte> body) {
   info.dim = in.Get<std::uint32_t>();
   info.state_dim = in.Get<std::uint32_t>();
   info.counter_dim = in.Get<std::uint32_t>();
+  info.non_finite = in.GetEnum(NonFinitePolicy::kRaise);
+  info.min_block_size = in.Get<std::uint64_t>();
   if (Status s = in.Finish("table info"); !s.ok()) return s;
   return info;
 }
