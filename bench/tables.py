@@ -1,6 +1,6 @@
 """Lookup and update cost of the native tables, 1 and 2 threads, and memory a row.
 
-    make bench            or    python bench/tables.py [--quick] [--repeats 5] [--json FILE]
+make bench            or    python bench/tables.py [--quick] [--repeats 5] [--json FILE]
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import resource
 
 import numpy as np
-from measure import console, interleave, machine, parse_arguments, report, time_threads, write_json
 
+from measure import console, interleave, machine, parse_arguments, report, time_threads, write_json
 from sparsefleet import optim
 from sparsefleet.store import Constant, LocalStore, TableSpec
 
@@ -102,8 +102,11 @@ def main() -> None:
         rows.append(
             [
                 name,
-                *(f"{taken[f'{a} {t}'][0]:.0f}" for a in ("lookup", "update", "update_merging")
-                  for t in (1, 2)),
+                *(
+                    f"{taken[f'{a} {t}'][0]:.0f}"
+                    for a in ("lookup", "update", "update_merging")
+                    for t in (1, 2)
+                ),
                 f"{ratio:.3f}",
                 f"{resident:.3f}",
             ]
@@ -111,7 +114,17 @@ def main() -> None:
         store.close()
     report(
         "ns a row and thread (median); memory over key + values + state",
-        ["optimizer", "lookup 1t", "2t", "update 1t", "2t", "merging 1t", "2t", "memory", "resident"],
+        [
+            "optimizer",
+            "lookup 1t",
+            "2t",
+            "update 1t",
+            "2t",
+            "merging 1t",
+            "2t",
+            "memory",
+            "resident",
+        ],
         rows,
     )
     lookup = figures["sgd"]["ns_per_row"]["lookup 1"][0]  # type: ignore[index]

@@ -9,12 +9,12 @@ import time
 
 import numpy as np
 import pytest
-
-from sparsefleet.errors import DeadlineError, PeerLostError, ServerRestartedError
-from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
 from tests.faults.cutting_proxy import CuttingProxy
 from tests.processes import ServerProcess
 from tests.servers import JOB_KEY, NativeServers
+
+from sparsefleet.errors import DeadlineError, PeerLostError, ServerRestartedError
+from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
 
 FAST = {"heartbeat_interval_s": 0.2, "peer_timeout_s": 1.5, "try_timeout_s": 1.0}
 
