@@ -71,7 +71,7 @@ void DecayedAdagrad(float* __restrict w, float* __restrict moment, const float* 
   }
 }
 
-// Mean squares into `square`, the divisor's square into `spread`, which may be the same.
+// Moves the running means of the gradient's square and, if centered, of the gradient.
 inline void RmspropMoments(float* __restrict square, float* __restrict mean,
                            const float* __restrict g, std::size_t n, const KernelConstants& c) {
   const float decay = c.decay;
