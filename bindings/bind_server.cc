@@ -18,7 +18,8 @@ namespace {
 // Joins its threads without the GIL, which their log lines may need.
 class ServerHandle {
  public:
-  explicit ServerHandle(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+  ServerHandle(std::unique_ptr<Server> server, LogCallback log)
+      : server_(std::move(server)), log_(std::move(log)) {}
   ServerHandle(const ServerHandle&) = delete;
   ServerHandle& operator=(const ServerHandle&) = delete;
   ~ServerHandle() {
@@ -27,8 +28,17 @@ class ServerHandle {
   }
   Server& operator*() const { return *server_; }
 
+  void Stop() {
+    {
+      nb::gil_scoped_release release;
+      server_->Stop();
+    }
+    log_.Clear();
+  }
+
  private:
   std::unique_ptr<Server> server_;
+  LogCallback log_;
 };
 
 ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
@@ -50,13 +60,14 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
   options.frame_timeout_s = frame_timeout_s;
   options.drain_timeout_s = drain_timeout_s;
   options.save_root = std::move(save_root);
-  options.log = MakeLogFunction(std::move(log));
+  LogCallback callback(std::move(log));
+  options.log = callback.function();
   Result<std::unique_ptr<Server>> server = Status(Code::kInternal, "not started");
   {
     nb::gil_scoped_release release;
     server = Server::Start(std::move(options));
   }
-  return new ServerHandle(Check(std::move(server)));
+  return new ServerHandle(Check(std::move(server)), std::move(callback));
 }
 
 }  // namespace
@@ -76,10 +87,7 @@ void BindServer(nb::module_& m) {
             return (*h).WaitForShutdownRequest(timeout_s);
           },
           "timeout_s"_a)
-      .def("stop", [](const ServerHandle& h) {
-        nb::gil_scoped_release release;
-        (*h).Stop();
-      });
+      .def("stop", &ServerHandle::Stop);
 }
 
 }  // namespace sparsefleet::python

@@ -113,7 +113,7 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
   options.heartbeat_interval_s = heartbeat_interval_s;
   options.peer_timeout_s = peer_timeout_s;
   options.max_frame_bytes = max_frame_bytes;
-  options.log = MakeLogFunction(std::move(log));
+  options.log = LogCallback(std::move(log)).function();
   Result<std::unique_ptr<Client>> client = Status(Code::kInternal, "not connected");
   {
     nb::gil_scoped_release release;

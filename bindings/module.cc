@@ -10,6 +10,8 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
+  // A process that ends while a server or store is in use is no defect worth a report.
+  nb::set_leak_warnings(false);
   m.doc() = "Native tables, transport, server and client of sparsefleet.";
   m.attr("PROTOCOL_VERSION") = sparsefleet::kProtocolVersion;
   m.attr("MAX_DIM") = sparsefleet::kMaxDim;

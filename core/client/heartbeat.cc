@@ -80,7 +80,8 @@ void Heartbeat::Begin(Beat& beat, MessageType type, TimePoint now) {
   header.timeout_ms =
       static_cast<std::uint32_t>(std::clamp(options_.peer_timeout_s * 1000.0, 1.0, 4e9));
   beat.began = now;
-  beat.next = now + ToDuration(options_.interval_s);
+  // Two beats may be lost before a less patient server gives this client up.
+  beat.next = now + ToDuration(std::min(options_.interval_s, beat.link->server_patience_s() / 3));
   beat.is_runnable = true;
   beat.connection->Begin(header, {}, beat.reply);
 }

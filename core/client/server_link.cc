@@ -77,6 +77,7 @@ Status ServerLink::Greeted(const HelloReply& reply) {
   std::uint64_t known = 0;
   if (incarnation_.compare_exchange_strong(known, reply.incarnation)) {
     server_max_frame_bytes_ = reply.max_frame_bytes;
+    if (reply.peer_timeout_s > 0) server_patience_s_ = reply.peer_timeout_s;
     return Status::Ok();
   }
   if (known == reply.incarnation) return Status::Ok();

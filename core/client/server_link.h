@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -52,6 +53,8 @@ class ServerLink final : public ConnectionHost {
     bool by_server = false;
   };
   FrameLimit frame_limit() const;
+  // The server counts this client as lost after so long a silence; infinite before the greeting.
+  double server_patience_s() const { return server_patience_s_; }
 
   // Something whole came from the server just now.
   void Heard();
@@ -77,6 +80,7 @@ class ServerLink final : public ConnectionHost {
   const LinkOptions options_;
   std::atomic<std::uint64_t> incarnation_{0};
   std::atomic<std::uint64_t> server_max_frame_bytes_{UINT64_MAX};
+  std::atomic<double> server_patience_s_{std::numeric_limits<double>::infinity()};
   std::atomic<SteadyClock::duration> last_heard_;
   std::atomic<bool> lost_{false};
   std::mutex mutex_;

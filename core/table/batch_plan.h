@@ -33,6 +33,8 @@ class BatchPlan {
     return std::span(items_).subspan(starts_[number], starts_[number + 1] - starts_[number]);
   }
 
+  std::size_t capacity() const { return items_.capacity(); }
+
  private:
   std::vector<std::uint64_t> hashes_;
   std::vector<BatchItem> items_;

@@ -176,7 +176,8 @@ Result<PushResult> DenseTable::Add(std::span<const float> delta) {
 }
 
 Result<PushResult> DenseTable::Impl::Change(std::span<const float> input, bool add) {
-  if (!optimizer.kernels().all_finite(input.data(), input.size())) {
+  if (spec.non_finite == NonFinitePolicy::kRejectRow &&
+      !optimizer.kernels().all_finite(input.data(), input.size())) {
     return PushResult{.rejected_non_finite = 1};
   }
   std::vector<float> scratch;

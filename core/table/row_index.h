@@ -7,13 +7,15 @@
 // Invariant: `passed` of a bucket is the number of entries that probed it and live further on;
 // where it is 0, an entry not found so far is not in the index.
 //
-// Not thread-safe: the shard's lock guards it.
+// Not thread-safe but for Prefetch: the shard's lock guards it.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #if defined(__SSE2__)
@@ -30,8 +32,11 @@ inline constexpr std::uint32_t kNoRow = 0xffffffff;
 
 class RowIndex {
  public:
+  // Brings the key's bucket into the cache. Needs no lock: at worst it is the wrong bucket.
   void Prefetch(std::uint32_t hash) const {
-    if (!buckets_.empty()) __builtin_prefetch(&buckets_[Home(hash)]);
+    const std::uint32_t home = ScaleTo(hash, hint_size_.load(std::memory_order_relaxed));
+    __builtin_prefetch(reinterpret_cast<const void*>(hint_address_.load(std::memory_order_relaxed) +
+                                                     home * sizeof(Bucket)));
   }
 
   // The first row under this hash for which matches(row) holds, or kNoRow.
@@ -57,7 +62,7 @@ class RowIndex {
   void Erase(std::uint32_t hash, std::uint32_t row) noexcept;
   void Renumber(std::uint32_t hash, std::uint32_t from, std::uint32_t to) noexcept;
 
-  void Clear() { buckets_ = std::vector<Bucket>(); }
+  void Clear() { Replace({}); }
   std::size_t memory_bytes() const { return buckets_.capacity() * sizeof(Bucket); }
 
  private:
@@ -109,7 +114,16 @@ class RowIndex {
   }
 #endif
 
+  void Replace(std::vector<Bucket> buckets) {
+    buckets_ = std::move(buckets);
+    hint_address_.store(reinterpret_cast<std::uintptr_t>(buckets_.data()),
+                        std::memory_order_relaxed);
+    hint_size_.store(static_cast<std::uint32_t>(buckets_.size()), std::memory_order_relaxed);
+  }
+
   std::vector<Bucket> buckets_;
+  std::atomic<std::uintptr_t> hint_address_ = 0;  // where buckets_ lie, for Prefetch alone
+  std::atomic<std::uint32_t> hint_size_ = 0;
 };
 
 template <typename Matches>
@@ -130,8 +144,7 @@ std::uint32_t RowIndex::Find(std::uint32_t hash, Matches matches) const {
 
 template <typename HashOfRow>
 void RowIndex::Rebuild(std::uint64_t capacity, std::uint32_t num_rows, HashOfRow hash_of_row) {
-  std::vector<Bucket> buckets(capacity * 5 / kRowsPerFiveBuckets + 1);
-  buckets_ = std::move(buckets);
+  Replace(std::vector<Bucket>(capacity * 5 / kRowsPerFiveBuckets + 1));
   for (std::uint32_t row = 0; row < num_rows; ++row) Insert(hash_of_row(row), row);
 }
 

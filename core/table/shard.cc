@@ -7,12 +7,18 @@
 namespace sparsefleet {
 namespace {
 
-// Items whose memory is fetched together: enough to hide a miss, few enough to stay in the cache.
-constexpr std::size_t kBlock = 64;
-
+// Calls visit(block) for the items in blocks small enough to stay in the cache. The index
+// entries of each next block are fetched meanwhile; those of the first have been.
 template <typename Visit>
-void ForEachBlock(std::span<const BatchItem> items, Visit visit) {
-  for (; items.size() > kBlock; items = items.subspan(kBlock)) visit(items.first(kBlock));
+void ForEachBlock(const RowIndex& index, std::span<const BatchItem> items, Visit visit) {
+  constexpr std::size_t kSize = kPrefetchItems;
+  for (; items.size() > kSize; items = items.subspan(kSize)) {
+    const auto rest = items.subspan(kSize);
+    for (const BatchItem& item : rest.first(std::min(rest.size(), kSize))) {
+      index.Prefetch(item.hash);
+    }
+    visit(items.first(kSize));
+  }
   if (!items.empty()) visit(items);
 }
 
@@ -30,8 +36,13 @@ std::uint32_t Shard::FindExact(const BatchItem& item) const {
   });
 }
 
+void Shard::Prefetch(std::span<const BatchItem> items) const {
+  for (const BatchItem& item : items.first(std::min(items.size(), kPrefetchItems))) {
+    index_.Prefetch(item.hash);
+  }
+}
+
 void Shard::Locate(std::span<const BatchItem> items, std::uint32_t* rows) const {
-  for (const BatchItem& item : items) index_.Prefetch(item.hash);
   for (std::size_t i = 0; i < items.size(); ++i) {
     rows[i] = index_.FindLikely(items[i].hash);
     if (rows[i] != kNoRow) storage_.Prefetch(rows[i]);
@@ -48,8 +59,8 @@ void Shard::Read(std::span<const BatchItem> items, float* out,
   const RowLayout& layout = traits_.layout;
   const std::size_t dim = layout.dim();
   const std::shared_lock lock(mutex_);
-  ForEachBlock(items, [&](std::span<const BatchItem> block) {
-    std::uint32_t rows[kBlock];
+  ForEachBlock(index_, items, [&](std::span<const BatchItem> block) {
+    std::uint32_t rows[kPrefetchItems];
     Locate(block, rows);
     for (std::size_t i = 0; i < block.size(); ++i) {
       const std::uint32_t row = Confirm(block[i], rows[i]);
@@ -85,8 +96,8 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushRe
   const std::size_t dim = layout.dim();
   const bool creates = traits_.spec.admission.kind == AdmissionKind::kAlways;
   const std::unique_lock lock(mutex_);
-  ForEachBlock(items, [&](std::span<const BatchItem> block) {
-    std::uint32_t rows[kBlock];
+  ForEachBlock(index_, items, [&](std::span<const BatchItem> block) {
+    std::uint32_t rows[kPrefetchItems];
     Locate(block, rows);
     for (std::size_t i = 0; i < block.size(); ++i) {
       const float* input = change.input + block[i].position * dim;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kMaxBatchKeys = 0x7fffffff;
 constexpr std::size_t kMaxKeptFloats = 4 << 20;  // a thread gives larger buffers back
+constexpr std::size_t kMaxKeptItems = 1 << 20;
 
 // Buffers of one call, kept by the thread for its next.
 struct Scratch {
@@ -32,7 +33,9 @@ struct Scratch {
 
 Scratch& ThreadScratch() {
   thread_local Scratch scratch;
-  if (scratch.rows.capacity() > kMaxKeptFloats) scratch = Scratch();
+  if (scratch.rows.capacity() > kMaxKeptFloats || scratch.plan.capacity() > kMaxKeptItems) {
+    scratch = Scratch();
+  }
   return scratch;
 }
 
@@ -41,15 +44,26 @@ std::uint32_t SystemSeconds() {
   return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
-// Visits the shards in a cycle that starts where the batch's first key lives, so that
-// threads do not queue up behind one another from shard 0 on.
+using Shards = std::array<std::unique_ptr<Shard>, kNumShards>;
+
+// Calls visit(shard, its items) for the shards of the batch, in a cycle that starts where the
+// batch's first key lives, so that threads do not queue up behind one another from shard 0
+// on. Index entries of the shards to come are fetched meanwhile.
 template <typename Visit>
-void ForEachShard(const BatchPlan& plan, Key first_key, Visit visit) {
+void ForEachShard(const Shards& shards, const BatchPlan& plan, Key first_key, Visit visit) {
   const std::size_t start = ShardOf(first_key);
+  std::size_t ahead = 0;    // shards whose entries are on their way
+  std::size_t fetched = 0;  // their items not visited yet
   for (std::size_t i = 0; i < kNumShards; ++i) {
+    for (; ahead < kNumShards && (ahead <= i || fetched < kPrefetchItems); ++ahead) {
+      const std::size_t number = (start + ahead) % kNumShards;
+      shards[number]->Prefetch(plan.shard(number));
+      fetched += plan.shard(number).size();
+    }
     const std::size_t number = (start + i) % kNumShards;
     const auto items = plan.shard(number);
-    if (!items.empty()) visit(number, items);
+    if (!items.empty()) visit(*shards[number], items);
+    fetched -= items.size();
   }
 }
 
@@ -109,7 +123,7 @@ struct SparseTable::Impl {
   const Clock clock;
   std::atomic<double> learning_rate;
   CutGate gate;
-  std::array<std::unique_ptr<Shard>, kNumShards> shards;
+  Shards shards;
   std::atomic<std::uint64_t> rows_pulled = 0;
   std::atomic<std::uint64_t> rows_pushed = 0;
   std::atomic<std::uint64_t> rejected_non_finite = 0;
@@ -169,9 +183,8 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
     Scratch& scratch = ThreadScratch();
     scratch.plan.Build(keys);
     scratch.missing.clear();
-    ForEachShard(scratch.plan, keys[0], [&](std::size_t number, auto items) {
-      impl_->shards[number]->Read(items, out.data(), scratch.missing);
-    });
+    ForEachShard(impl_->shards, scratch.plan, keys[0],
+                 [&](Shard& shard, auto items) { shard.Read(items, out.data(), scratch.missing); });
     if (!scratch.missing.empty()) {
       if (mode == PullMode::kTrain) {
         impl_->CreateMissing(scratch, step, out.data());
@@ -206,8 +219,8 @@ void SparseTable::Impl::CreateMissing(Scratch& scratch, std::uint64_t step, floa
   {
     const auto writer = gate.EnterWriter();
     const Moment now = Now(step);
-    ForEachShard(scratch.plan, scratch.missing_keys[0], [&](std::size_t number, auto items) {
-      shards[number]->ReadOrCreate(items, now, scratch.rows.data());
+    ForEachShard(shards, scratch.plan, scratch.missing_keys[0], [&](Shard& shard, auto items) {
+      shard.ReadOrCreate(items, now, scratch.rows.data());
     });
   }
   for (std::size_t i = 0; i < scratch.missing.size(); ++i) {
@@ -256,9 +269,8 @@ Result<PushResult> SparseTable::Impl::Change(std::span<const Key> keys,
     scratch.plan.Build(keys);
     const auto writer = gate.EnterWriter();
     const Shard::Change change{input.data(), add, learning_rate, Now(step), scratch.row.data()};
-    ForEachShard(scratch.plan, keys[0], [&](std::size_t number, auto items) {
-      shards[number]->Apply(items, change, result);
-    });
+    ForEachShard(shards, scratch.plan, keys[0],
+                 [&](Shard& shard, auto items) { shard.Apply(items, change, result); });
   });
   rows_pushed.fetch_add(result.applied, std::memory_order_relaxed);
   rejected_non_finite.fetch_add(result.rejected_non_finite, std::memory_order_relaxed);
@@ -280,9 +292,8 @@ std::uint64_t SparseTable::Erase(std::span<const Key> keys) {
     Scratch& scratch = ThreadScratch();
     scratch.plan.Build(keys.first(std::min(keys.size(), kMaxBatchKeys)));
     const auto writer = impl_->gate.EnterWriter();
-    ForEachShard(scratch.plan, keys[0], [&](std::size_t number, auto items) {
-      erased += impl_->shards[number]->Erase(items);
-    });
+    ForEachShard(impl_->shards, scratch.plan, keys[0],
+                 [&](Shard& shard, auto items) { erased += shard.Erase(items); });
   }
   return erased;
 }
@@ -324,9 +335,8 @@ Status SparseTable::Import(const RowBatch& rows) {
     Scratch& scratch = ThreadScratch();
     scratch.plan.Build(rows.keys);
     const auto writer = impl_->gate.EnterWriter();
-    ForEachShard(scratch.plan, rows.keys[0], [&](std::size_t number, auto items) {
-      impl_->shards[number]->Import(items, rows);
-    });
+    ForEachShard(impl_->shards, scratch.plan, rows.keys[0],
+                 [&](Shard& shard, auto items) { shard.Import(items, rows); });
   });
 }
 

@@ -108,8 +108,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
 
   // Rows as of this moment: no push is split by it, later ones do not show in it.
   // `only_dirty` keeps rows touched since the last cut that cleared (all rows, where the table
-  // does not track it); `clear_dirty`
-  // makes this cut such a one: a row's bit is cleared as the row is handed out.
+  // does not track it); `clear_dirty` makes this cut such a one: a row's bit is cleared as the
+  // row is handed out.
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
 
   // Sets rows to these values, state and counters, creating or overwriting; admission is not

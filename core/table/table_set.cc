@@ -19,21 +19,33 @@ Status WrongKind(std::string_view table, bool is_dense) {
 
 }  // namespace
 
-Status TableSet::Define(const SparseSpec& spec) {
-  // Made before the lock is taken: an existing table is the rarer case, and waiting the worse.
-  auto created = SparseTable::Create(spec);
-  if (!created.ok()) return created.status();
-  const std::unique_lock lock(mutex_);
-  const auto found = tables_.find(spec.name);
-  if (found == tables_.end()) {
-    tables_.emplace(spec.name, Entry{std::move(created).value(),
-                                     std::make_shared<std::atomic<std::uint64_t>>(0)});
-    return Status::Ok();
+// An existing table is compared under the shared lock; a new one is made without any lock, since
+// that may take long, and compared again if another caller was quicker.
+template <typename Compare, typename Create>
+Status TableSet::DefineOnce(const std::string& name, Compare compare, Create create) {
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto found = tables_.find(name); found != tables_.end()) {
+      return compare(found->second.table);
+    }
   }
-  const auto* table = std::get_if<std::shared_ptr<SparseTable>>(&found->second.table);
-  if (table == nullptr) return Conflict(spec.name, "kind is dense, asked for sparse");
-  const std::string difference = DescribeDifference((*table)->spec(), spec);
-  return difference.empty() ? Status::Ok() : Conflict(spec.name, difference);
+  auto created = create();
+  if (!created.ok()) return created.status();
+  Entry entry{std::move(created).value(), std::make_shared<std::atomic<std::uint64_t>>(0)};
+  const std::unique_lock lock(mutex_);
+  const auto [place, inserted] = tables_.try_emplace(name, std::move(entry));
+  return inserted ? Status::Ok() : compare(place->second.table);
+}
+
+Status TableSet::Define(const SparseSpec& spec) {
+  if (Status status = spec.Validate(); !status.ok()) return status;
+  const auto compare = [&](const AnyTable& any) -> Status {
+    const auto* table = std::get_if<std::shared_ptr<SparseTable>>(&any);
+    if (table == nullptr) return Conflict(spec.name, "kind is dense, asked for sparse");
+    const std::string difference = DescribeDifference((*table)->spec(), spec);
+    return difference.empty() ? Status::Ok() : Conflict(spec.name, difference);
+  };
+  return DefineOnce(spec.name, compare, [&] { return SparseTable::Create(spec); });
 }
 
 Status TableSet::Define(const DenseSpec& spec, std::uint32_t index, std::uint32_t num_servers) {
@@ -43,25 +55,16 @@ Status TableSet::Define(const DenseSpec& spec, std::uint32_t index, std::uint32_
                                         std::to_string(num_servers)};
   }
   const DenseRange range = DenseRangeOf(spec.size, spec.min_block_size, index, num_servers);
-  const std::unique_lock lock(mutex_);
-  const auto found = tables_.find(spec.name);
-  if (found == tables_.end()) {
-    auto created = DenseTable::Create(spec, range);
-    if (!created.ok()) return created.status();
-    tables_.emplace(spec.name, Entry{std::move(created).value(),
-                                     std::make_shared<std::atomic<std::uint64_t>>(0)});
-    return Status::Ok();
-  }
-  const auto* table = std::get_if<std::shared_ptr<DenseTable>>(&found->second.table);
-  if (table == nullptr) return Conflict(spec.name, "kind is sparse, asked for dense");
-  if (const auto difference = DescribeDifference((*table)->spec(), spec); !difference.empty()) {
-    return Conflict(spec.name, difference);
-  }
-  if ((*table)->range() != range) {
+  const auto compare = [&](const AnyTable& any) -> Status {
+    const auto* table = std::get_if<std::shared_ptr<DenseTable>>(&any);
+    if (table == nullptr) return Conflict(spec.name, "kind is sparse, asked for dense");
+    const std::string difference = DescribeDifference((*table)->spec(), spec);
+    if (!difference.empty()) return Conflict(spec.name, difference);
+    if ((*table)->range() == range) return Status::Ok();
     return Conflict(spec.name, "range begins at " + std::to_string((*table)->range().begin) +
                                    ", asked for " + std::to_string(range.begin));
-  }
-  return Status::Ok();
+  };
+  return DefineOnce(spec.name, compare, [&] { return DenseTable::Create(spec, range); });
 }
 
 Result<TableSet::Entry> TableSet::Find(std::string_view name) const {

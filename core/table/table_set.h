@@ -68,6 +68,8 @@ class TableSet {
     AnyTable table;
     std::shared_ptr<std::atomic<std::uint64_t>> version;
   };
+  template <typename Compare, typename Create>
+  Status DefineOnce(const std::string& name, Compare compare, Create create);
   Result<Entry> Find(std::string_view name) const;
   Result<Entry> CheckSection(const PullSection& section) const;
   Result<Entry> CheckSection(const PushSection& section) const;

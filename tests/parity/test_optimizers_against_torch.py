@@ -15,10 +15,10 @@ import torch
 from sparsefleet import optim
 from sparsefleet.store import DenseSpec, LocalStore, Rows, TableSpec
 
-ROWS, DIM, STEPS = 12, 5, 160
+ROWS, DIM, STEPS = 4, 5, 130
 LR = 0.05
 
-Step = Callable[[np.ndarray], np.ndarray]  # gradient float32[DIM] -> new values float32[DIM]
+Step = Callable[[np.ndarray], np.ndarray]  # gradient float32[DIM] -> new values [DIM]
 
 
 def torch_twin(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Callable:
@@ -37,15 +37,15 @@ def torch_twin(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> C
 
 
 def formula(update: Callable[[np.ndarray, np.ndarray, dict], np.ndarray]) -> Callable:
-    """``update(w, g, state) -> w`` in float32; state is a dict of the row's own."""
+    """``update(w, g, state) -> w`` in double precision; state is a dict of the row's own."""
 
     def build(start: np.ndarray) -> Step:
         state: dict = {}
-        weight = start.copy()
+        weight = start.astype(np.float64)
 
         def step(gradient: np.ndarray) -> np.ndarray:
             nonlocal weight
-            weight = update(weight, gradient, state)
+            weight = update(weight, gradient.astype(np.float64), state)
             return weight
 
         return step
@@ -135,7 +135,7 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
     return float((np.abs(found - wanted) / scale).max())
 
 
-@pytest.mark.parametrize("often", [1.0, 0.1], ids=["dense", "rare"])
+@pytest.mark.parametrize("often", [1.0, 0.15], ids=["dense", "rare"])
 @pytest.mark.parametrize("name", CASES)
 def test_row_optimizer_follows_its_reference(name: str, often: float) -> None:
     optimizer, twin = CASES[name]
@@ -148,7 +148,7 @@ def test_row_optimizer_follows_its_reference(name: str, often: float) -> None:
         no = np.empty((ROWS, 0))
         store.import_rows("t", Rows(keys, start, no.astype(np.float32), no.astype(np.uint32)))
         twins = [twin(row) for row in start]
-        wanted = start.copy()
+        wanted = start.astype(np.float64)
         updates = np.zeros(ROWS, int)
         for _ in range(steps):
             touched = np.flatnonzero(rng.random(ROWS) < often)

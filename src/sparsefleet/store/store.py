@@ -162,12 +162,11 @@ class Store:
         as zeros or, with ``unknown="initial"``, as the values their rows would start with.
         ``out`` takes the rows in place.
         """
+        mode = _pull_mode(train, unknown)
         keys = as_keys(table, keys)
         rows = as_output(table, out, (*keys.shape, self._dim(table)))
         sections = [(table, keys.reshape(-1), rows.reshape(-1))]
-        self._native.pull(
-            sections, _pull_mode(train, unknown), self._step, self._deadline(timeout_s)
-        )
+        self._native.pull(sections, mode, self._step, self._deadline(timeout_s))
         return rows
 
     def push(
