@@ -173,7 +173,7 @@ def _add_stats_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
     parser.add_argument(
         "--json", action="store_true", help="print a JSON list, one object a server"
     )
-    _add_log_level(parser, "warning")
+    _add_log_level(parser, "error")
 
 
 def _run_server_command(options: argparse.Namespace) -> int:
