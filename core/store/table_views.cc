@@ -61,7 +61,7 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name) {
   auto dense = tables.Dense(name);
   if (!dense.ok()) return dense.status();
   info.dense = true;
-  info.size = dense.value()->size();
+  info.size = dense.value()->spec().size;
   info.state_dim = dense.value()->state_dim();
   info.non_finite = dense.value()->spec().non_finite;
   info.min_block_size = dense.value()->spec().min_block_size;

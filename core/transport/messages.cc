@@ -7,10 +7,6 @@ namespace {
 
 constexpr std::size_t kMaxTextBytes = 64 << 10;
 constexpr std::size_t kMaxClientNameBytes = 255;
-constexpr std::uint32_t kMaxSections = 4096;
-constexpr std::uint8_t kSectionDense = 1;
-constexpr std::uint8_t kSectionUnique = 2;
-constexpr std::uint8_t kSectionAdd = 4;
 
 void PutOptimizer(BodyWriter& out, const OptimizerSpec& o) {
   out.Put(static_cast<std::uint8_t>(o.kind));
@@ -34,47 +30,6 @@ OptimizerSpec GetOptimizer(BodyReader& in) {
     *value = in.Get<double>();
   }
   return o;
-}
-
-// The head that pull and push sections share.
-void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags, std::uint32_t dim,
-                    std::uint64_t count, std::uint64_t offset) {
-  out.Pad();
-  out.Put(count);
-  out.Put(offset);
-  out.Put(dim);
-  out.Put(flags);
-  out.PutString(table);
-}
-
-struct SectionHead {
-  std::uint64_t count;
-  std::uint64_t offset;
-  std::uint32_t dim;
-  std::uint8_t flags;
-  std::string_view table;
-};
-
-SectionHead GetSectionHead(BodyReader& in) {
-  in.Pad();
-  SectionHead head{};
-  head.count = in.Get<std::uint64_t>();
-  head.offset = in.Get<std::uint64_t>();
-  head.dim = in.Get<std::uint32_t>();
-  head.flags = in.Get<std::uint8_t>();
-  head.table = in.GetString(kMaxTableNameBytes);
-  return head;
-}
-
-// Values of `count` rows, or an impossible count that the reader will refuse.
-std::uint64_t NumValues(std::uint64_t count, std::uint32_t dim) {
-  if (dim != 0 && count > UINT64_MAX / dim) return UINT64_MAX;
-  return count * dim;
-}
-
-Status BadSection(std::string_view what, std::string_view table, std::string_view why) {
-  return {Code::kProtocol,
-          std::string(what) + " section of table '" + std::string(table) + "': " + std::string(why)};
 }
 
 }  // namespace
@@ -253,143 +208,6 @@ Result<TableInfo> DecodeTableInfo(std::span<const std::byte> body) {
   return info;
 }
 
-Body Encode(const PullRequest& m) {
-  BodyWriter out;
-  out.Put(m.step);
-  out.Put(static_cast<std::uint8_t>(m.mode));
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
-  for (const auto& section : m.sections) {
-    PutSectionHead(out, section.table, section.dense ? kSectionDense : 0, section.dim,
-                   section.count, section.offset);
-    if (!section.dense) out.PutArray(section.keys);
-  }
-  return out.Take();
-}
-
-Result<PullRequest> DecodePullRequest(std::span<const std::byte> body) {
-  BodyReader in(body);
-  PullRequest m;
-  m.step = in.Get<std::uint64_t>();
-  m.mode = in.GetEnum(PullMode::kInferInitial);
-  const auto num_sections = in.Get<std::uint32_t>();
-  if (num_sections > kMaxSections) {
-    return Status(Code::kProtocol, "pull of " + std::to_string(num_sections) +
-                                       " sections, the limit is " + std::to_string(kMaxSections));
-  }
-  for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
-    const SectionHead head = GetSectionHead(in);
-    if ((head.flags & ~kSectionDense) != 0) return BadSection("pull", head.table, "unknown flags");
-    PullRequest::Section section;
-    section.table = head.table;
-    section.dense = (head.flags & kSectionDense) != 0;
-    section.dim = head.dim;
-    section.count = head.count;
-    section.offset = head.offset;
-    if (section.dim == 0 || section.dim > kMaxDim || (section.dense && section.dim != 1)) {
-      return BadSection("pull", head.table, "width " + std::to_string(head.dim));
-    }
-    if (!section.dense) section.keys = in.GetArray<Key>(head.count);
-    m.sections.push_back(section);
-  }
-  if (Status s = in.Finish("pull"); !s.ok()) return s;
-  return m;
-}
-
-std::uint64_t PullReplyBytes(const PullRequest& m) {
-  std::uint64_t total = 0;
-  for (const auto& section : m.sections) {
-    const std::uint64_t values = NumValues(section.count, section.dim);
-    if (values > (UINT64_MAX >> 8)) return UINT64_MAX;
-    const std::uint64_t bytes = (values * sizeof(float) + 7) & ~std::uint64_t{7};
-    if (total > UINT64_MAX - bytes) return UINT64_MAX;
-    total += bytes;
-  }
-  return total;
-}
-
-Body Encode(const PushRequest& m) {
-  BodyWriter out;
-  out.Put(m.step);
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
-  for (const auto& section : m.sections) {
-    const std::uint8_t flags = (section.dense ? kSectionDense : 0) |
-                               (section.keys_are_unique ? kSectionUnique : 0) |
-                               (section.add ? kSectionAdd : 0);
-    PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
-    if (!section.dense) out.PutArray(section.keys);
-    out.PutArray(section.values);
-  }
-  return out.Take();
-}
-
-Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
-  BodyReader in(body);
-  PushRequest m;
-  m.step = in.Get<std::uint64_t>();
-  const auto num_sections = in.Get<std::uint32_t>();
-  if (num_sections > kMaxSections) {
-    return Status(Code::kProtocol, "push of " + std::to_string(num_sections) +
-                                       " sections, the limit is " + std::to_string(kMaxSections));
-  }
-  for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
-    const SectionHead head = GetSectionHead(in);
-    if ((head.flags & ~(kSectionDense | kSectionUnique | kSectionAdd)) != 0) {
-      return BadSection("push", head.table, "unknown flags");
-    }
-    PushRequest::Section section;
-    section.table = head.table;
-    section.dense = (head.flags & kSectionDense) != 0;
-    section.keys_are_unique = (head.flags & kSectionUnique) != 0;
-    section.add = (head.flags & kSectionAdd) != 0;
-    section.dim = head.dim;
-    section.count = head.count;
-    if (section.dim == 0 || section.dim > kMaxDim || (section.dense && section.dim != 1)) {
-      return BadSection("push", head.table, "width " + std::to_string(head.dim));
-    }
-    if (!section.dense) section.keys = in.GetArray<Key>(head.count);
-    section.values = in.GetArray<float>(NumValues(head.count, head.dim));
-    m.sections.push_back(section);
-  }
-  if (Status s = in.Finish("push"); !s.ok()) return s;
-  return m;
-}
-
-Body Encode(const PushResult& r) {
-  BodyWriter out;
-  out.Put(r.applied);
-  out.Put(r.rejected_non_finite);
-  out.Put(r.not_admitted);
-  return out.Take();
-}
-
-Result<PushResult> DecodePushResult(std::span<const std::byte> body) {
-  BodyReader in(body);
-  PushResult r;
-  r.applied = in.Get<std::uint64_t>();
-  r.rejected_non_finite = in.Get<std::uint64_t>();
-  r.not_admitted = in.Get<std::uint64_t>();
-  if (Status s = in.Finish("push reply"); !s.ok()) return s;
-  return r;
-}
-
-Body Encode(const WriteDenseRequest& m) {
-  BodyWriter out;
-  out.PutString(m.table);
-  out.Put(static_cast<std::uint64_t>(m.values.size()));
-  out.PutArray(m.values);
-  return out.Take();
-}
-
-Result<WriteDenseRequest> DecodeWriteDense(std::span<const std::byte> body) {
-  BodyReader in(body);
-  WriteDenseRequest m;
-  m.table = in.GetString(kMaxTableNameBytes);
-  const auto count = in.Get<std::uint64_t>();
-  m.values = in.GetArray<float>(count);
-  if (Status s = in.Finish("write dense"); !s.ok()) return s;
-  return m;
-}
-
 Body EncodeNumber(std::uint64_t number) {
   BodyWriter out;
   out.Put(number);
@@ -473,24 +291,6 @@ Result<StatMap> DecodeStats(std::span<const std::byte> body) {
   return stats;
 }
 
-Body Encode(const EraseRequest& m) {
-  BodyWriter out;
-  out.PutString(m.table);
-  out.Put(static_cast<std::uint64_t>(m.keys.size()));
-  out.PutArray(m.keys);
-  return out.Take();
-}
-
-Result<EraseRequest> DecodeErase(std::span<const std::byte> body) {
-  BodyReader in(body);
-  EraseRequest m;
-  m.table = in.GetString(kMaxTableNameBytes);
-  const auto count = in.Get<std::uint64_t>();
-  m.keys = in.GetArray<Key>(count);
-  if (Status s = in.Finish("erase"); !s.ok()) return s;
-  return m;
-}
-
 Body Encode(const NextCutRequest& m) {
   BodyWriter out;
   out.Put(m.cut);
@@ -505,41 +305,6 @@ Result<NextCutRequest> DecodeNextCut(std::span<const std::byte> body) {
   m.max_rows = in.Get<std::uint64_t>();
   if (Status s = in.Finish("next of cut"); !s.ok()) return s;
   return m;
-}
-
-Body EncodeRows(std::string_view table, const RowBatch& rows) {
-  BodyWriter out;
-  out.PutString(table);
-  out.Put(static_cast<std::uint64_t>(rows.keys.size()));
-  out.Put(static_cast<std::uint64_t>(rows.values.size()));
-  out.Put(static_cast<std::uint64_t>(rows.state.size()));
-  out.Put(static_cast<std::uint64_t>(rows.counters.size()));
-  out.PutArray(std::span<const Key>(rows.keys));
-  out.PutArray(std::span<const float>(rows.values));
-  out.PutArray(std::span<const float>(rows.state));
-  out.PutArray(std::span<const std::uint32_t>(rows.counters));
-  return out.Take();
-}
-
-Result<NamedRows> DecodeRows(std::span<const std::byte> body) {
-  BodyReader in(body);
-  const std::string_view table = in.GetString(kMaxTableNameBytes);
-  const auto num_keys = in.Get<std::uint64_t>();
-  const auto num_values = in.Get<std::uint64_t>();
-  const auto num_state = in.Get<std::uint64_t>();
-  const auto num_counters = in.Get<std::uint64_t>();
-  const auto keys = in.GetArray<Key>(num_keys);
-  const auto values = in.GetArray<float>(num_values);
-  const auto state = in.GetArray<float>(num_state);
-  const auto counters = in.GetArray<std::uint32_t>(num_counters);
-  if (Status s = in.Finish("rows"); !s.ok()) return s;
-  NamedRows named;
-  named.table = table;
-  named.rows.keys.assign(keys.begin(), keys.end());
-  named.rows.values.assign(values.begin(), values.end());
-  named.rows.state.assign(state.begin(), state.end());
-  named.rows.counters.assign(counters.begin(), counters.end());
-  return named;
 }
 
 }  // namespace sparsefleet

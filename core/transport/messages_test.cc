@@ -225,6 +225,31 @@ const Test kPush("a push keeps its sections", [] {
   Expect(RequireOk(DecodePushResult(Encode(PushResult{1, 2, 3}))) == PushResult{1, 2, 3});
 });
 
+Body Joined(const GatheredBody& gathered) {
+  Body joined;
+  for (const auto& piece : gathered.pieces) {
+    const auto* bytes = static_cast<const std::byte*>(piece.iov_base);
+    joined.insert(joined.end(), bytes, bytes + piece.iov_len);
+  }
+  return joined;
+}
+
+const Test kGather("gathered bodies are the bytes of encoded ones, whatever the array lengths", [] {
+  const auto pull = Gather(ExamplePull());
+  Expect(Joined(pull) == Encode(ExamplePull()));
+  ExpectEqual(pull.bytes, Joined(pull).size());
+  for (std::size_t count = 0; count <= kValues.size(); ++count) {
+    PushRequest push = ExamplePush();
+    push.sections[1].values = std::span(kValues).first(count);
+    push.sections[1].count = count;
+    push.sections.push_back(push.sections[0]);
+    const auto gathered = Gather(push);
+    Expect(Joined(gathered) == Encode(push));
+    ExpectEqual(gathered.bytes, Joined(gathered).size());
+    RequireOk(DecodePushRequest(Joined(gathered)).status());
+  }
+});
+
 const Test kWidths("a section of width 0, over the limit, or a wide dense one is kProtocol", [] {
   for (const std::uint32_t dim : {0u, kMaxDim + 1, ~0u}) {
     PullRequest pull = ExamplePull();
