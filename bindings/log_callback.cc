@@ -1,6 +1,6 @@
 #include "log_callback.h"
 
-#include <nanobind/stl/string.h>
+#include "raise.h"
 
 namespace nb = nanobind;
 
@@ -30,7 +30,7 @@ LogFunction LogCallback::function() const {
     nb::gil_scoped_acquire gil;
     if (cell->callable == nullptr) return;
     try {
-      nb::borrow<nb::callable>(cell->callable)(severity, message);
+      nb::borrow<nb::callable>(cell->callable)(severity, ReadableText(message));
     } catch (nb::python_error& error) {
       error.discard_as_unraisable("sparsefleet log callback");
     }

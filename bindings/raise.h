@@ -1,11 +1,17 @@
 // From a core status to the Python exception class of its code.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
+#include <string_view>
 #include <utility>
 
 #include "status/status.h"
 
 namespace sparsefleet::python {
+
+// Text for people from bytes that a peer may have sent: what is not UTF-8 is replaced.
+nanobind::object ReadableText(std::string_view bytes);
 
 // Throws the exception that sparsefleet.errors.error_for(code, message) makes.
 // REQUIRES: !status.ok(), the GIL is held.

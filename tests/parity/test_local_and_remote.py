@@ -112,6 +112,7 @@ def test_same_history_gives_identical_answers_and_rows(num_servers: int, transpo
                 assert len(here) == len(there)
                 for mine, theirs in zip(here, there, strict=True):
                     np.testing.assert_array_equal(mine, theirs)
+            assert remote.info("dense").size == local.info("dense").size == DENSE.size
             for spec in TABLES:
                 mine, theirs = all_rows(local, spec.name), all_rows(remote, spec.name)
                 assert len(mine.keys) > 0
