@@ -60,7 +60,8 @@ class Housekeeper {
       wake_at_ = std::min({wake_at_, next, next_tick});
       woken_ = false;
       while (!stop.stop_requested() && std::chrono::steady_clock::now() < wake_at_) {
-        changed_.wait_until(lock, stop, wake_at_, [&] { return std::exchange(woken_, false); });
+        const TimePoint until = wake_at_;  // a copy: the wait reads it without the lock
+        changed_.wait_until(lock, stop, until, [&] { return std::exchange(woken_, false); });
       }
     }
   }
