@@ -8,6 +8,7 @@
 
 #include "testing/frame_corpus.h"
 #include "testing/fuzz_target.h"
+#include "testing/scratch_directory.h"
 
 namespace {
 

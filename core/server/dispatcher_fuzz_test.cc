@@ -9,6 +9,7 @@
 #include "testing/check.h"
 #include "testing/frame_corpus.h"
 #include "testing/fuzz_target.h"
+#include "testing/scratch_directory.h"
 #include "testing/test_server.h"
 
 using namespace sparsefleet;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "testing/check.h"
-#include "testing/fuzz_target.h"
+#include "testing/scratch_directory.h"
 
 using namespace sparsefleet;
 using namespace sparsefleet::testing;

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -109,27 +108,6 @@ class FuzzTarget {
   std::uint64_t next_client_ = 1;
   std::uint64_t handled_ = 0;
   std::uint64_t greeted_ = 0;
-};
-
-// A directory of its own below the system's temporary one, removed in the end.
-class ScratchDirectory {
- public:
-  explicit ScratchDirectory(const std::string& name) {
-    static std::uint64_t count = 0;
-    path_ =
-        std::filesystem::temp_directory_path() /
-        (name + "-" + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()) +
-         "-" + std::to_string(count++));
-    std::filesystem::create_directories(path_);
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace sparsefleet::testing

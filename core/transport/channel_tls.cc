@@ -6,16 +6,22 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "transport/channel.h"
 #include "transport/channel_kinds.h"
 #include "transport/socket.h"
+#include "transport/stream_io.h"
 #include "transport/tls_context.h"
 
 namespace sparsefleet {
 namespace {
 
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
+// Encrypted before the first of it is sent: more saves calls, less lets the peer begin sooner.
+constexpr std::size_t kBatchBytes = 4 * kRecordBytes;
+constexpr std::size_t kBatchOverhead = 1024;  // of TLS, for that many records
 
 struct SslDeleter {
   void operator()(SSL* ssl) const { SSL_free(ssl); }
@@ -44,6 +50,8 @@ class TlsChannel final : public Channel {
     return status;
   }
   Status Lost(std::string_view doing, int ssl_error);
+  Result<bool> Flush();
+  Result<std::size_t> WriteBatch(std::span<const iovec> buffers, std::size_t done);
 
   OwnedSocket owned_socket_;
   TlsSocket socket_;
@@ -52,6 +60,8 @@ class TlsChannel final : public Channel {
   std::unique_ptr<SSL, SslDeleter> ssl_;
   Status broken_;
   bool established_ = false;
+  std::size_t sent_ = 0;        // of socket_.outbox
+  std::size_t unreported_ = 0;  // bytes of the caller that are in it
   // The last Read() left nothing but, at most, the beginning of a record.
   bool drained_ = false;
 };
@@ -64,7 +74,7 @@ Status TlsChannel::Start() {
 }
 
 TlsChannel::~TlsChannel() {
-  if (established_ && broken_.ok()) {
+  if (established_ && broken_.ok() && socket_.outbox.empty()) {
     // One try to say that the end is meant; a full socket goes without.
     ERR_clear_error();
     SSL_shutdown(ssl_.get());
@@ -150,26 +160,70 @@ std::span<const std::byte> NextRecord(std::span<const iovec> buffers, std::size_
   return scratch.first(filled);
 }
 
-Result<Progress> TlsChannel::Write(std::span<const iovec> buffers) {
+// True when the outbox is empty, false while the socket takes no more.
+Result<bool> TlsChannel::Flush() {
+  while (sent_ < socket_.outbox.size()) {
+    const iovec rest{socket_.outbox.data() + sent_, socket_.outbox.size() - sent_};
+    const IoResult io = SendSome(socket_.fd, {&rest, 1});
+    if (io.outcome == IoOutcome::kNotReady) return false;
+    if (io.outcome != IoOutcome::kMoved) {
+      socket_.error = io.error;
+      return Break(Lost("writing", SSL_ERROR_SYSCALL));
+    }
+    sent_ += io.bytes;
+  }
+  sent_ = 0;
+  socket_.outbox.clear();
+  return true;
+}
+
+// Encrypts the next bytes past `done`, up to a batch; returns how many. What the socket did not
+// take at once is left in the outbox.
+Result<std::size_t> TlsChannel::WriteBatch(std::span<const iovec> buffers, std::size_t done) {
   std::array<std::byte, kRecordBytes> scratch;
   std::size_t total = 0;
   for (;;) {
-    if (!broken_.ok()) return broken_;
-    const auto record = NextRecord(buffers, total, scratch);
-    if (record.empty()) return Progress{Ready::kDone, total};
+    const auto record = NextRecord(buffers, done + total, scratch);
+    // A record alone goes right to the socket.
+    socket_.gathers = total > 0 || record.size() == kRecordBytes;
+    if (socket_.gathers) socket_.outbox.reserve(kBatchBytes + kBatchOverhead);
     ERR_clear_error();
     std::size_t moved = 0;
-    if (SSL_write_ex(ssl_.get(), record.data(), record.size(), &moved) == 1) {
-      total += moved;
-      continue;
-    }
-    const int error = SSL_get_error(ssl_.get(), 0);
-    if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
+    const int result = SSL_write_ex(ssl_.get(), record.data(), record.size(), &moved);
+    socket_.gathers = false;
+    if (result != 1) {
+      const int error = SSL_get_error(ssl_.get(), 0);
+      if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return total;
       return Break(Lost("writing", error));
     }
-    if (total > 0) return Progress{Ready::kDone, total};
-    return Progress{error == SSL_ERROR_WANT_READ ? Ready::kWantRead : Ready::kWantWrite, 0};
+    total += moved;
+    if (record.size() < kRecordBytes || total >= kBatchBytes) return total;
   }
+}
+
+Result<Progress> TlsChannel::Write(std::span<const iovec> buffers) {
+  if (!broken_.ok()) return broken_;
+  std::size_t offered = 0;
+  for (const auto& buffer : buffers) offered += buffer.iov_len;
+  // Bytes in the outbox are not reported before they have left it: until then the caller keeps
+  // offering them, and so keeps coming back.
+  std::size_t reported = 0;
+  for (;;) {
+    auto flushed = Flush();
+    if (!flushed.ok()) return flushed.status();
+    if (!flushed.value()) break;
+    reported += std::exchange(unreported_, 0);
+    if (reported >= offered) {
+      if (socket_.outbox.capacity() > 0) std::vector<std::byte>().swap(socket_.outbox);
+      return Progress{Ready::kDone, reported};
+    }
+    auto batch = WriteBatch(buffers, reported);
+    if (!batch.ok()) return batch.status();
+    if (batch.value() == 0) break;
+    unreported_ = batch.value();
+  }
+  if (reported > 0) return Progress{Ready::kDone, reported};
+  return Progress{Ready::kWantWrite, 0};
 }
 
 class TlsFactory final : public ChannelFactory {

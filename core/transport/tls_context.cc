@@ -53,6 +53,12 @@ int BioWrite(BIO* bio, const char* data, std::size_t size, std::size_t* moved) {
     *moved = size;
     return 1;
   }
+  if (socket.gathers) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(data);
+    socket.outbox.insert(socket.outbox.end(), bytes, bytes + size);
+    *moved = size;
+    return 1;
+  }
   const iovec buffer{const_cast<char*>(data), size};
   const IoResult io = SendSome(socket.fd, {&buffer, 1});
   if (io.outcome == IoOutcome::kMoved) {

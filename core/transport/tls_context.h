@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "status/status.h"
 #include "transport/channel_kinds.h"
@@ -23,6 +24,10 @@ struct TlsSocket {
   bool heard_peer = false;
   bool ended = false;  // the peer sent the end of its stream
   int error = 0;       // errno of the call that broke the connection
+  // While set, records are put together in `outbox` instead of being sent one by one: a call to
+  // the system, and a wake-up of the peer, for each costs more than the copy.
+  bool gathers = false;
+  std::vector<std::byte> outbox;
 };
 
 // Thread-safe once made. Channels keep it alive: a BIO does not own its method.
