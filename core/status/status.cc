@@ -5,12 +5,24 @@
 namespace sparsefleet {
 
 std::string CodeName(Code code) {
-  static constexpr std::array<std::string_view, 18> kNames = {
-      "OK",           "INVALID_ARGUMENT", "UNKNOWN_TABLE",     "TABLE_CONFLICT",
-      "SHAPE_MISMATCH", "NON_FINITE",     "DEADLINE_EXCEEDED", "PEER_LOST",
-      "AUTH_FAILED",  "PROTOCOL",         "VERSION_MISMATCH",  "TOO_LARGE",
-      "NOT_FOUND",    "SHUTTING_DOWN",    "SERVER_RESTARTED",  "IO",
-      "CORRUPT",      "INTERNAL"};
+  static constexpr std::array<std::string_view, 18> kNames = {"OK",
+                                                              "INVALID_ARGUMENT",
+                                                              "UNKNOWN_TABLE",
+                                                              "TABLE_CONFLICT",
+                                                              "SHAPE_MISMATCH",
+                                                              "NON_FINITE",
+                                                              "DEADLINE_EXCEEDED",
+                                                              "PEER_LOST",
+                                                              "AUTH_FAILED",
+                                                              "PROTOCOL",
+                                                              "VERSION_MISMATCH",
+                                                              "TOO_LARGE",
+                                                              "NOT_FOUND",
+                                                              "SHUTTING_DOWN",
+                                                              "SERVER_RESTARTED",
+                                                              "IO",
+                                                              "CORRUPT",
+                                                              "INTERNAL"};
   const auto number = static_cast<std::size_t>(code);
   if (number < kNames.size()) return std::string(kNames[number]);
   return "CODE_" + std::to_string(number);

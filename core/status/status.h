@@ -60,7 +60,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : held_(std::move(value)) {}        // NOLINT: implicit by design
+  Result(T value) : held_(std::move(value)) {}         // NOLINT: implicit by design
   Result(Status status) : held_(std::move(status)) {}  // NOLINT
 
   bool ok() const { return std::holds_alternative<T>(held_); }

@@ -43,7 +43,10 @@ class LocalStore final : public Store {
   Status Import(std::string_view table, const RowBatch& rows, double timeout_s) override;
   Status Save(std::string_view directory, double timeout_s) override;
   Status Load(std::string_view directory, double timeout_s) override;
-  Status Shutdown(double timeout_s) override { (void)timeout_s; return Status::Ok(); }
+  Status Shutdown(double timeout_s) override {
+    (void)timeout_s;
+    return Status::Ok();
+  }
 
  private:
   struct Impl;

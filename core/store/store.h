@@ -32,10 +32,10 @@ class StoreCut {
 // What a table looks like from outside.
 struct TableInfo {
   bool dense = false;
-  std::uint64_t size = 0;        // dense: elements; sparse: rows now
-  std::uint32_t dim = 0;         // sparse
+  std::uint64_t size = 0;  // dense: elements; sparse: rows now
+  std::uint32_t dim = 0;   // sparse
   std::uint32_t state_dim = 0;
-  std::uint32_t counter_dim = 0; // sparse
+  std::uint32_t counter_dim = 0;  // sparse
   NonFinitePolicy non_finite = NonFinitePolicy::kRejectRow;
   std::uint64_t min_block_size = 0;  // dense
 };

@@ -135,8 +135,7 @@ class BodyReader {
     }
     if (at_ != body_.size()) {
       return {Code::kProtocol, std::string(what) + ": " + std::to_string(body_.size() - at_) +
-                                   " bytes left over in a body of " +
-                                   std::to_string(body_.size())};
+                                   " bytes left over in a body of " + std::to_string(body_.size())};
     }
     return Status::Ok();
   }

@@ -59,7 +59,8 @@ template <typename T>
 T Load(const std::byte* at) {
   T value = 0;
   for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value = static_cast<T>(value | (static_cast<T>(std::to_integer<std::uint8_t>(at[i])) << (8 * i)));
+    value =
+        static_cast<T>(value | (static_cast<T>(std::to_integer<std::uint8_t>(at[i])) << (8 * i)));
   }
   return value;
 }
@@ -94,8 +95,9 @@ Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByt
                                       std::uint64_t max_frame_bytes) {
   const auto magic = Load<std::uint32_t>(&in[0]);
   if (magic != kFrameMagic) {
-    return Status(Code::kProtocol, "frame does not start with SPFL: the peer is not a sparsefleet "
-                                   "server or client, or the stream is out of step");
+    return Status(Code::kProtocol,
+                  "frame does not start with SPFL: the peer is not a sparsefleet "
+                  "server or client, or the stream is out of step");
   }
   FrameHeader header;
   header.version = Load<std::uint8_t>(&in[4]);
@@ -107,8 +109,8 @@ Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByt
   }
   header.type = static_cast<MessageType>(Load<std::uint8_t>(&in[5]));
   if (!IsKnown(header.type)) {
-    return Status(Code::kProtocol, "frame of unknown type " +
-                                       std::to_string(static_cast<unsigned>(header.type)));
+    return Status(Code::kProtocol,
+                  "frame of unknown type " + std::to_string(static_cast<unsigned>(header.type)));
   }
   header.flags = Load<std::uint16_t>(&in[6]);
   if ((header.flags & ~(kFlagReply | kFlagError)) != 0) {
@@ -121,13 +123,12 @@ Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByt
   header.body_bytes = Load<std::uint32_t>(&in[36]);
   if (header.body_bytes > max_frame_bytes) {
     return Status(Code::kTooLarge, std::string(MessageName(header.type)) + " frame has a body of " +
-                                       std::to_string(header.body_bytes) +
-                                       " bytes, the limit is " + std::to_string(max_frame_bytes));
+                                       std::to_string(header.body_bytes) + " bytes, the limit is " +
+                                       std::to_string(max_frame_bytes));
   }
   if ((header.flags & kFlagReply) == 0 && IsRecorded(header.type) != (header.sequence > 0)) {
     return Status(Code::kProtocol, std::string(MessageName(header.type)) +
-                                       " request with sequence " +
-                                       std::to_string(header.sequence));
+                                       " request with sequence " + std::to_string(header.sequence));
   }
   return header;
 }

@@ -45,8 +45,8 @@ enum class MessageType : std::uint8_t {
   kShutdown = 70,
 };
 
-// True for types whose effect must not happen twice: their requests carry a sequence > 0 and the server
-// remembers the reply until the client acknowledges it.
+// True for types whose effect must not happen twice: their requests carry a sequence > 0 and the
+// server remembers the reply until the client acknowledges it.
 bool IsRecorded(MessageType type);
 bool IsKnown(MessageType type);
 const char* MessageName(MessageType type);  // "pull", "push", ...; "unknown"
