@@ -35,7 +35,7 @@ $(STAMPS)/tools: constraints.txt
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/requirements: $(STAMPS)/tools pyproject.toml
-	$(BIN)/python scripts/print_requirements.py dev bench examples > $(STAMPS)/requirements.txt
+	$(BIN)/python scripts/print_requirements.py dev examples > $(STAMPS)/requirements.txt
 	$(PIP) install -q -c constraints.txt -r $(STAMPS)/requirements.txt
 	touch $@
 
@@ -80,14 +80,14 @@ lint: $(STAMPS)/package  ## Check style, types and spelling
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo clang-format --dry-run -Werror; $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/codespell
 
 .PHONY: format
 format: $(STAMPS)/requirements  ## Put Python and C++ files into the agreed form
 	$(BIN)/ruff check --fix $(PYTHON_DIRS)
 	$(BIN)/ruff format $(PYTHON_DIRS)
-	$(BIN)/clang-format -i $(CXX_FILES)
+	@echo clang-format -i; $(BIN)/clang-format -i $(CXX_FILES)
 
 .PHONY: sanitize
 sanitize: sanitize-address sanitize-thread  ## Run the C++ tests under ASan+UBSan and TSan

@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -67,8 +68,8 @@ def time_threads(work: Sequence[Callable[[], object]], rounds: int) -> float:
     threads = [threading.Thread(target=run, args=(call,)) for call in work]
     for thread in threads:
         thread.start()
+    start = time.perf_counter()  # before the gate: a late main thread must not shorten the time
     gate.wait()
-    start = time.perf_counter()
     for thread in threads:
         thread.join()
     return time.perf_counter() - start
@@ -105,9 +106,9 @@ def write_json(path: Path | None, figures: Mapping[str, object]) -> None:
 def native_tool(name: str) -> Path:
     """Builds (once) and gives the path of a ``core/**/<name>.cc`` benchmark program."""
     build = ROOT / "build" / "bench"
+    tools = Path(sys.executable).parent  # cmake and ninja of the virtual environment
     quiet = {"stdout": subprocess.DEVNULL, "check": True}
-    subprocess.run(
-        ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DSPARSEFLEET_BENCH=ON"], **quiet
-    )
-    subprocess.run(["cmake", "--build", build, "--target", name], **quiet)
+    options = ["-DSPARSEFLEET_BENCH=ON", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"]
+    subprocess.run([tools / "cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *options], **quiet)
+    subprocess.run([tools / "cmake", "--build", build, "--target", name], **quiet)
     return next(path for path in build.rglob(name) if path.is_file())

@@ -22,7 +22,20 @@ nb::object RowsToNumpy(RowBatch rows, const TableInfo& info) {
 
 }  // namespace
 
+// Ending a cut is a call to a server, and its store may be the last reference to it.
+CutHandle::~CutHandle() {
+  if (owner_.IsForked()) {
+    Leak(std::move(cut_));
+    Leak(std::move(store_));
+    return;
+  }
+  nb::gil_scoped_release release;
+  cut_.reset();
+  store_.reset();
+}
+
 nb::object CutHandle::Next(std::size_t max_rows) {
+  owner_.Check("cut");
   RowBatch rows;
   Result<bool> more = false;
   {
@@ -36,6 +49,7 @@ nb::object CutHandle::Next(std::size_t max_rows) {
 }
 
 void CutHandle::Close() {
+  if (owner_.IsForked()) return;  // the parent's to close; a fork ends its generators here
   nb::gil_scoped_release release;
   std::lock_guard lock(mutex_);
   cut_.reset();

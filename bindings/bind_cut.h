@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "owner_process.h"
 #include "store/store.h"
 
 namespace sparsefleet::python {
@@ -15,11 +16,15 @@ class CutHandle {
   // `store` outlives the cut.
   CutHandle(std::shared_ptr<Store> store, std::unique_ptr<StoreCut> cut, TableInfo info)
       : store_(std::move(store)), cut_(std::move(cut)), info_(info) {}
+  CutHandle(const CutHandle&) = delete;
+  CutHandle& operator=(const CutHandle&) = delete;
+  ~CutHandle();
 
   nanobind::object Next(std::size_t max_rows);
   void Close();
 
  private:
+  OwnerProcess owner_;
   std::shared_ptr<Store> store_;
   std::mutex mutex_;
   std::unique_ptr<StoreCut> cut_;

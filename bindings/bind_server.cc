@@ -5,6 +5,7 @@
 
 #include "bind.h"
 #include "log_callback.h"
+#include "owner_process.h"
 #include "raise.h"
 #include "server/server.h"
 #include "transport_name.h"
@@ -23,12 +24,20 @@ class ServerHandle {
   ServerHandle(const ServerHandle&) = delete;
   ServerHandle& operator=(const ServerHandle&) = delete;
   ~ServerHandle() {
+    if (owner_.IsForked()) {
+      Leak(std::move(server_));
+      return;
+    }
     nb::gil_scoped_release release;
     server_.reset();
   }
-  Server& operator*() const { return *server_; }
+  Server& operator*() const {
+    owner_.Check("server");
+    return *server_;
+  }
 
   void Stop() {
+    owner_.Check("server");
     {
       nb::gil_scoped_release release;
       server_->Stop();
@@ -37,6 +46,7 @@ class ServerHandle {
   }
 
  private:
+  OwnerProcess owner_;
   std::unique_ptr<Server> server_;
   LogCallback log_;
 };

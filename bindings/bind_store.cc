@@ -32,14 +32,14 @@ using PullTuple = std::tuple<std::string, std::optional<Array<const Key>>, Array
 using PushTuple =
     std::tuple<std::string, std::optional<Array<const Key>>, Array<const float>, bool, bool>;
 
-// Calls `f(store)` without the GIL, keeping the store alive for as long.
+// Calls `f(store)` without the GIL. The reference that keeps the store alive for as long may be
+// the last one: it is dropped before the GIL is taken again, also where `f` throws.
 template <typename F>
 auto Call(const StoreHandle& handle, F f) {
   std::shared_ptr<Store> store = handle.Get();
   nb::gil_scoped_release release;
-  auto result = f(*store);
-  store.reset();
-  return result;
+  const std::shared_ptr<Store> held = std::move(store);
+  return f(*held);
 }
 
 void Pull(const StoreHandle& handle, const std::vector<PullTuple>& parts, PullMode mode,
@@ -265,15 +265,10 @@ void BindStore(nb::module_& m) {
       .def_static("connect", &Connect, "endpoints"_a, nb::kw_only(), "job_key"_a, "transport"_a,
                   "name"_a, "connect_timeout_s"_a, "try_timeout_s"_a, "heartbeat_interval_s"_a,
                   "peer_timeout_s"_a, "max_frame_bytes"_a, "log"_a.none(), "Tables on servers.")
-      .def_prop_ro("num_servers", [](const StoreHandle& h) { return h.Get()->num_servers(); })
-      .def(
-          "close",
-          [](StoreHandle& h) {
-            std::shared_ptr<Store> last = h.Take();
-            nb::gil_scoped_release release;
-            last.reset();
-          },
-          "Ends the connections; calls after it raise. Idempotent.");
+      .def_prop_ro(
+          "num_servers",
+          [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })
+      .def("close", &StoreHandle::Close, "Ends the connections; calls after it raise. Idempotent.");
   BindTables(store);
   BindMeeting(store);
 }

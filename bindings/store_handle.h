@@ -2,11 +2,11 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <unistd.h>
 
 #include <memory>
 #include <mutex>
 
+#include "owner_process.h"
 #include "raise.h"
 #include "store/store.h"
 
@@ -14,35 +14,43 @@ namespace sparsefleet::python {
 
 class StoreHandle {
  public:
-  explicit StoreHandle(std::shared_ptr<Store> store) : store_(std::move(store)), pid_(getpid()) {}
+  explicit StoreHandle(std::shared_ptr<Store> store) : store_(std::move(store)) {}
   StoreHandle(const StoreHandle&) = delete;
   StoreHandle& operator=(const StoreHandle&) = delete;
-  // A fork has none of the threads that closing would join: there the store is leaked.
-  ~StoreHandle() {
-    if (getpid() != pid_) {
-      new std::shared_ptr<Store>(std::move(store_));
-      return;
-    }
-    nanobind::gil_scoped_release release;
-    store_.reset();
-  }
+  ~StoreHandle() { Drop(std::move(store_)); }
 
-  // The store, kept alive for the length of a call; raises once closed.
+  // The store, kept alive for the length of a call; raises once closed, and in a fork.
   std::shared_ptr<Store> Get() const {
+    owner_.Check("store");
     std::lock_guard lock(mutex_);
     if (store_ == nullptr) Raise(Status(Code::kInvalidArgument, "the store is closed"));
     return store_;
   }
-  // The last reference, to be dropped without the GIL.
-  std::shared_ptr<Store> Take() {
-    std::lock_guard lock(mutex_);
-    return std::move(store_);
+
+  void Close() {
+    owner_.Check("store");
+    std::shared_ptr<Store> last;
+    {
+      std::lock_guard lock(mutex_);
+      last = std::move(store_);
+    }
+    Drop(std::move(last));
   }
 
  private:
+  // Closing joins threads that may need the GIL to log.
+  void Drop(std::shared_ptr<Store> last) const {
+    if (owner_.IsForked()) {
+      Leak(std::move(last));
+      return;
+    }
+    nanobind::gil_scoped_release release;
+    last.reset();
+  }
+
+  OwnerProcess owner_;
   mutable std::mutex mutex_;
   std::shared_ptr<Store> store_;
-  pid_t pid_;
 };
 
 }  // namespace sparsefleet::python

@@ -1,5 +1,5 @@
 // Times lookups and updates of one table: table_bench [rows] [dim] [batch] [threads].
-// Not part of the library; build it by hand with the library's flags.
+// Built with -DSPARSEFLEET_BENCH=ON.
 #include <time.h>
 
 #include <algorithm>

@@ -218,12 +218,15 @@ def _print_stats(endpoints: Sequence[str], stats: Sequence[dict[str, float]]) ->
     from rich.table import Table
 
     table = Table(title="sparsefleet servers")
-    table.add_column("statistic")
+    table.add_column("statistic", no_wrap=True)
     for endpoint in endpoints:
-        table.add_column(endpoint, justify="right")
-    for name in sorted({name for server in stats for name in server}):
+        table.add_column(endpoint, justify="right", no_wrap=True)
+    names = sorted({name for server in stats for name in server})
+    for name in names:
         table.add_row(name, *(_show(server.get(name)) for server in stats))
-    Console().print(table)
+    # In a pipe there is no width to fit into: nothing is cut short.
+    width = None if sys.stdout.isatty() else 20 + max(map(len, names), default=0) + 26 * len(stats)
+    Console(width=width).print(table)
 
 
 def _show(number: float | None) -> str:

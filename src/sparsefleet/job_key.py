@@ -58,8 +58,16 @@ def user_key_path(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_CONFIG_HOME", "")
     # The XDG base directory specification: a relative path is to be ignored.
-    directory = Path(base) if os.path.isabs(base) else Path.home() / ".config"
-    return directory / "sparsefleet" / "job.key"
+    if os.path.isabs(base):
+        return Path(base) / "sparsefleet" / "job.key"
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise ConfigError(
+            "this user has no home directory to keep a job key in: set SPARSEFLEET_JOB_KEY, "
+            "SPARSEFLEET_JOB_KEY_FILE or XDG_CONFIG_HOME"
+        ) from error
+    return home / ".config" / "sparsefleet" / "job.key"
 
 
 def _checked(raw: bytes, source: str) -> bytes:

@@ -74,6 +74,7 @@ def test_barrier_over_breaking_connections_counts_each_member_once() -> None:
             for thread in threads:
                 thread.join()
             assert passed == [30, 30]
+            assert proxy.cuts < 25, "no connection was ever cut"
         finally:
             store.close()
             proxy.close()

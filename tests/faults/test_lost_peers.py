@@ -18,6 +18,9 @@ from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
 
 StartServer = Callable[..., ServerProcess]
 
+# A lost peer is named after peer_timeout_s; the rest is slack for a busy machine, and far below
+# the deadline of the calls.
+PROMPT_S = 20.0
 FAST = {"heartbeat_interval_s": 0.2, "peer_timeout_s": 1.5, "try_timeout_s": 1.0}
 
 
@@ -32,7 +35,7 @@ def test_killed_server_is_named_long_before_the_deadline(start_server: StartServ
         start = time.monotonic()
         with pytest.raises(PeerLostError, match=endpoint):
             store.pull("t", np.arange(5))
-        assert time.monotonic() - start < 60.0  # half the deadline: generous on a busy machine
+        assert time.monotonic() - start < PROMPT_S
 
 
 def test_stopped_server_ends_a_barrier_wait(start_server: StartServer) -> None:
@@ -42,8 +45,10 @@ def test_stopped_server_ends_a_barrier_wait(start_server: StartServer) -> None:
     with RemoteStore([endpoint], config=RemoteStoreConfig(timeout_s=120.0, **FAST)) as store:
         server.send(signal.SIGSTOP)
         try:
+            start = time.monotonic()
             with pytest.raises(PeerLostError, match=endpoint):
                 store.barrier("nobody-comes", 2)
+            assert time.monotonic() - start < PROMPT_S
         finally:
             server.send(signal.SIGCONT)
 

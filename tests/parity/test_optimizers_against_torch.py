@@ -175,7 +175,8 @@ def test_dense_table_follows_the_same_reference(name: str) -> None:
             gradient = rng.normal(0.3, 1.0, size).astype(np.float32)
             store.push_dense("d", gradient)
             wanted = step(gradient)
-        assert relative_error(store.pull_dense("d"), wanted) < 1e-6
+        pieces = (-1, 8)  # judged like rows: against the largest of a few neighbours
+        assert relative_error(store.pull_dense("d").reshape(pieces), wanted.reshape(pieces)) < 1e-6
 
 
 def test_changed_learning_rate_takes_effect_at_once() -> None:

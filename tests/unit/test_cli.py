@@ -42,7 +42,7 @@ def test_help_explains_and_exits_0(
         (["server", "--threads", "many"], "invalid int value"),
         (["stats"], "--endpoints"),
         (["stats", "--endpoints", "x"], "endpoint 'x' must be HOST:PORT"),
-        (["stats", "--endpoints", "127.0.0.1:1", "--timeout", "0"], "must be > 0"),
+        (["stats", "--endpoints", "127.0.0.1:1", "--timeout", "0"], "> 0, got 0.0"),
     ],
 )
 def test_wrong_command_line_exits_2_and_says_what(

@@ -24,7 +24,7 @@ def as_keys(table: str, keys: Any) -> Keys:
 
     No copy where ``keys`` is a contiguous int64 or uint64 NumPy array or CPU tensor.
     """
-    array = np.asarray(keys)
+    array = _as_array(table, "keys", keys)
     if array.dtype not in _KEY_DTYPES:
         if array.size == 0 and not hasattr(keys, "dtype"):
             return np.empty(array.shape, np.uint64)  # an empty list has no dtype to get wrong
@@ -32,24 +32,24 @@ def as_keys(table: str, keys: Any) -> Keys:
             f"table '{table}': keys must be int64 or uint64, got {array.dtype}; "
             "convert them with .astype(np.int64) or .long()"
         )
-    return np.ascontiguousarray(array).view(np.uint64)
+    return _contiguous(array).view(np.uint64)
 
 
 def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Floats:
     """The float32 values in exactly this shape; ``what`` names them in errors."""
-    array = np.asarray(values)
+    array = _as_array(table, what, values)
     if array.dtype != _FLOAT:
         raise ShapeError(f"table '{table}': {what} must be float32, got {array.dtype}")
     if array.shape != shape:
         raise ShapeError(f"table '{table}': {what} must have shape {shape}, got {array.shape}")
-    return np.ascontiguousarray(array)
+    return _contiguous(array)
 
 
 def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:
     """``out`` itself if values can be written straight into it, or a new array if it is None."""
     if out is None:
         return np.empty(shape, np.float32)
-    array = np.asarray(out)
+    array = _as_array(table, "out", out)
     if array.dtype != _FLOAT or array.shape != shape:
         raise ShapeError(
             f"table '{table}': out must be float32 of shape {shape}, "
@@ -58,3 +58,15 @@ def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise ShapeError(f"table '{table}': out must be contiguous and writable")
     return array
+
+
+def _as_array(table: str, what: str, given: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, bfloat16, live gradients
+        raise ShapeError(f"table '{table}': {what} cannot be read as an array: {error}") from error
+
+
+def _contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """Unlike np.ascontiguousarray, leaves an array without dimensions without."""
+    return array if array.flags.c_contiguous else array.copy()

@@ -9,6 +9,7 @@ from typing import Literal
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require_positive
 from sparsefleet.job_key import find_job_key
 from sparsefleet.store.store import Store
 
@@ -40,9 +41,7 @@ class RemoteStoreConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not value > 0:
-                raise ConfigError(f"RemoteStoreConfig.{field.name} must be > 0, got {value}")
+            require_positive(self, field.name)
         if self.heartbeat_interval_s >= self.peer_timeout_s:
             raise ConfigError(
                 "RemoteStoreConfig.heartbeat_interval_s must be below peer_timeout_s "

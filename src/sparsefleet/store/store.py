@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.field_checks import is_number
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
 from sparsefleet.store.lowering import lower_dense, lower_table
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
@@ -78,6 +79,7 @@ class Store:
     """
 
     def __init__(self, native: _core.Store, *, timeout_s: float) -> None:
+        _check_timeout(timeout_s)
         self._native = native
         self._timeout_s = timeout_s
         self._pid = os.getpid()
@@ -120,8 +122,8 @@ class Store:
 
     @step.setter
     def step(self, value: int) -> None:
-        if value < 0:
-            raise ConfigError(f"step must be >= 0, got {value}")
+        if not 0 <= value < 2**63:
+            raise ConfigError(f"step must be in 0..2**63 - 1, got {value}")
         self._step = value
 
     # -- tables -------------------------------------------------------------------------------
@@ -366,9 +368,7 @@ class Store:
             )
         if timeout_s is None:
             return self._timeout_s
-        if not timeout_s > 0:
-            raise ConfigError(f"timeout_s must be > 0, got {timeout_s}")
-        return timeout_s
+        return _check_timeout(timeout_s)
 
     def _dim(self, table: str) -> int:
         dim = self._dims.get(table)
@@ -394,7 +394,7 @@ class Store:
             total = self._rejected[tables] = before + count
         if len(str(total)) > len(str(before)) or before == 0:  # at 1, 10, 100, ...
             _log.warning(
-                "table %s: %d gradient rows so far held NaN or infinity and were not applied",
+                "push to %s: %d gradient rows so far held NaN or infinity and were not applied",
                 tables,
                 total,
             )
@@ -403,6 +403,12 @@ class Store:
 def _close_native(native: _core.Store, pid: int) -> None:
     if os.getpid() == pid:  # a fork has none of the threads that closing would wait for
         native.close()
+
+
+def _check_timeout(timeout_s: float) -> float:
+    if not (is_number(timeout_s) and timeout_s > 0):
+        raise ConfigError(f"timeout_s must be a finite number > 0, got {timeout_s!r}")
+    return timeout_s
 
 
 def _pull_mode(train: bool, unknown: str) -> _core.PullMode:
