@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 import numpy as np
+from tests.servers import NativeServers
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.store import TableSpec
-from tests.servers import NativeServers
 
 
 def exit_code_of_fork(act: Callable[[], None]) -> int:
