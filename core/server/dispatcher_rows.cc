@@ -75,6 +75,8 @@ Dispatcher::Answer Dispatcher::NextCut(const Call& call) {
   RowBatch rows;
   {
     std::lock_guard lock(open.mutex);
+    // Asked on past the end: the client has the rows of the other servers as well.
+    if (open.cut.at_end()) open.cut.Commit();
     open.cut.Next(static_cast<std::size_t>(std::min(request.value().max_rows, fitting)), rows);
   }
   return ReplyBody(EncodeRows("", rows));

@@ -46,7 +46,9 @@ class LocalCut final : public StoreCut {
   explicit LocalCut(TableCut cut) : cut_(std::move(cut)) {}
   Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
     if (max_rows == 0) return Status(Code::kInvalidArgument, "cut: max_rows is 0, wanted >= 1");
-    return cut_.Next(max_rows, out);
+    if (cut_.Next(max_rows, out)) return true;
+    cut_.Commit();
+    return false;
   }
 
  private:

@@ -73,10 +73,12 @@ class alignas(64) Shard {
   std::uint64_t Shrink(const Moment& now);
   void Clear();
 
-  void OpenCut(ShardCut& cut, bool only_dirty);
+  void OpenCut(ShardCut& cut, CutMode mode);
   void CloseCut(ShardCut& cut);
   // Moves on through the cut, adding up to `max_rows` rows to `out`.
-  void ReadCut(ShardCut& cut, std::size_t max_rows, bool clear_dirty, RowBatch& out);
+  void ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const;
+  // Clears the dirty bits of the rows the cut handed out that have not changed since.
+  void ClearDirty(const ShardCut& cut) noexcept;
 
   void AddStats(SparseStats& stats) const;
 
@@ -100,6 +102,8 @@ class alignas(64) Shard {
     if (!cuts_.empty()) SaveForCuts(row);
   }
   void SaveForCuts(std::uint32_t row);
+  // Whether the cut holds this row, which has not changed since.
+  bool IsPartOf(const ShardCut& cut, std::uint32_t row) const;
 
   const TableTraits& traits_;
   mutable std::shared_mutex mutex_;

@@ -121,19 +121,23 @@ void Shard::Clear() {
   candidates_.Clear();
 }
 
+bool Shard::IsPartOf(const ShardCut& cut, std::uint32_t row) const {
+  return !cut.only_dirty() || traits_.layout.IsDirty(storage_.row(row)) || cut.WasDirty(row);
+}
+
 void Shard::SaveForCuts(std::uint32_t row) {
   const std::byte* record = storage_.row(row);
   for (ShardCut* cut : cuts_) {
     if (!cut->Wants(row)) continue;
-    const bool wanted = !cut->only_dirty() || traits_.layout.IsDirty(record);
-    cut->Save(row, wanted ? record : nullptr, traits_.layout.stride());
+    const bool owed = row >= cut->cursor() && IsPartOf(*cut, row);
+    cut->Save(row, owed ? record : nullptr, traits_.layout.stride());
   }
 }
 
-void Shard::OpenCut(ShardCut& cut, bool only_dirty) {
+void Shard::OpenCut(ShardCut& cut, CutMode mode) {
   const std::unique_lock lock(mutex_);
   cuts_.reserve(cuts_.size() + 1);
-  cut.Open(storage_.size(), only_dirty);
+  cut.Open(storage_.size(), mode);
   cuts_.push_back(&cut);
 }
 
@@ -143,30 +147,37 @@ void Shard::CloseCut(ShardCut& cut) {
   cut.Close();
 }
 
-void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, bool clear_dirty, RowBatch& out) {
+void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const {
   const RowLayout& layout = traits_.layout;
   const std::size_t stop_keys = out.keys.size() + max_rows;
-  std::unique_lock exclusive(mutex_, std::defer_lock);
-  std::shared_lock shared(mutex_, std::defer_lock);
-  // Only rows' dirty bits are shared with others; the cut itself is its reader's own.
-  if (clear_dirty) {
-    exclusive.lock();
-  } else {
-    shared.lock();
-  }
+  const std::shared_lock lock(mutex_);  // the cut itself is its reader's own
   for (std::uint32_t walked = 0; walked < kWalkRows && !cut.done(); ++walked) {
     if (out.keys.size() == stop_keys) return;
     const std::uint32_t row = cut.cursor();
     if (cut.IsMarked(row)) {
       if (const auto image = cut.Take(row, layout.stride())) layout.Export(image.get(), out);
-    } else {
-      std::byte* record = storage_.row(row);
-      if (!cut.only_dirty() || layout.IsDirty(record)) {
-        layout.Export(record, out);
-        if (clear_dirty) layout.ClearDirty(record);
-      }
+    } else if (IsPartOf(cut, row)) {
+      const std::byte* record = storage_.row(row);
+      layout.Export(record, out);
+      if (cut.clear_dirty() && layout.IsDirty(record)) cut.NoteDirty(row);
     }
     cut.Advance();
+  }
+}
+
+void Shard::ClearDirty(const ShardCut& cut) noexcept {
+  const std::uint64_t size = cut.size();
+  for (std::uint64_t from = 0; from < size; from += kWalkRows) {
+    const std::unique_lock lock(mutex_);
+    const auto stop = static_cast<std::uint32_t>(std::min(from + kWalkRows, size));
+    for (auto row = static_cast<std::uint32_t>(from); row < stop; ++row) {
+      if (!cut.WasDirty(row) || cut.IsMarked(row)) continue;
+      std::byte* record = storage_.row(row);
+      if (!traits_.layout.IsDirty(record)) continue;
+      // Not marked in a cut means dirty at its moment too.
+      for (ShardCut* other : cuts_) other->NoteDirty(row);
+      traits_.layout.ClearDirty(record);
+    }
   }
 }
 

@@ -353,23 +353,32 @@ SparseStats SparseTable::Stats() const {
 }
 
 struct TableCut::State {
-  ~State() {
-    for (; shard < kNumShards; ++shard) table->impl_->shards[shard]->CloseCut(parts[shard]);
+  ~State() { Close(kNumShards); }
+
+  // Closes the parts before `end`.
+  void Close(std::size_t end) {
+    for (; first_open < end; ++first_open) {
+      table->impl_->shards[first_open]->CloseCut(parts[first_open]);
+    }
   }
 
   std::shared_ptr<SparseTable> table;
   bool clear_dirty = false;
-  std::size_t shard = 0;  // those before it are closed
+  bool at_end = false;
+  std::size_t shard = 0;       // those before it have been handed out
+  std::size_t first_open = 0;  // those before it are closed
   std::array<ShardCut, kNumShards> parts;
 };
 
 TableCut SparseTable::OpenCut(bool only_dirty, bool clear_dirty) {
+  const bool tracks = spec().track_dirty;
+  const CutMode mode{only_dirty && tracks, clear_dirty && tracks};
   auto state = std::make_unique<TableCut::State>();
   state->table = shared_from_this();
-  state->clear_dirty = clear_dirty;
+  state->clear_dirty = mode.clear_dirty;
   const auto alone = impl_->gate.EnterCut();
   for (std::size_t i = 0; i < kNumShards; ++i) {
-    impl_->shards[i]->OpenCut(state->parts[i], only_dirty);
+    impl_->shards[i]->OpenCut(state->parts[i], mode);
   }
   return TableCut(std::move(state));
 }
@@ -386,12 +395,23 @@ bool TableCut::Next(std::size_t max_rows, RowBatch& out) {
   while (state_->shard < kNumShards && out.keys.size() < max_rows) {
     Shard& shard = *shards[state_->shard];
     ShardCut& part = state_->parts[state_->shard];
-    shard.ReadCut(part, max_rows - out.keys.size(), state_->clear_dirty, out);
+    shard.ReadCut(part, max_rows - out.keys.size(), out);
     if (!part.done()) continue;
-    shard.CloseCut(part);
     ++state_->shard;
+    // A clearing cut must go on watching which of its rows change.
+    if (!state_->clear_dirty) state_->Close(state_->shard);
   }
-  return !out.keys.empty();
+  state_->at_end = out.keys.empty();
+  return !state_->at_end;
+}
+
+bool TableCut::at_end() const { return state_->at_end; }
+
+void TableCut::Commit() {
+  if (!state_->at_end) return;
+  for (; state_->first_open < kNumShards; state_->Close(state_->first_open + 1)) {
+    state_->table->impl_->shards[state_->first_open]->ClearDirty(state_->parts[state_->first_open]);
+  }
 }
 
 }  // namespace sparsefleet

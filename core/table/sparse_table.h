@@ -108,8 +108,7 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
 
   // Rows as of this moment: no push is split by it, later ones do not show in it.
   // `only_dirty` keeps rows touched since the last cut that cleared (all rows, where the table
-  // does not track it); `clear_dirty` makes this cut such a one: a row's bit is cleared as the
-  // row is handed out.
+  // does not track it); `clear_dirty` makes this cut such a one: see TableCut::Commit().
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
 
   // Sets rows to these values, state and counters, creating or overwriting; admission is not
@@ -136,6 +135,13 @@ class TableCut {
 
   // Replaces `out` by up to `max_rows` further rows; false at the end (out is then empty).
   bool Next(std::size_t max_rows, RowBatch& out);
+  bool at_end() const;  // whether Next() has said so
+
+  // Clears the dirty bits of the rows handed out that have not changed since the cut's moment,
+  // if the cut was opened to clear and is at its end; else does nothing. So a cut given up halfway
+  // leaves all its rows dirty. Other open cuts keep the rows that were dirty at their moment. A
+  // row that took the place of a removed one meanwhile stays dirty, to be safe.
+  void Commit();
 
  private:
   struct State;
