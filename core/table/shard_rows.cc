@@ -108,6 +108,8 @@ std::uint64_t Shard::Shrink(const Moment& now) {
     }
     if (next == 0 && storage_.size() < index_.capacity() / 3) RebuildIndex(storage_.size());
   }
+  const std::unique_lock lock(mutex_);
+  candidates_.Halve();
   return evicted;
 }
 

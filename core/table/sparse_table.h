@@ -96,7 +96,10 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
                          std::uint64_t step, bool keys_are_unique = false);
 
   // Removes the rows that the eviction rules name as of `step`; returns how many went.
-  // Here and below, std::bad_alloc may come out while a cut is open: it keeps changed rows.
+  // Halves what admission has counted for keys without a row, rounding down, and forgets those
+  // at 0: keys seen now and then do not pile up.
+  // Here and below, std::bad_alloc may come out while a cut is open: it keeps changed rows;
+  // here it may also for want of room to sort the candidates anew.
   std::uint64_t Shrink(std::uint64_t step);
 
   // Removes these keys' rows; returns how many were there.

@@ -67,6 +67,29 @@ const Test kPushApplies("a push moves a row against its gradient, a pull reads i
   ExpectEqual(PullRows(*table, {7}), std::vector<float>({-1.5, -2}));
 });
 
+const Test kCandidatesAge("a shrink halves the counts of admission and forgets keys at 0", [] {
+  SparseSpec spec = SgdSpec(1);
+  spec.admission.kind = AdmissionKind::kCount;
+  spec.admission.count = 4;
+  auto table = RequireOk(SparseTable::Create(spec));
+  std::vector<Key> once;
+  for (Key key = 100; key < 20100; ++key) once.push_back(key);
+  PullRows(*table, once);
+  for (int i = 0; i < 3; ++i) PullRows(*table, {1, 2});
+  const SparseStats before = table->Stats();
+  ExpectEqual(before.candidates, 20002U);
+  ExpectEqual(table->Shrink(0), 0U);
+  ExpectEqual(table->Stats().candidates, 2U);
+  Expect(table->Stats().memory_bytes < before.memory_bytes, "forgotten keys still cost memory");
+  PullRows(*table, {1, 1});  // counted 1 after halving, now 2
+  PullRows(*table, {1});
+  ExpectEqual(table->Stats().rows, 0U);
+  PullRows(*table, {1});
+  ExpectEqual(table->Stats().rows, 1U);
+  table->Shrink(0);
+  ExpectEqual(table->Stats().candidates, 0U);
+});
+
 const Test kRepeats("gradients of a repeated key are summed before the optimizer sees them", [] {
   SparseSpec spec = SgdSpec(1);
   spec.optimizer.kind = OptimizerKind::kAdagrad;
