@@ -37,6 +37,7 @@ struct Moment {
   std::uint64_t step = 0;
   std::uint32_t step_word = 0;  // step, at most 2^32 - 1
   std::uint32_t seconds = 0;
+  std::uint32_t lowest_step_word = 0;  // of all that the table has seen
 };
 
 // Items whose memory is fetched together: enough to hide a miss, few enough to stay in the cache.
@@ -66,8 +67,9 @@ class alignas(64) Shard {
   };
   void Apply(std::span<const BatchItem> items, const Change& change, PushResult& result);
 
-  // Sets rows from row `position` of the batch, whose shape has been checked.
-  void Import(std::span<const BatchItem> items, const RowBatch& rows);
+  // Sets rows from row `position` of the batch, whose shape has been checked. Without counters
+  // they are untouched since `now`.
+  void Import(std::span<const BatchItem> items, const RowBatch& rows, const Moment& now);
 
   std::uint64_t Erase(std::span<const BatchItem> items);
   std::uint64_t Shrink(const Moment& now);

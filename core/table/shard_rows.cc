@@ -17,11 +17,11 @@ std::uint32_t Age(std::uint32_t now, std::uint32_t then) { return now > then ? n
 
 }  // namespace
 
-void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows) {
+void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows, const Moment& now) {
   const RowLayout& layout = traits_.layout;
   const std::size_t dim = layout.dim();
   const std::size_t state_dim = layout.state_dim();
-  const std::size_t counter_dim = rows.counters.empty() ? 0 : layout.counter_dim();
+  const std::size_t counter_dim = layout.counter_dim();
   const std::unique_lock lock(mutex_);
   for (const BatchItem& item : items) {
     std::uint32_t row = FindExact(item);
@@ -41,7 +41,11 @@ void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows) {
       std::memcpy(layout.state(record), rows.state.data() + from * state_dim,
                   state_dim * sizeof(float));
     }
-    layout.ImportCounters(record, {rows.counters.data() + from * counter_dim, counter_dim});
+    if (rows.counters.empty()) {
+      layout.InitCounters(record, now.step_word, now.seconds);
+    } else {
+      layout.ImportCounters(record, {rows.counters.data() + from * counter_dim, counter_dim});
+    }
   }
 }
 
@@ -73,8 +77,11 @@ std::uint64_t Shard::Erase(std::span<const BatchItem> items) {
 bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
   const EvictionSpec& rules = traits_.spec.eviction;
   const RowLayout& layout = traits_.layout;
-  if (rules.untouched_steps > 0 && Age(now.step_word, layout.StepOf(row)) > rules.untouched_steps) {
-    return true;
+  if (rules.untouched_steps > 0) {
+    // A row imported before the table saw any step is as old as the first.
+    const std::uint32_t touched =
+        layout.StepOf(row) == 0 ? now.lowest_step_word : layout.StepOf(row);
+    if (Age(now.step_word, touched) > rules.untouched_steps) return true;
   }
   if (rules.untouched_seconds > 0 &&
       Age(now.seconds, layout.SecondsOf(row)) > rules.untouched_seconds) {

@@ -18,6 +18,7 @@ namespace sparsefleet {
 namespace {
 
 constexpr std::size_t kMaxBatchKeys = 0x7fffffff;
+constexpr std::uint32_t kLastStepWord = 0xffffffff;
 constexpr std::size_t kMaxKeptFloats = 4 << 20;  // a thread gives larger buffers back
 constexpr std::size_t kMaxKeptItems = 1 << 20;
 
@@ -93,11 +94,26 @@ struct SparseTable::Impl {
 
   std::string Prefix() const { return "table '" + traits.spec.name + "': "; }
 
-  Moment Now(std::uint64_t step) const {
-    const std::uint64_t last = 0xffffffff;
-    return {step, static_cast<std::uint32_t>(std::min(step, last)),
-            traits.spec.keeps_seconds() ? clock() : 0};
+  std::uint32_t Seconds() const { return traits.spec.keeps_seconds() ? clock() : 0; }
+
+  // The moment of a call at this step, which the table has then seen.
+  Moment Now(std::uint64_t step) {
+    const auto word = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord));
+    SeeStep(word);
+    return {step, word, Seconds(), lowest_step};
   }
+
+  void SeeStep(std::uint32_t word) {
+    std::uint32_t seen = highest_step.load(std::memory_order_relaxed);
+    while (word > seen && !highest_step.compare_exchange_weak(seen, word)) {
+    }
+    seen = lowest_step.load(std::memory_order_relaxed);
+    while (word < seen && !lowest_step.compare_exchange_weak(seen, word)) {
+    }
+  }
+
+  // The moment of rows that come without counters; their counters are seen where they have them.
+  Moment NowOfImport(const RowBatch& rows);
 
   // Runs `work`, with memory that runs out as a status.
   template <typename Work>
@@ -128,7 +144,21 @@ struct SparseTable::Impl {
   std::atomic<std::uint64_t> rows_pushed = 0;
   std::atomic<std::uint64_t> rejected_non_finite = 0;
   std::atomic<std::uint64_t> not_admitted = 0;
+  std::atomic<std::uint32_t> highest_step = 0;
+  std::atomic<std::uint32_t> lowest_step = kLastStepWord;
 };
+
+Moment SparseTable::Impl::NowOfImport(const RowBatch& rows) {
+  const std::size_t width = traits.layout.counter_dim();
+  const std::size_t column = traits.layout.step_column();
+  if (column < width) {
+    for (std::size_t at = column; at < rows.counters.size(); at += width) {
+      // 0 may stand for a row that was imported before the first step.
+      if (rows.counters[at] != 0) SeeStep(rows.counters[at]);
+    }
+  }
+  return {highest_step, highest_step, Seconds(), lowest_step};
+}
 
 Status SparseTable::Impl::CheckShape(std::size_t num_keys, std::size_t num_floats,
                                      std::string_view what) const {
@@ -191,6 +221,9 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
       } else {
         impl_->FillUnknown(mode, scratch.missing, out.data());
       }
+    }
+    if (mode == PullMode::kTrain) {
+      impl_->SeeStep(static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord)));
     }
     impl_->rows_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
   });
@@ -335,8 +368,9 @@ Status SparseTable::Import(const RowBatch& rows) {
     Scratch& scratch = ThreadScratch();
     scratch.plan.Build(rows.keys);
     const auto writer = impl_->gate.EnterWriter();
+    const Moment now = impl_->NowOfImport(rows);
     ForEachShard(impl_->shards, scratch.plan, rows.keys[0],
-                 [&](Shard& shard, auto items) { shard.Import(items, rows); });
+                 [&](Shard& shard, auto items) { shard.Import(items, rows, now); });
   });
 }
 

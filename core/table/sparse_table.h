@@ -115,7 +115,9 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
 
   // Sets rows to these values, state and counters, creating or overwriting; admission is not
-  // asked. `state` or `counters` may be empty: initial state, zero counters.
+  // asked. `state` or `counters` may be empty: initial state; count 0, last touched at this second
+  // and at the highest step of all calls and counters so far. Before the first of those the step
+  // is 0, which Shrink() takes for the lowest step of all calls: a new row, not an ancient one.
   // Imported rows count as dirty. kShapeMismatch where lengths do not fit; then nothing is done.
   Status Import(const RowBatch& rows);
 
