@@ -54,6 +54,7 @@ Dispatcher::Answer Dispatcher::OpenCut(const Call& call) {
   }
   auto table = tables_.Sparse(request.value().table);
   if (!table.ok()) return table.status();
+  if (Status s = table.value()->CheckCut((flags & kCutOnlyDirty) != 0); !s.ok()) return s;
   auto cut = table.value()->OpenCut((flags & kCutOnlyDirty) != 0, (flags & kCutClearDirty) != 0);
   auto id = call.session->AddCut(std::move(cut), RowBytes(*table.value()));
   if (!id.ok()) return id.status();

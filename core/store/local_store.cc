@@ -185,6 +185,7 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
                                                       bool clear_dirty, double /*timeout_s*/) {
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
+  if (Status s = sparse.value()->CheckCut(only_dirty); !s.ok()) return s;
   return std::unique_ptr<StoreCut>(
       std::make_unique<LocalCut>(sparse.value()->OpenCut(only_dirty, clear_dirty)));
 }

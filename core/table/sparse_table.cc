@@ -404,6 +404,12 @@ struct TableCut::State {
   std::array<ShardCut, kNumShards> parts;
 };
 
+Status SparseTable::CheckCut(bool only_dirty) const {
+  if (!only_dirty || spec().track_dirty) return Status::Ok();
+  return {Code::kInvalidArgument,
+          impl_->Prefix() + "only_dirty needs a table with track_dirty; this one has it off"};
+}
+
 TableCut SparseTable::OpenCut(bool only_dirty, bool clear_dirty) {
   const bool tracks = spec().track_dirty;
   const CutMode mode{only_dirty && tracks, clear_dirty && tracks};

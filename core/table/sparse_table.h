@@ -113,6 +113,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // `only_dirty` keeps rows touched since the last cut that cleared (all rows, where the table
   // does not track it); `clear_dirty` makes this cut such a one: see TableCut::Commit().
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
+  // kInvalidArgument where `only_dirty` is asked of a table that does not track it.
+  Status CheckCut(bool only_dirty) const;
 
   // Sets rows to these values, state and counters, creating or overwriting; admission is not
   // asked. `state` or `counters` may be empty: initial state; count 0, last touched at this second
