@@ -19,11 +19,13 @@ constexpr double kMaxCloseTime_s = 5.0;
 
 class ClientCut final : public StoreCut {
  public:
-  ClientCut(std::shared_ptr<ClientCore> core, std::string table, TableInfo info, double timeout_s)
+  ClientCut(std::shared_ptr<ClientCore> core, std::string table, TableInfo info, bool clears,
+            double timeout_s)
       : core_(std::move(core)),
         subject_(TableSubject(table)),
         row_bytes_(sizeof(Key) + 4 * (std::uint64_t{info.dim} + info.state_dim + info.counter_dim)),
         timeout_s_(timeout_s),
+        clears_(clears),
         ids_(core_->num_servers()) {}
   ~ClientCut() override { (void)Close(); }
 
@@ -32,12 +34,15 @@ class ClientCut final : public StoreCut {
 
  private:
   Result<RowBatch> NextOf(std::uint32_t server, std::size_t max_rows);
+  // Asks every server on past its end, at which it clears its dirty bits.
+  void Commit();
   Status Close();
 
   const std::shared_ptr<ClientCore> core_;
   const std::string subject_;
   const std::uint64_t row_bytes_;
   const double timeout_s_;
+  bool clears_;
   std::vector<std::optional<std::uint64_t>> ids_;  // by server; none: closed there
   std::uint32_t server_ = 0;                       // whose rows are being handed out
   Status failure_;
@@ -61,8 +66,17 @@ Result<bool> ClientCut::Next(std::size_t max_rows, RowBatch& out) {
       return true;
     }
   }
+  if (clears_) Commit();
   (void)Close();
   return false;
+}
+
+void ClientCut::Commit() {
+  // A server that cannot be told keeps its rows dirty: they are handed out again, none is lost.
+  for (std::uint32_t i = 0; i < ids_.size(); ++i) {
+    if (ids_[i] && !core_->links[i]->is_lost()) (void)NextOf(i, 1);
+  }
+  clears_ = false;
 }
 
 Result<RowBatch> ClientCut::NextOf(std::uint32_t server, std::size_t max_rows) {
@@ -104,7 +118,8 @@ Result<std::unique_ptr<StoreCut>> OpenClientCut(std::shared_ptr<ClientCore> core
   request.flags = (only_dirty ? kOnlyDirty : 0) | (clear_dirty ? kClearDirty : 0);
   std::vector<ServerPart> parts;
   for (std::uint32_t i = 0; i < core->num_servers(); ++i) parts.emplace_back(i, Encode(request));
-  auto cut = std::make_unique<ClientCut>(core, std::string(table), info.value(), timeout_s);
+  auto cut =
+      std::make_unique<ClientCut>(core, std::string(table), info.value(), clear_dirty, timeout_s);
   const CallSpec spec{MessageType::kOpenCut, TableSubject(table), "opening a cut on",
                       clock.left_s()};
   const Status opened = RunCall(*core, spec, parts);

@@ -410,6 +410,34 @@ const Test kStats("statistics come one map a server, learning rates are set on a
   ExpectCode(client->SetLearningRate("ads", -1.0, kTimeout_s), Code::kInvalidArgument);
 });
 
+const Test kCutGivenUp("a clearing cut given up at the last server leaves all rows dirty", [] {
+  Fleet fleet(2);
+  auto client = fleet.NewClient();
+  RequireOk(client->Define(Ads(), kTimeout_s));
+  std::mt19937_64 generator(1);
+  PullRows(*client, RandomKeys(generator, 200, 1000), 3);
+  const auto info = RequireOk(client->Info("ads", kTimeout_s));
+  std::size_t rows = 0;
+  {
+    auto cut = RequireOk(client->OpenCut("ads", true, true, kTimeout_s));
+    RowBatch batch;
+    while (rows < info.size && RequireOk(cut->Next(3, batch))) rows += batch.keys.size();
+    ExpectEqual(rows, info.size);
+  }
+  ExpectEqual(RowsOf(*client, info, true, 50).size(), rows);
+  ExpectEqual(RowsOf(*client, info, true, 50).size(), 0u);
+});
+
+const Test kCutUntracked("dirty rows of a table that does not track them are refused", [] {
+  Fleet fleet(2);
+  auto client = fleet.NewClient();
+  SparseSpec spec = Ads();
+  spec.track_dirty = false;
+  RequireOk(client->Define(spec, kTimeout_s));
+  ExpectCode(client->OpenCut("ads", true, false, kTimeout_s).status(), Code::kInvalidArgument);
+  RequireOk(client->OpenCut("ads", false, false, kTimeout_s).status());
+});
+
 const Test kCutOutlives("a cut works on after its client is gone", [] {
   Fleet fleet(2);
   auto client = fleet.NewClient();

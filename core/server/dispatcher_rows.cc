@@ -54,6 +54,7 @@ Dispatcher::Answer Dispatcher::OpenCut(const Call& call) {
   }
   auto table = tables_.Sparse(request.value().table);
   if (!table.ok()) return table.status();
+  if (Status s = table.value()->CheckCut((flags & kCutOnlyDirty) != 0); !s.ok()) return s;
   auto cut = table.value()->OpenCut((flags & kCutOnlyDirty) != 0, (flags & kCutClearDirty) != 0);
   auto id = call.session->AddCut(std::move(cut), RowBytes(*table.value()));
   if (!id.ok()) return id.status();
@@ -75,6 +76,8 @@ Dispatcher::Answer Dispatcher::NextCut(const Call& call) {
   RowBatch rows;
   {
     std::lock_guard lock(open.mutex);
+    // Asked on past the end: the client has the rows of the other servers as well.
+    if (open.cut.at_end()) open.cut.Commit();
     open.cut.Next(static_cast<std::size_t>(std::min(request.value().max_rows, fitting)), rows);
   }
   return ReplyBody(EncodeRows("", rows));

@@ -46,7 +46,9 @@ class LocalCut final : public StoreCut {
   explicit LocalCut(TableCut cut) : cut_(std::move(cut)) {}
   Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
     if (max_rows == 0) return Status(Code::kInvalidArgument, "cut: max_rows is 0, wanted >= 1");
-    return cut_.Next(max_rows, out);
+    if (cut_.Next(max_rows, out)) return true;
+    cut_.Commit();
+    return false;
   }
 
  private:
@@ -183,6 +185,7 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
                                                       bool clear_dirty, double /*timeout_s*/) {
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
+  if (Status s = sparse.value()->CheckCut(only_dirty); !s.ok()) return s;
   return std::unique_ptr<StoreCut>(
       std::make_unique<LocalCut>(sparse.value()->OpenCut(only_dirty, clear_dirty)));
 }

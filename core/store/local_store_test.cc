@@ -111,6 +111,34 @@ const Test kNotes("a note is awaited, read and deleted", [] {
   ExpectCode(store.GetNote("k", false, kTimeout).status(), Code::kNotFound);
 });
 
+const Test kCutUntracked("dirty rows of a table that does not track them are refused", [] {
+  LocalStore store;
+  RequireOk(store.Define(Spec(1), kTimeout));
+  const Status refused = store.OpenCut("ads", true, false, kTimeout).status();
+  ExpectCode(refused, Code::kInvalidArgument);
+  Expect(refused.message().find("'ads'") != std::string::npos, "names the table");
+  Expect(refused.message().find("track_dirty") != std::string::npos, "names the option");
+});
+
+const Test kCutClears("a clearing cut read to its end leaves no dirty rows", [] {
+  LocalStore store;
+  SparseSpec spec = Spec(1);
+  spec.track_dirty = true;
+  RequireOk(store.Define(spec, kTimeout));
+  PushOnes(store);
+  const auto count = [&](bool to_the_end) {
+    auto cut = RequireOk(store.OpenCut("ads", true, true, kTimeout));
+    RowBatch rows;
+    Expect(RequireOk(cut->Next(10, rows)) == !rows.keys.empty());
+    const std::size_t found = rows.keys.size();
+    if (to_the_end) Expect(!RequireOk(cut->Next(10, rows)), "the end");
+    return found;
+  };
+  ExpectEqual(count(false), 2u);
+  ExpectEqual(count(true), 2u);
+  ExpectEqual(count(true), 0u);
+});
+
 const Test kCut("a cut hands out every row; import and save bring them back", [] {
   ScratchDirectory scratch("sparsefleet-local-store");
   LocalStore store;

@@ -21,7 +21,8 @@ namespace sparsefleet {
 // Numbers by name, e.g. "table.ads.rows" -> 12; one map a server.
 using StatMap = std::map<std::string, double>;
 
-// Rows as of one moment a server, handed out server by server.
+// Rows as of one moment a server, handed out server by server. A cut that clears dirty bits does
+// so as Next() says that the last server's rows are at their end; closed before, it clears none.
 class StoreCut {
  public:
   virtual ~StoreCut() = default;

@@ -1,10 +1,17 @@
 #include "table/key_counter.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "table/batch_plan.h"
 
 namespace sparsefleet {
+namespace {
+
+// Places for this many keys and some to come, at most two thirds of them taken.
+std::size_t RoomFor(std::size_t keys) { return keys + keys / 2 + 16; }
+
+}  // namespace
 
 std::size_t KeyCounter::Locate(Key key, std::uint32_t hash) const {
   std::size_t place = Home(hash);
@@ -13,7 +20,7 @@ std::size_t KeyCounter::Locate(Key key, std::uint32_t hash) const {
 }
 
 std::uint32_t KeyCounter::Increment(Key key, std::uint32_t hash) {
-  if ((size_ + 1) * 4 > keys_.size() * 3) Grow();
+  if ((size_ + 1) * 4 > keys_.size() * 3) Rebuild(RoomFor(keys_.size()), 0);
   const std::size_t place = Locate(key, hash);
   if (counts_[place] == 0) {
     keys_[place] = key;
@@ -43,18 +50,30 @@ bool KeyCounter::Erase(Key key, std::uint32_t hash) noexcept {
   return true;
 }
 
-void KeyCounter::Grow() {
-  const std::size_t capacity = keys_.size() + keys_.size() / 2 + 16;
+void KeyCounter::Halve() {
+  const auto left = static_cast<std::size_t>(
+      std::count_if(counts_.begin(), counts_.end(), [](std::uint32_t count) { return count > 1; }));
+  if (left == 0) {
+    Clear();
+  } else {
+    Rebuild(std::min(keys_.size(), RoomFor(left)), 1);
+  }
+}
+
+void KeyCounter::Rebuild(std::size_t capacity, int shift) {
   if (capacity > 0xffffffff) throw std::length_error("too many admission candidates in one shard");
   std::vector<Key> keys(capacity);
   std::vector<std::uint32_t> counts(capacity);
   keys.swap(keys_);
   counts.swap(counts_);
+  size_ = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (counts[i] == 0) continue;
+    const std::uint32_t count = counts[i] >> shift;
+    if (count == 0) continue;
     const std::size_t place = Locate(keys[i], PlacementHash(keys[i]));
     keys_[place] = keys[i];
-    counts_[place] = counts[i];
+    counts_[place] = count;
+    ++size_;
   }
 }
 

@@ -16,6 +16,8 @@ class KeyCounter {
   // Counts the key once more and returns its count. Throws std::bad_alloc, then nothing changed.
   std::uint32_t Increment(Key key, std::uint32_t hash);
   bool Erase(Key key, std::uint32_t hash) noexcept;
+  // Halves every count, rounding down; keys at 0 go. Throws std::bad_alloc, then nothing changed.
+  void Halve();
   void Clear() noexcept;
 
   std::size_t size() const { return size_; }
@@ -29,7 +31,8 @@ class KeyCounter {
   }
   std::size_t Next(std::size_t place) const { return place + 1 == keys_.size() ? 0 : place + 1; }
   std::size_t Locate(Key key, std::uint32_t hash) const;  // its place, or the free one for it
-  void Grow();
+  // Moves the entries to tables of `capacity`, each count shifted right by `shift`.
+  void Rebuild(std::size_t capacity, int shift);
 
   std::vector<Key> keys_;
   std::vector<std::uint32_t> counts_;

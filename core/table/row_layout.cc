@@ -51,10 +51,8 @@ void RowLayout::Export(const std::byte* row, RowBatch& out) const {
 }
 
 void RowLayout::ImportCounters(std::byte* row, std::span<const std::uint32_t> counters) const {
-  InitCounters(row, 0, 0);
-  if (counters.empty()) return;
   std::size_t next = 0;
-  if (keeps_count_) SetWord(row, count_at_, counters[next++] | kDirtyBit);
+  SetWord(row, count_at_, (keeps_count_ ? counters[next++] : 0) | kDirtyBit);
   if (step_at_ != 0) SetWord(row, step_at_, counters[next++]);
   if (seconds_at_ != 0) SetWord(row, seconds_at_, counters[next++]);
 }

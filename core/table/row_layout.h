@@ -45,6 +45,11 @@ class RowLayout {
   // One push more, at this time; dirty.
   void Touch(std::byte* row, std::uint32_t step, std::uint32_t seconds) const;
 
+  // Of counter_dim words, which one is the step; counter_dim if none is.
+  std::size_t step_column() const {
+    return step_at_ == 0 ? counter_dim_ : std::size_t{keeps_count_};
+  }
+
   // 0 where the table does not keep them.
   std::uint32_t CountOf(const std::byte* row) const { return Word(row, count_at_) & ~kDirtyBit; }
   std::uint32_t StepOf(const std::byte* row) const { return Word(row, step_at_); }
@@ -57,7 +62,7 @@ class RowLayout {
 
   // Adds the row at the end of `out`.
   void Export(const std::byte* row, RowBatch& out) const;
-  // Sets counters from `counters` (counter_dim words, or none: zero); dirty.
+  // Sets counters from `counters` (counter_dim words); dirty.
   void ImportCounters(std::byte* row, std::span<const std::uint32_t> counters) const;
 
  private:

@@ -37,6 +37,7 @@ struct Moment {
   std::uint64_t step = 0;
   std::uint32_t step_word = 0;  // step, at most 2^32 - 1
   std::uint32_t seconds = 0;
+  std::uint32_t lowest_step_word = 0;  // of all that the table has seen
 };
 
 // Items whose memory is fetched together: enough to hide a miss, few enough to stay in the cache.
@@ -66,17 +67,20 @@ class alignas(64) Shard {
   };
   void Apply(std::span<const BatchItem> items, const Change& change, PushResult& result);
 
-  // Sets rows from row `position` of the batch, whose shape has been checked.
-  void Import(std::span<const BatchItem> items, const RowBatch& rows);
+  // Sets rows from row `position` of the batch, whose shape has been checked. Without counters
+  // they are untouched since `now`.
+  void Import(std::span<const BatchItem> items, const RowBatch& rows, const Moment& now);
 
   std::uint64_t Erase(std::span<const BatchItem> items);
   std::uint64_t Shrink(const Moment& now);
   void Clear();
 
-  void OpenCut(ShardCut& cut, bool only_dirty);
+  void OpenCut(ShardCut& cut, CutMode mode);
   void CloseCut(ShardCut& cut);
   // Moves on through the cut, adding up to `max_rows` rows to `out`.
-  void ReadCut(ShardCut& cut, std::size_t max_rows, bool clear_dirty, RowBatch& out);
+  void ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const;
+  // Clears the dirty bits of the rows the cut handed out that have not changed since.
+  void ClearDirty(const ShardCut& cut) noexcept;
 
   void AddStats(SparseStats& stats) const;
 
@@ -100,6 +104,8 @@ class alignas(64) Shard {
     if (!cuts_.empty()) SaveForCuts(row);
   }
   void SaveForCuts(std::uint32_t row);
+  // Whether the cut holds this row, which has not changed since.
+  bool IsPartOf(const ShardCut& cut, std::uint32_t row) const;
 
   const TableTraits& traits_;
   mutable std::shared_mutex mutex_;

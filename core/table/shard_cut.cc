@@ -10,11 +10,13 @@ constexpr std::size_t kImageOverhead = 64;
 
 }  // namespace
 
-void ShardCut::Open(std::uint32_t size, bool only_dirty) {
-  marked_.assign((static_cast<std::size_t>(size) + 63) / 64, 0);
+void ShardCut::Open(std::uint32_t size, CutMode mode) {
+  const std::size_t words = (static_cast<std::size_t>(size) + 63) / 64;
+  marked_.assign(words, 0);
+  if (mode.only_dirty || mode.clear_dirty) dirty_.assign(words, 0);
   size_ = size;
-  only_dirty_ = only_dirty;
-  memory_bytes_ = marked_.capacity() * sizeof(marked_[0]);
+  mode_ = mode;
+  memory_bytes_ = (marked_.capacity() + dirty_.capacity()) * sizeof(marked_[0]);
 }
 
 void ShardCut::Save(std::uint32_t slot, const std::byte* image, std::size_t bytes) {
@@ -24,7 +26,7 @@ void ShardCut::Save(std::uint32_t slot, const std::byte* image, std::size_t byte
     images_.emplace(slot, std::move(copy));
     memory_bytes_.fetch_add(bytes + kImageOverhead, std::memory_order_relaxed);
   }
-  marked_[slot / 64] |= std::uint64_t{1} << (slot % 64);
+  Set(marked_, slot);
 }
 
 std::unique_ptr<std::byte[]> ShardCut::Take(std::uint32_t slot, std::size_t bytes) {
@@ -39,7 +41,8 @@ std::unique_ptr<std::byte[]> ShardCut::Take(std::uint32_t slot, std::size_t byte
 void ShardCut::Close() {
   size_ = 0;
   cursor_ = 0;
-  marked_ = std::vector<std::uint64_t>();
+  marked_ = Bits();
+  dirty_ = Bits();
   images_.clear();
   memory_bytes_ = 0;
 }

@@ -17,11 +17,11 @@ std::uint32_t Age(std::uint32_t now, std::uint32_t then) { return now > then ? n
 
 }  // namespace
 
-void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows) {
+void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows, const Moment& now) {
   const RowLayout& layout = traits_.layout;
   const std::size_t dim = layout.dim();
   const std::size_t state_dim = layout.state_dim();
-  const std::size_t counter_dim = rows.counters.empty() ? 0 : layout.counter_dim();
+  const std::size_t counter_dim = layout.counter_dim();
   const std::unique_lock lock(mutex_);
   for (const BatchItem& item : items) {
     std::uint32_t row = FindExact(item);
@@ -41,7 +41,11 @@ void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows) {
       std::memcpy(layout.state(record), rows.state.data() + from * state_dim,
                   state_dim * sizeof(float));
     }
-    layout.ImportCounters(record, {rows.counters.data() + from * counter_dim, counter_dim});
+    if (rows.counters.empty()) {
+      layout.InitCounters(record, now.step_word, now.seconds);
+    } else {
+      layout.ImportCounters(record, {rows.counters.data() + from * counter_dim, counter_dim});
+    }
   }
 }
 
@@ -73,8 +77,11 @@ std::uint64_t Shard::Erase(std::span<const BatchItem> items) {
 bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
   const EvictionSpec& rules = traits_.spec.eviction;
   const RowLayout& layout = traits_.layout;
-  if (rules.untouched_steps > 0 && Age(now.step_word, layout.StepOf(row)) > rules.untouched_steps) {
-    return true;
+  if (rules.untouched_steps > 0) {
+    // A row imported before the table saw any step is as old as the first.
+    const std::uint32_t touched =
+        layout.StepOf(row) == 0 ? now.lowest_step_word : layout.StepOf(row);
+    if (Age(now.step_word, touched) > rules.untouched_steps) return true;
   }
   if (rules.untouched_seconds > 0 &&
       Age(now.seconds, layout.SecondsOf(row)) > rules.untouched_seconds) {
@@ -108,6 +115,8 @@ std::uint64_t Shard::Shrink(const Moment& now) {
     }
     if (next == 0 && storage_.size() < index_.capacity() / 3) RebuildIndex(storage_.size());
   }
+  const std::unique_lock lock(mutex_);
+  candidates_.Halve();
   return evicted;
 }
 
@@ -121,19 +130,23 @@ void Shard::Clear() {
   candidates_.Clear();
 }
 
+bool Shard::IsPartOf(const ShardCut& cut, std::uint32_t row) const {
+  return !cut.only_dirty() || traits_.layout.IsDirty(storage_.row(row)) || cut.WasDirty(row);
+}
+
 void Shard::SaveForCuts(std::uint32_t row) {
   const std::byte* record = storage_.row(row);
   for (ShardCut* cut : cuts_) {
     if (!cut->Wants(row)) continue;
-    const bool wanted = !cut->only_dirty() || traits_.layout.IsDirty(record);
-    cut->Save(row, wanted ? record : nullptr, traits_.layout.stride());
+    const bool owed = row >= cut->cursor() && IsPartOf(*cut, row);
+    cut->Save(row, owed ? record : nullptr, traits_.layout.stride());
   }
 }
 
-void Shard::OpenCut(ShardCut& cut, bool only_dirty) {
+void Shard::OpenCut(ShardCut& cut, CutMode mode) {
   const std::unique_lock lock(mutex_);
   cuts_.reserve(cuts_.size() + 1);
-  cut.Open(storage_.size(), only_dirty);
+  cut.Open(storage_.size(), mode);
   cuts_.push_back(&cut);
 }
 
@@ -143,30 +156,37 @@ void Shard::CloseCut(ShardCut& cut) {
   cut.Close();
 }
 
-void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, bool clear_dirty, RowBatch& out) {
+void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const {
   const RowLayout& layout = traits_.layout;
   const std::size_t stop_keys = out.keys.size() + max_rows;
-  std::unique_lock exclusive(mutex_, std::defer_lock);
-  std::shared_lock shared(mutex_, std::defer_lock);
-  // Only rows' dirty bits are shared with others; the cut itself is its reader's own.
-  if (clear_dirty) {
-    exclusive.lock();
-  } else {
-    shared.lock();
-  }
+  const std::shared_lock lock(mutex_);  // the cut itself is its reader's own
   for (std::uint32_t walked = 0; walked < kWalkRows && !cut.done(); ++walked) {
     if (out.keys.size() == stop_keys) return;
     const std::uint32_t row = cut.cursor();
     if (cut.IsMarked(row)) {
       if (const auto image = cut.Take(row, layout.stride())) layout.Export(image.get(), out);
-    } else {
-      std::byte* record = storage_.row(row);
-      if (!cut.only_dirty() || layout.IsDirty(record)) {
-        layout.Export(record, out);
-        if (clear_dirty) layout.ClearDirty(record);
-      }
+    } else if (IsPartOf(cut, row)) {
+      const std::byte* record = storage_.row(row);
+      layout.Export(record, out);
+      if (cut.clear_dirty() && layout.IsDirty(record)) cut.NoteDirty(row);
     }
     cut.Advance();
+  }
+}
+
+void Shard::ClearDirty(const ShardCut& cut) noexcept {
+  const std::uint64_t size = cut.size();
+  for (std::uint64_t from = 0; from < size; from += kWalkRows) {
+    const std::unique_lock lock(mutex_);
+    const auto stop = static_cast<std::uint32_t>(std::min(from + kWalkRows, size));
+    for (auto row = static_cast<std::uint32_t>(from); row < stop; ++row) {
+      if (!cut.WasDirty(row) || cut.IsMarked(row)) continue;
+      std::byte* record = storage_.row(row);
+      if (!traits_.layout.IsDirty(record)) continue;
+      // Not marked in a cut means dirty at its moment too.
+      for (ShardCut* other : cuts_) other->NoteDirty(row);
+      traits_.layout.ClearDirty(record);
+    }
   }
 }
 

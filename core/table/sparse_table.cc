@@ -18,6 +18,7 @@ namespace sparsefleet {
 namespace {
 
 constexpr std::size_t kMaxBatchKeys = 0x7fffffff;
+constexpr std::uint32_t kLastStepWord = 0xffffffff;
 constexpr std::size_t kMaxKeptFloats = 4 << 20;  // a thread gives larger buffers back
 constexpr std::size_t kMaxKeptItems = 1 << 20;
 
@@ -93,11 +94,26 @@ struct SparseTable::Impl {
 
   std::string Prefix() const { return "table '" + traits.spec.name + "': "; }
 
-  Moment Now(std::uint64_t step) const {
-    const std::uint64_t last = 0xffffffff;
-    return {step, static_cast<std::uint32_t>(std::min(step, last)),
-            traits.spec.keeps_seconds() ? clock() : 0};
+  std::uint32_t Seconds() const { return traits.spec.keeps_seconds() ? clock() : 0; }
+
+  // The moment of a call at this step, which the table has then seen.
+  Moment Now(std::uint64_t step) {
+    const auto word = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord));
+    SeeStep(word);
+    return {step, word, Seconds(), lowest_step};
   }
+
+  void SeeStep(std::uint32_t word) {
+    std::uint32_t seen = highest_step.load(std::memory_order_relaxed);
+    while (word > seen && !highest_step.compare_exchange_weak(seen, word)) {
+    }
+    seen = lowest_step.load(std::memory_order_relaxed);
+    while (word < seen && !lowest_step.compare_exchange_weak(seen, word)) {
+    }
+  }
+
+  // The moment of rows that come without counters; their counters are seen where they have them.
+  Moment NowOfImport(const RowBatch& rows);
 
   // Runs `work`, with memory that runs out as a status.
   template <typename Work>
@@ -128,7 +144,21 @@ struct SparseTable::Impl {
   std::atomic<std::uint64_t> rows_pushed = 0;
   std::atomic<std::uint64_t> rejected_non_finite = 0;
   std::atomic<std::uint64_t> not_admitted = 0;
+  std::atomic<std::uint32_t> highest_step = 0;
+  std::atomic<std::uint32_t> lowest_step = kLastStepWord;
 };
+
+Moment SparseTable::Impl::NowOfImport(const RowBatch& rows) {
+  const std::size_t width = traits.layout.counter_dim();
+  const std::size_t column = traits.layout.step_column();
+  if (column < width) {
+    for (std::size_t at = column; at < rows.counters.size(); at += width) {
+      // 0 may stand for a row that was imported before the first step.
+      if (rows.counters[at] != 0) SeeStep(rows.counters[at]);
+    }
+  }
+  return {highest_step, highest_step, Seconds(), lowest_step};
+}
 
 Status SparseTable::Impl::CheckShape(std::size_t num_keys, std::size_t num_floats,
                                      std::string_view what) const {
@@ -191,6 +221,9 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
       } else {
         impl_->FillUnknown(mode, scratch.missing, out.data());
       }
+    }
+    if (mode == PullMode::kTrain) {
+      impl_->SeeStep(static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord)));
     }
     impl_->rows_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
   });
@@ -335,8 +368,9 @@ Status SparseTable::Import(const RowBatch& rows) {
     Scratch& scratch = ThreadScratch();
     scratch.plan.Build(rows.keys);
     const auto writer = impl_->gate.EnterWriter();
+    const Moment now = impl_->NowOfImport(rows);
     ForEachShard(impl_->shards, scratch.plan, rows.keys[0],
-                 [&](Shard& shard, auto items) { shard.Import(items, rows); });
+                 [&](Shard& shard, auto items) { shard.Import(items, rows, now); });
   });
 }
 
@@ -353,23 +387,38 @@ SparseStats SparseTable::Stats() const {
 }
 
 struct TableCut::State {
-  ~State() {
-    for (; shard < kNumShards; ++shard) table->impl_->shards[shard]->CloseCut(parts[shard]);
+  ~State() { Close(kNumShards); }
+
+  // Closes the parts before `end`.
+  void Close(std::size_t end) {
+    for (; first_open < end; ++first_open) {
+      table->impl_->shards[first_open]->CloseCut(parts[first_open]);
+    }
   }
 
   std::shared_ptr<SparseTable> table;
   bool clear_dirty = false;
-  std::size_t shard = 0;  // those before it are closed
+  bool at_end = false;
+  std::size_t shard = 0;       // those before it have been handed out
+  std::size_t first_open = 0;  // those before it are closed
   std::array<ShardCut, kNumShards> parts;
 };
 
+Status SparseTable::CheckCut(bool only_dirty) const {
+  if (!only_dirty || spec().track_dirty) return Status::Ok();
+  return {Code::kInvalidArgument,
+          impl_->Prefix() + "only_dirty needs a table with track_dirty; this one has it off"};
+}
+
 TableCut SparseTable::OpenCut(bool only_dirty, bool clear_dirty) {
+  const bool tracks = spec().track_dirty;
+  const CutMode mode{only_dirty && tracks, clear_dirty && tracks};
   auto state = std::make_unique<TableCut::State>();
   state->table = shared_from_this();
-  state->clear_dirty = clear_dirty;
+  state->clear_dirty = mode.clear_dirty;
   const auto alone = impl_->gate.EnterCut();
   for (std::size_t i = 0; i < kNumShards; ++i) {
-    impl_->shards[i]->OpenCut(state->parts[i], only_dirty);
+    impl_->shards[i]->OpenCut(state->parts[i], mode);
   }
   return TableCut(std::move(state));
 }
@@ -386,12 +435,23 @@ bool TableCut::Next(std::size_t max_rows, RowBatch& out) {
   while (state_->shard < kNumShards && out.keys.size() < max_rows) {
     Shard& shard = *shards[state_->shard];
     ShardCut& part = state_->parts[state_->shard];
-    shard.ReadCut(part, max_rows - out.keys.size(), state_->clear_dirty, out);
+    shard.ReadCut(part, max_rows - out.keys.size(), out);
     if (!part.done()) continue;
-    shard.CloseCut(part);
     ++state_->shard;
+    // A clearing cut must go on watching which of its rows change.
+    if (!state_->clear_dirty) state_->Close(state_->shard);
   }
-  return !out.keys.empty();
+  state_->at_end = out.keys.empty();
+  return !state_->at_end;
+}
+
+bool TableCut::at_end() const { return state_->at_end; }
+
+void TableCut::Commit() {
+  if (!state_->at_end) return;
+  for (; state_->first_open < kNumShards; state_->Close(state_->first_open + 1)) {
+    state_->table->impl_->shards[state_->first_open]->ClearDirty(state_->parts[state_->first_open]);
+  }
 }
 
 }  // namespace sparsefleet

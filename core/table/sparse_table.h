@@ -96,7 +96,10 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
                          std::uint64_t step, bool keys_are_unique = false);
 
   // Removes the rows that the eviction rules name as of `step`; returns how many went.
-  // Here and below, std::bad_alloc may come out while a cut is open: it keeps changed rows.
+  // Halves what admission has counted for keys without a row, rounding down, and forgets those
+  // at 0: keys seen now and then do not pile up.
+  // Here and below, std::bad_alloc may come out while a cut is open: it keeps changed rows;
+  // here it may also for want of room to sort the candidates anew.
   std::uint64_t Shrink(std::uint64_t step);
 
   // Removes these keys' rows; returns how many were there.
@@ -108,12 +111,15 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
 
   // Rows as of this moment: no push is split by it, later ones do not show in it.
   // `only_dirty` keeps rows touched since the last cut that cleared (all rows, where the table
-  // does not track it); `clear_dirty` makes this cut such a one: a row's bit is cleared as the
-  // row is handed out.
+  // does not track it); `clear_dirty` makes this cut such a one: see TableCut::Commit().
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
+  // kInvalidArgument where `only_dirty` is asked of a table that does not track it.
+  Status CheckCut(bool only_dirty) const;
 
   // Sets rows to these values, state and counters, creating or overwriting; admission is not
-  // asked. `state` or `counters` may be empty: initial state, zero counters.
+  // asked. `state` or `counters` may be empty: initial state; count 0, last touched at this second
+  // and at the highest step of all calls and counters so far. Before the first of those the step
+  // is 0, which Shrink() takes for the lowest step of all calls: a new row, not an ancient one.
   // Imported rows count as dirty. kShapeMismatch where lengths do not fit; then nothing is done.
   Status Import(const RowBatch& rows);
 
@@ -136,6 +142,13 @@ class TableCut {
 
   // Replaces `out` by up to `max_rows` further rows; false at the end (out is then empty).
   bool Next(std::size_t max_rows, RowBatch& out);
+  bool at_end() const;  // whether Next() has said so
+
+  // Clears the dirty bits of the rows handed out that have not changed since the cut's moment,
+  // if the cut was opened to clear and is at its end; else does nothing. So a cut given up halfway
+  // leaves all its rows dirty. Other open cuts keep the rows that were dirty at their moment. A
+  // row that took the place of a removed one meanwhile stays dirty, to be safe.
+  void Commit();
 
  private:
   struct State;

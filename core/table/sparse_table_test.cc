@@ -67,6 +67,80 @@ const Test kPushApplies("a push moves a row against its gradient, a pull reads i
   ExpectEqual(PullRows(*table, {7}), std::vector<float>({-1.5, -2}));
 });
 
+const Test kCandidatesAge("a shrink halves the counts of admission and forgets keys at 0", [] {
+  SparseSpec spec = SgdSpec(1);
+  spec.admission.kind = AdmissionKind::kCount;
+  spec.admission.count = 4;
+  auto table = RequireOk(SparseTable::Create(spec));
+  std::vector<Key> once;
+  for (Key key = 100; key < 20100; ++key) once.push_back(key);
+  PullRows(*table, once);
+  for (int i = 0; i < 3; ++i) PullRows(*table, {1, 2});
+  const SparseStats before = table->Stats();
+  ExpectEqual(before.candidates, 20002U);
+  ExpectEqual(table->Shrink(0), 0U);
+  ExpectEqual(table->Stats().candidates, 2U);
+  Expect(table->Stats().memory_bytes < before.memory_bytes, "forgotten keys still cost memory");
+  PullRows(*table, {1, 1});  // counted 1 after halving, now 2
+  PullRows(*table, {1});
+  ExpectEqual(table->Stats().rows, 0U);
+  PullRows(*table, {1});
+  ExpectEqual(table->Stats().rows, 1U);
+  table->Shrink(0);
+  ExpectEqual(table->Stats().candidates, 0U);
+});
+
+RowBatch BareRows(std::vector<Key> keys) {
+  RowBatch rows;
+  rows.values.assign(keys.size(), 3.0F);
+  rows.keys = std::move(keys);
+  return rows;
+}
+
+const Test kImportIsTouch("rows imported without counters age from their import on", [] {
+  SparseSpec spec = SgdSpec(1);
+  spec.eviction.untouched_steps = 100;
+  spec.eviction.untouched_seconds = 60;
+  std::uint32_t seconds = 1'000'000;
+  auto table = RequireOk(SparseTable::Create(spec, [&] { return seconds; }));
+  PushRows(*table, {1}, {1}, 5000);
+  PullRows(*table, {1}, PullMode::kTrain, 6000);
+  RequireOk(table->Import(BareRows({2, 3})));
+  RowBatch cut;
+  Require(table->OpenCut().Next(10, cut), "rows");
+  for (std::size_t i = 0; i < cut.keys.size(); ++i) {
+    ExpectEqual(cut.counters[2 * i], cut.keys[i] == 1 ? 5000U : 6000U);
+    ExpectEqual(cut.counters[2 * i + 1], seconds);
+  }
+  ExpectEqual(table->Shrink(6100), 1U);
+  PushRows(*table, {2}, {1}, 6101);
+  ExpectEqual(table->Shrink(6101), 1U);
+  seconds += 61;
+  RequireOk(table->Import(BareRows({4})));
+  ExpectEqual(table->Shrink(6101), 1U);
+  ExpectEqual(table->Stats().rows, 1U);
+});
+
+const Test kImportBeforeSteps("rows imported before any step age from the first one", [] {
+  SparseSpec spec = SgdSpec(1);
+  spec.eviction.untouched_steps = 100;
+  spec.track_count = true;
+  auto table = RequireOk(SparseTable::Create(spec));
+  RequireOk(table->Import(BareRows({1, 2})));
+  ExpectEqual(table->Shrink(1'000'000), 0U);
+  PushRows(*table, {1}, {1}, 1'000'050);
+  ExpectEqual(table->Shrink(1'000'100), 0U);
+  // The same after its rows went through a dump.
+  RowBatch rows;
+  Require(table->OpenCut().Next(10, rows), "rows");
+  auto copy = RequireOk(SparseTable::Create(spec));
+  RequireOk(copy->Import(rows));
+  RequireOk(copy->Import(BareRows({3})));
+  ExpectEqual(copy->Shrink(1'000'150), 0U);
+  ExpectEqual(copy->Shrink(1'000'151), 3U);
+  ExpectEqual(table->Shrink(1'000'101), 1U);
+});
+
 const Test kRepeats("gradients of a repeated key are summed before the optimizer sees them", [] {
   SparseSpec spec = SgdSpec(1);
   spec.optimizer.kind = OptimizerKind::kAdagrad;

@@ -42,6 +42,12 @@ std::map<Key, float> ReadAll(TableCut& cut, std::size_t max_rows = 10) {
   return rows;
 }
 
+std::map<Key, float> ReadAndCommit(TableCut cut) {
+  const auto rows = ReadAll(cut);
+  cut.Commit();
+  return rows;
+}
+
 std::vector<Key> Range(Key begin, Key end) {
   std::vector<Key> keys;
   for (Key key = begin; key < end; ++key) keys.push_back(key);
@@ -115,6 +121,7 @@ const Test kDirty("a clearing cut leaves later cuts only what changed since", []
   AddOne(*table, Range(50, 60));    // changed after the cut: dirty for the next
   AddOne(*table, Range(200, 210));  // born after it
   const auto all = ReadAll(first);
+  first.Commit();
   ExpectEqual(all.size(), 100U);
   ExpectEqual(all.at(55), 1.0F);
   std::vector<float> out(10);
@@ -122,12 +129,12 @@ const Test kDirty("a clearing cut leaves later cuts only what changed since", []
   TableCut second = table->OpenCut(true, true);
   AddOne(*table, {0});
   const auto changed = ReadAll(second);
+  second.Commit();
   ExpectEqual(changed.size(), 20U);
   Expect(changed.contains(50) && changed.contains(205) && !changed.contains(0), "wrong rows");
   TableCut third = table->OpenCut(true, false);
   ExpectEqual(ReadAll(third), std::map<Key, float>({{0, 2.0F}}));
-  TableCut fourth = table->OpenCut(true, true);
-  ExpectEqual(ReadAll(fourth).size(), 1U);
+  ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 1U);
   TableCut fifth = table->OpenCut(true);
   ExpectEqual(ReadAll(fifth).size(), 0U);
   TableCut whole = table->OpenCut();
@@ -136,6 +143,59 @@ const Test kDirty("a clearing cut leaves later cuts only what changed since", []
   AddOne(*untracked, Range(0, 10));
   TableCut any = untracked->OpenCut(true, true);
   ExpectEqual(ReadAll(any).size(), 10U);
+});
+
+const Test kClearedForOthers("clearing takes no row from cuts that are open", [] {
+  auto table = MakeTable(true);
+  AddOne(*table, Range(0, 1000));
+  TableCut before = table->OpenCut(true);
+  TableCut both = table->OpenCut(true, true);
+  RowBatch some;
+  Expect(before.Next(100, some), "no rows");
+  ExpectEqual(ReadAndCommit(table->OpenCut(false, true)).size(), 1000U);
+  AddOne(*table, Range(0, 10));  // a write to a row whose bit has gone is saved for them
+  table->Erase(Range(500, 510));
+  TableCut after = table->OpenCut(true);
+  ExpectEqual(ReadAll(before).size() + some.keys.size(), 1000U);
+  const auto rows = ReadAll(both);
+  ExpectEqual(rows.size(), 1000U);
+  ExpectEqual(rows.at(5), 1.0F);
+  both.Commit();
+  ExpectEqual(ReadAll(after).size(), 10U);
+  ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 10U);
+  ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 0U);
+});
+
+const Test kGivenUp("a clearing cut given up before its end leaves all its rows dirty", [] {
+  auto table = MakeTable(true);
+  AddOne(*table, Range(0, 1000));
+  RowBatch batch;
+  {
+    TableCut half = table->OpenCut(true, true);
+    Expect(half.Next(600, batch), "no rows");
+    half.Commit();  // not at its end: no effect
+  }
+  {
+    TableCut uncommitted = table->OpenCut(true, true);
+    ExpectEqual(ReadAll(uncommitted).size(), 1000U);
+  }
+  ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 1000U);
+  ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 0U);
+});
+
+const Test kChangedAfterHandout("a row changed after it was handed out is dirty for the next", [] {
+  auto table = MakeTable(true);
+  AddOne(*table, Range(0, 1000));
+  TableCut cut = table->OpenCut(true, true);
+  ExpectEqual(ReadAll(cut).size(), 1000U);
+  AddOne(*table, Range(0, 20));
+  table->Erase(Range(900, 1000));
+  AddOne(*table, Range(2000, 2100));  // in the places of the erased
+  cut.Commit();
+  const auto next = ReadAndCommit(table->OpenCut(true, true));
+  for (Key key : Range(0, 20)) Expect(next.contains(key), "a changed row is lost");
+  for (Key key : Range(2000, 2100)) Expect(next.contains(key), "a new row is lost");
+  Expect(next.size() <= 220, "more rows than changed or moved");
 });
 
 // A second key for every key, in another shard.

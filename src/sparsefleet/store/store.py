@@ -336,7 +336,8 @@ class Store:
     def import_rows(self, table: str, rows: Rows, *, timeout_s: float | None = None) -> None:
         """Sets rows to these values, state and counters, creating or overwriting them.
 
-        A ``state`` or ``counters`` of width 0 means initial state, zero counters.
+        A ``state`` or ``counters`` of width 0 means initial state, or a count of 0
+        and last touched now.
         """
         keys = as_keys(table, rows.keys).reshape(-1)
         values = as_values(table, "values", rows.values, (len(keys), self._dim(table)))

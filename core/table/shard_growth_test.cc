@@ -1,0 +1,102 @@
+// Growth allocates under its shard's lock, so an operator new that waits holds one shard
+// in the middle of growing for as long as the test likes.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <semaphore>
+#include <thread>
+#include <vector>
+
+#include "table/batch_plan.h"
+#include "table/sparse_table.h"
+#include "testing/check.h"
+
+namespace {
+
+constexpr std::size_t kGrowthBytes = 4096;
+constexpr std::chrono::seconds kDeadline(30);
+
+std::binary_semaphore growing(0);
+std::binary_semaphore may_go_on(0);
+std::atomic<bool> went_on_in_time = false;
+thread_local bool stops_at_growth = false;
+
+void* Allocate(std::size_t size) {
+  if (stops_at_growth && size >= kGrowthBytes) {
+    stops_at_growth = false;
+    growing.release();
+    went_on_in_time = may_go_on.try_acquire_for(kDeadline);
+  }
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return Allocate(size); }
+void* operator new[](std::size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+
+namespace sparsefleet {
+namespace {
+
+using testing::Expect;
+using testing::ExpectEqual;
+using testing::Require;
+using testing::RequireOk;
+using testing::Test;
+
+std::vector<Key> KeysWhere(Key& next, std::size_t count, bool in_shard_0) {
+  std::vector<Key> keys;
+  for (; keys.size() < count; ++next) {
+    if ((ShardOf(next) == 0) == in_shard_0) keys.push_back(next);
+  }
+  return keys;
+}
+
+const Test kGrowthLocksOne("while a shard grows, rows of the others are read and born", [] {
+  SparseSpec spec;
+  spec.name = "ads";
+  spec.dim = 4;
+  auto table = RequireOk(SparseTable::Create(spec));
+  constexpr std::size_t kCount = 4096;
+  Key next = 0;
+  const auto first = KeysWhere(next, kCount, true);
+  const auto second = KeysWhere(next, kCount, true);
+  const auto others = KeysWhere(next, kCount, false);
+  const auto newborn = KeysWhere(next, kCount, false);
+  std::vector<float> out(kCount * spec.dim);
+  RequireOk(table->Pull(others, PullMode::kTrain, 0, out));
+
+  std::atomic<bool> same_shard_read = false;
+  std::jthread pusher([&] {
+    const std::vector<float> gradients(kCount * spec.dim, 1.0F);
+    RequireOk(table->Push(first, gradients, 0, true).status());
+    stops_at_growth = true;  // the thread's buffers are large enough by now
+    RequireOk(table->Push(second, gradients, 0, true).status());
+    stops_at_growth = false;
+  });
+  Require(growing.try_acquire_for(kDeadline), "the shard does not grow");
+  std::jthread same_shard([&] {
+    std::vector<float> rows(kCount * spec.dim);
+    RequireOk(table->Pull(first, PullMode::kInferZeros, 0, rows));
+    same_shard_read = true;
+  });
+  RequireOk(table->Pull(others, PullMode::kTrain, 0, out));
+  RequireOk(table->Pull(newborn, PullMode::kTrain, 0, out));
+  Expect(!same_shard_read, "the growing shard was not locked");
+  may_go_on.release();
+  same_shard.join();
+  pusher.join();
+  Expect(went_on_in_time, "growth held up the other shards");
+  ExpectEqual(table->Stats().rows, 4 * kCount);
+});
+
+}  // namespace
+}  // namespace sparsefleet
+
+int main(int argc, char** argv) { return sparsefleet::testing::RunTests(argc, argv); }
