@@ -28,7 +28,8 @@ struct ServerOptions {
   double frame_timeout_s = 30.0;  // a frame once begun must be whole within this of its last byte
   double drain_timeout_s = 30.0;  // Stop(): requests under way get this long
 
-  // Save and load requests may name directories below this alone; empty: any absolute path.
+  // Save and load requests may name directories below this absolute path alone, symbolic links
+  // followed; empty: any absolute path.
   std::string save_root;
   // Of the values of one dense table; 0: the memory of this machine.
   std::uint64_t max_dense_bytes = 0;
