@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,7 +25,7 @@ struct DispatcherOptions {
   std::uint32_t num_servers = 1;
   std::uint64_t incarnation = 0;
   std::uint64_t max_frame_bytes = 256ull << 20;
-  std::uint64_t max_dense_bytes = UINT64_MAX;  // of one dense table's values on this server
+  std::uint64_t max_dense_bytes = UINT64_MAX;  // of all dense tables with their state
   double peer_timeout_s = 10.0;
   std::string save_root;  // see ServerOptions
 };
@@ -117,6 +118,7 @@ class Dispatcher {
   Coordinator& coordinator_;
   SessionTable& sessions_;
   std::atomic<bool> draining_{false};
+  std::mutex define_dense_mutex_;
 };
 
 }  // namespace sparsefleet

@@ -31,7 +31,7 @@ struct ServerOptions {
   // Save and load requests may name directories below this absolute path alone, symbolic links
   // followed; empty: any absolute path.
   std::string save_root;
-  // Of the values of one dense table; 0: the memory of this machine.
+  // Of all dense tables together, with their optimizers' state; 0: the memory of this machine.
   std::uint64_t max_dense_bytes = 0;
 
   // Speed.

@@ -113,6 +113,28 @@ const Test kHugeReply(
                  Code::kTooLarge);
     });
 
+const Test kDenseLimit("dense tables together keep to the limit, optimizer state counted", [] {
+  ServerOptions options;
+  options.max_dense_bytes = 100'000;
+  TestServer server(options);
+  auto client = server.Join(7, "worker-0");
+  std::uint64_t sequence = 1;
+  const auto define = [&](const std::string& name, std::uint64_t size, OptimizerKind kind) {
+    DenseSpec spec;
+    spec.name = name;
+    spec.size = size;
+    spec.optimizer.kind = kind;
+    return client->Call(MessageType::kDefineDense, Encode(spec), sequence++).status;
+  };
+  ExpectCode(define("a", 25'001, OptimizerKind::kSgd), Code::kTooLarge);
+  ExpectCode(define("a", 10'000, OptimizerKind::kAdam), Code::kTooLarge);
+  RequireOk(define("a", 15'000, OptimizerKind::kSgd));
+  RequireOk(define("a", 15'000, OptimizerKind::kSgd));
+  ExpectCode(define("b", 10'001, OptimizerKind::kSgd), Code::kTooLarge);
+  RequireOk(define("b", 10'000, OptimizerKind::kSgd));
+  ExpectCode(define("c", 1, OptimizerKind::kSgd), Code::kTooLarge);
+});
+
 const Test kHelloChecks("a client that counts other servers is refused by name", [] {
   ServerOptions options;
   options.index = 1;
