@@ -114,15 +114,19 @@ Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
 }
 
 Dispatcher::Answer Dispatcher::RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work) {
-  hooks_.run_job([finish = Finisher(call), work = std::move(work)] {
-    try {
-      finish(work());
-    } catch (const std::bad_alloc&) {
-      finish(Status(Code::kTooLarge, "the server has not enough memory"));
-    } catch (const std::exception& error) {
-      finish(Status(Code::kInternal, error.what()));
-    }
-  });
+  hooks_.run_job(
+      [finish = Finisher(call), work = std::move(work), stop = give_up_jobs_.get_token()] {
+        try {
+          if (stop.stop_requested()) {
+            return finish(Status(Code::kShuttingDown, "the server is shutting down"));
+          }
+          finish(work());
+        } catch (const std::bad_alloc&) {
+          finish(Status(Code::kTooLarge, "the server has not enough memory"));
+        } catch (const std::exception& error) {
+          finish(Status(Code::kInternal, error.what()));
+        }
+      });
   return std::nullopt;
 }
 

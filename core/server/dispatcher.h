@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 
 #include "server/reply.h"
@@ -61,6 +62,8 @@ class Dispatcher {
 
   // From now on new work is refused with kShuttingDown.
   void Drain() { draining_ = true; }
+  // Jobs under way and those that wait end soon, with kShuttingDown.
+  void GiveUpJobs() { give_up_jobs_.request_stop(); }
 
  private:
   struct Call {
@@ -119,6 +122,7 @@ class Dispatcher {
   SessionTable& sessions_;
   std::atomic<bool> draining_{false};
   std::mutex define_dense_mutex_;
+  std::stop_source give_up_jobs_;
 };
 
 }  // namespace sparsefleet

@@ -133,7 +133,8 @@ Dispatcher::Answer Dispatcher::Save(const Call& call) {
   auto directory = CheckedDirectory(call.body);
   if (!directory.ok()) return directory.status();
   return RunAsJob(call, [this, path = directory.value()]() -> Result<ReplyBody> {
-    Status s = SaveTables(tables_, path, options_.index, options_.num_servers);
+    Status s =
+        SaveTables(tables_, path, options_.index, options_.num_servers, give_up_jobs_.get_token());
     if (!s.ok()) return s;
     return ReplyBody();
   });
@@ -143,7 +144,8 @@ Dispatcher::Answer Dispatcher::Load(const Call& call) {
   auto directory = CheckedDirectory(call.body);
   if (!directory.ok()) return directory.status();
   return RunAsJob(call, [this, path = directory.value()]() -> Result<ReplyBody> {
-    Status s = LoadTables(tables_, path, options_.index, options_.num_servers);
+    Status s =
+        LoadTables(tables_, path, options_.index, options_.num_servers, give_up_jobs_.get_token());
     if (!s.ok()) return s;
     return ReplyBody();
   });

@@ -251,12 +251,19 @@ void Server::Impl::Stop() {
                                               std::to_string(options.num_servers) +
                                               " is shutting down"});
   for (const auto& connection : connections.All()) connection->FinishAndClose();
-  if (!connections.AwaitEmpty(DeadlineAfter(options.drain_timeout_s))) {
-    log.Write(kWarning, std::to_string(connections.size()) +
-                            " connections were not drained in time, they are closed");
-    for (const auto& connection : connections.All()) connection->CloseNow();
+  const auto deadline = DeadlineAfter(options.drain_timeout_s);
+  connections.AwaitEmpty(deadline);
+  if (!jobs.AwaitIdle(deadline)) {
+    log.Write(kWarning, "a save, load or shrink was not finished in time, it is given up");
+    dispatcher.GiveUpJobs();
   }
   jobs.Stop();
+  // Connections with nothing left to answer have closed themselves.
+  if (const std::size_t open = connections.size(); open > 0) {
+    log.Write(kWarning,
+              std::to_string(open) + " connections were not drained in time, they are closed");
+    for (const auto& connection : connections.All()) connection->CloseNow();
+  }
   housekeeper->Stop();
   poller->Stop();
   for (auto& thread : threads) thread.join();

@@ -26,7 +26,7 @@ struct ServerOptions {
   double peer_timeout_s = 10.0;                  // a client silent for this long counts as lost
   double handshake_timeout_s = 10.0;             // a connection must prove the key within this
   double frame_timeout_s = 30.0;  // a frame once begun must be whole within this of its last byte
-  double drain_timeout_s = 30.0;  // Stop(): requests under way get this long
+  double drain_timeout_s = 30.0;  // Stop(): requests, saves and loads under way get this long
 
   // Save and load requests may name directories below this absolute path alone, symbolic links
   // followed; empty: any absolute path.

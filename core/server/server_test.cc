@@ -251,28 +251,6 @@ const Test kStopEndsWaits("stop ends waits with SHUTTING_DOWN and refuses nothin
   server.server->Stop();
 });
 
-const Test kDrain("work taken before the stop is finished and answered", [] {
-  TestServer server;
-  auto client = server.Join(7, "worker-0");
-  RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 1)), 1).status);
-  for (std::uint64_t sequence = 2; sequence < 52; ++sequence) {
-    client->Request(MessageType::kShrink, Encode(TableRequest{"ads", 5, 0, 0}), sequence);
-  }
-  client->Request(MessageType::kHeartbeat, {});
-  int shrinks = 0;
-  const auto take = [&](const WireReply& reply) {
-    if (reply.header.type == MessageType::kHeartbeat) return false;
-    RequireOk(reply.status);
-    ++shrinks;
-    return true;
-  };
-  while (take(client->ReadReply())) {
-  }
-  std::jthread stopper([&] { server.server->Stop(); });
-  while (auto reply = client->TryReadReply()) take(*reply);
-  ExpectEqual(shrinks, 50);
-});
-
 const Test kSaveRoot("saves stay below save_root, also one with a slash at its end", [] {
   ScratchDirectory scratch("sparsefleet-root");
   ScratchDirectory outside("sparsefleet-outside");
