@@ -79,6 +79,10 @@ class Dispatcher {
   static Handler HandlerOf(MessageType type);
   Answer Run(const Call& call);
   Finish Finisher(const Call& call) const;
+  // To the newest try of the request, and into the memory of replies. Neither takes memory before
+  // the request is finished there: else it would be in progress for ever.
+  static void SendReply(Session& session, const ReplyTo& to, const Reply& reply);
+  void SendAnswer(Session& session, const ReplyTo& to, const Result<ReplyBody>& result) const;
   // Runs `work` as a job and answers with what it returns.
   Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
   Coordinator::TimePoint BeginWait(const Call& call) const;
@@ -120,6 +124,7 @@ class Dispatcher {
   TableSet& tables_;
   Coordinator& coordinator_;
   SessionTable& sessions_;
+  const Reply out_of_memory_;  // made while there is some
   std::atomic<bool> draining_{false};
   std::mutex define_dense_mutex_;
   std::stop_source give_up_jobs_;
