@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <mutex>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,6 +104,7 @@ struct Server::Impl {
   void DropLostClients(steady_clock::time_point now);
   void AddStats(StatMap& stats) const;
   void RequestShutdown();
+  void StartThreads();  // throws std::system_error if the system gives no more
   void Stop();
 
   const ServerOptions options;
@@ -240,6 +242,15 @@ void Server::Impl::RequestShutdown() {
   shutdown_changed.notify_all();
 }
 
+void Server::Impl::StartThreads() {
+  const double shortest =
+      std::min({options.peer_timeout_s, options.frame_timeout_s, options.handshake_timeout_s});
+  housekeeper = std::make_unique<Housekeeper>(
+      Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
+      [this](auto now) { return coordinator.Expire(now); }, [this](auto now) { Tick(now); });
+  for (std::uint32_t i = 0; i < num_threads; ++i) threads.emplace_back([this] { Work(); });
+}
+
 void Server::Impl::Stop() {
   std::lock_guard stopping(stop_mutex);
   if (std::exchange(stopped, true)) return;
@@ -264,7 +275,7 @@ void Server::Impl::Stop() {
               std::to_string(open) + " connections were not drained in time, they are closed");
     for (const auto& connection : connections.All()) connection->CloseNow();
   }
-  housekeeper->Stop();
+  if (housekeeper != nullptr) housekeeper->Stop();
   poller->Stop();
   for (auto& thread : threads) thread.join();
 }
@@ -278,20 +289,16 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   if (!factory.ok()) return factory.status();
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
-                                     std::move(poller).value());
-  Impl& server = *impl;
-  if (Status s = server.acceptor.Listen({server.options.host, server.options.port}); !s.ok()) {
-    return s;
-  }
-  const double shortest = std::min({server.options.peer_timeout_s, server.options.frame_timeout_s,
-                                    server.options.handshake_timeout_s});
-  server.housekeeper = std::make_unique<Housekeeper>(
-      Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
-      [&server](auto now) { return server.coordinator.Expire(now); },
-      [&server](auto now) { server.Tick(now); });
-  for (std::uint32_t i = 0; i < server.num_threads; ++i) {
-    server.threads.emplace_back([&server] { server.Work(); });
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
+                                  std::move(poller).value());
+    Status s = impl->acceptor.Listen({impl->options.host, impl->options.port});
+    if (!s.ok()) return s;
+    impl->StartThreads();
+  } catch (const std::system_error& error) {
+    if (impl != nullptr) impl->Stop();
+    return Status(Code::kIo, std::string("cannot start the server's threads: ") + error.what());
   }
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
