@@ -215,14 +215,15 @@ void Server::Impl::Tick(steady_clock::time_point now) {
 void Server::Impl::DropLostClients(steady_clock::time_point now) {
   for (const auto& session : sessions.TakeLost(now)) {
     counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
-    char silent[32];
-    std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
-    log.Write(kWarning, session->Describe() + " silent for " + silent + ": counted as lost");
     session->CloseAllCuts();
     coordinator.ForgetOwner(session->id());
     for (const auto& connection : connections.All()) {
       if (connection->BelongsTo(*session)) connection->CloseNow();
     }
+    // Last: who reads it may count on the rest.
+    char silent[32];
+    std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
+    log.Write(kWarning, session->Describe() + " silent for " + silent + ": counted as lost");
   }
 }
 
