@@ -20,7 +20,8 @@ Dispatcher::Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSe
       hooks_(std::move(hooks)),
       tables_(tables),
       coordinator_(coordinator),
-      sessions_(sessions) {}
+      sessions_(sessions),
+      out_of_memory_(Reply::From(Status(Code::kTooLarge, "the server has not enough memory"))) {}
 
 Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
                                                const std::string& address) {
@@ -74,11 +75,35 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
     }
   }
   const Call call{session, body, to};
-  const Answer answer = Run(call);
+  Answer answer;
+  try {
+    answer = Run(call);
+  } catch (const std::bad_alloc&) {
+    SendReply(*session, to, out_of_memory_);
+    return Status::Ok();
+  }
   if (!answer) return Status::Ok();
-  const Status status = answer->status();
-  Finisher(call)(*answer);
-  return status.code() == Code::kProtocol ? status : Status::Ok();
+  SendAnswer(*session, to, *answer);
+  return answer->status().code() == Code::kProtocol ? answer->status() : Status::Ok();
+}
+
+void Dispatcher::SendReply(Session& session, const ReplyTo& to, const Reply& reply) {
+  if (to.request.sequence > 0) {
+    session.replies().Finish(to.request.sequence, reply).Send(reply);
+  } else {
+    to.Send(reply);
+  }
+}
+
+void Dispatcher::SendAnswer(Session& session, const ReplyTo& to,
+                            const Result<ReplyBody>& result) const {
+  Reply reply;
+  try {
+    reply = Reply::From(result);
+  } catch (const std::bad_alloc&) {
+    reply = out_of_memory_;
+  }
+  SendReply(session, to, reply);
 }
 
 Dispatcher::Answer Dispatcher::Run(const Call& call) {
@@ -103,26 +128,25 @@ Dispatcher::Answer Dispatcher::Run(const Call& call) {
 }
 
 Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
-  return [session = call.session, to = call.to](const Result<ReplyBody>& result) {
-    const Reply reply = Reply::From(result);
-    if (to.request.sequence > 0) {
-      session->replies().Finish(to.request.sequence, reply).Send(reply);
-    } else {
-      to.Send(reply);
-    }
+  return [this, session = call.session, to = call.to](const Result<ReplyBody>& result) {
+    SendAnswer(*session, to, result);
   };
 }
 
 Dispatcher::Answer Dispatcher::RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work) {
-  hooks_.run_job([finish = Finisher(call), work = std::move(work)] {
-    try {
-      finish(work());
-    } catch (const std::bad_alloc&) {
-      finish(Status(Code::kTooLarge, "the server has not enough memory"));
-    } catch (const std::exception& error) {
-      finish(Status(Code::kInternal, error.what()));
-    }
-  });
+  hooks_.run_job(
+      [finish = Finisher(call), work = std::move(work), stop = give_up_jobs_.get_token()] {
+        try {
+          if (stop.stop_requested()) {
+            return finish(Status(Code::kShuttingDown, "the server is shutting down"));
+          }
+          finish(work());
+        } catch (const std::bad_alloc&) {
+          finish(Status(Code::kTooLarge, "out of memory"));  // short: takes none
+        } catch (const std::exception& error) {
+          finish(Status(Code::kInternal, error.what()));
+        }
+      });
   return std::nullopt;
 }
 

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 
 #include "server/reply.h"
@@ -24,7 +26,7 @@ struct DispatcherOptions {
   std::uint32_t num_servers = 1;
   std::uint64_t incarnation = 0;
   std::uint64_t max_frame_bytes = 256ull << 20;
-  std::uint64_t max_dense_bytes = UINT64_MAX;  // of one dense table's values on this server
+  std::uint64_t max_dense_bytes = UINT64_MAX;  // of all dense tables with their state
   double peer_timeout_s = 10.0;
   std::string save_root;  // see ServerOptions
 };
@@ -60,6 +62,8 @@ class Dispatcher {
 
   // From now on new work is refused with kShuttingDown.
   void Drain() { draining_ = true; }
+  // Jobs under way and those that wait end soon, with kShuttingDown.
+  void GiveUpJobs() { give_up_jobs_.request_stop(); }
 
  private:
   struct Call {
@@ -75,6 +79,10 @@ class Dispatcher {
   static Handler HandlerOf(MessageType type);
   Answer Run(const Call& call);
   Finish Finisher(const Call& call) const;
+  // To the newest try of the request, and into the memory of replies. Neither takes memory before
+  // the request is finished there: else it would be in progress for ever.
+  static void SendReply(Session& session, const ReplyTo& to, const Reply& reply);
+  void SendAnswer(Session& session, const ReplyTo& to, const Result<ReplyBody>& result) const;
   // Runs `work` as a job and answers with what it returns.
   Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
   Coordinator::TimePoint BeginWait(const Call& call) const;
@@ -116,7 +124,10 @@ class Dispatcher {
   TableSet& tables_;
   Coordinator& coordinator_;
   SessionTable& sessions_;
+  const Reply out_of_memory_;  // made while there is some
   std::atomic<bool> draining_{false};
+  std::mutex define_dense_mutex_;
+  std::stop_source give_up_jobs_;
 };
 
 }  // namespace sparsefleet

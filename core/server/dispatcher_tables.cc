@@ -1,8 +1,11 @@
 // Requests that define, read and change tables.
+#include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "optimizer/row_optimizer.h"
 #include "server/dispatcher.h"
 #include "store/table_views.h"
 #include "table/dense_table.h"
@@ -40,6 +43,23 @@ std::vector<PullSection> PlacePullSections(const PullRequest& request, std::span
   return sections;
 }
 
+// With the optimizer's state.
+std::uint64_t DenseElementBytes(const DenseSpec& spec) {
+  return sizeof(float) * RowOptimizer(spec.optimizer).StateDim(1) + sizeof(float);
+}
+
+// What the dense tables of other names hold.
+std::uint64_t DenseBytesBeside(const TableSet& tables, const std::string& name) {
+  std::uint64_t bytes = 0;
+  for (const std::string& other : tables.Names()) {
+    if (other == name) continue;
+    if (auto table = tables.Dense(other); table.ok()) {
+      bytes += table.value()->size() * DenseElementBytes(table.value()->spec());
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Dispatcher::Answer Dispatcher::DefineSparse(const Call& call) {
@@ -56,11 +76,17 @@ Dispatcher::Answer Dispatcher::DefineDense(const Call& call) {
   if (Status s = spec.Validate(); !s.ok()) return s;
   const DenseRange range =
       DenseRangeOf(spec.size, spec.min_block_size, options_.index, options_.num_servers);
-  if (range.size() > options_.max_dense_bytes / sizeof(float)) {
-    return Status(Code::kTooLarge, "dense table '" + spec.name + "' has " +
-                                       std::to_string(range.size()) +
-                                       " elements on this server, there is room for " +
-                                       std::to_string(options_.max_dense_bytes / sizeof(float)));
+  // One at a time: two together must not pass the limit that each alone keeps.
+  std::lock_guard lock(define_dense_mutex_);
+  const std::uint64_t held = DenseBytesBeside(tables_, spec.name);
+  const std::uint64_t room = options_.max_dense_bytes - std::min(held, options_.max_dense_bytes);
+  const std::uint64_t element_bytes = DenseElementBytes(spec);
+  if (range.size() > room / element_bytes) {
+    return Status(Code::kTooLarge,
+                  "dense table '" + spec.name + "' has " + std::to_string(range.size()) +
+                      " elements of " + std::to_string(element_bytes) +
+                      " bytes on this server, of " + std::to_string(options_.max_dense_bytes) +
+                      " bytes for dense tables " + std::to_string(room) + " are free");
   }
   if (Status s = tables_.Define(spec, options_.index, options_.num_servers); !s.ok()) return s;
   return ReplyBody();

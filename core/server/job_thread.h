@@ -1,6 +1,7 @@
 // One thread for work that takes long, so that it does not hold up requests. Header only.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -24,7 +25,14 @@ class JobThread {
     more_.notify_one();
   }
 
-  // Ends the thread after the job under way; jobs not begun are dropped.
+  // True when no job is left, false if some are at the deadline.
+  bool AwaitIdle(std::chrono::steady_clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    return idle_.wait_until(lock, deadline, [&] { return jobs_.empty() && !busy_; });
+  }
+
+  // Ends the thread after all jobs given so far: someone waits for the answer of each. Jobs that
+  // take long are to be told by other means to be quick.
   void Stop() {
     thread_.request_stop();
     if (thread_.joinable()) thread_.join();
@@ -33,18 +41,23 @@ class JobThread {
  private:
   void Work(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    while (more_.wait(lock, stop, [&] { return !jobs_.empty(); }) && !stop.stop_requested()) {
+    while (more_.wait(lock, stop, [&] { return !jobs_.empty(); })) {
       auto job = std::move(jobs_.front());
       jobs_.pop_front();
+      busy_ = true;
       lock.unlock();
       job();
       job = nullptr;
       lock.lock();
+      busy_ = false;
+      if (jobs_.empty()) idle_.notify_all();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable_any more_;
+  std::condition_variable idle_;
+  bool busy_ = false;
   std::deque<std::function<void()>> jobs_;
   std::jthread thread_;  // last: it uses the others
 };

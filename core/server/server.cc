@@ -7,8 +7,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <filesystem>
 #include <mutex>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,6 +57,10 @@ Status CheckOptions(const ServerOptions& options) {
                                         std::to_string(options.max_frame_bytes) +
                                         ", wanted 4096 to " + std::to_string(UINT32_MAX)};
   }
+  if (!options.save_root.empty() && !std::filesystem::path(options.save_root).is_absolute()) {
+    return {Code::kInvalidArgument, "ServerOptions.save_root is '" + options.save_root +
+                                        "', wanted an absolute path or nothing"};
+  }
   return Status::Ok();
 }
 
@@ -80,7 +86,8 @@ DispatcherOptions DispatcherOptionsOf(const ServerOptions& options) {
   out.max_dense_bytes =
       options.max_dense_bytes > 0 ? options.max_dense_bytes : MachineMemoryBytes();
   out.peer_timeout_s = options.peer_timeout_s;
-  out.save_root = options.save_root;
+  const auto root = std::filesystem::path(options.save_root).lexically_normal();
+  out.save_root = (root.has_filename() ? root : root.parent_path()).string();
   return out;
 }
 
@@ -97,6 +104,7 @@ struct Server::Impl {
   void DropLostClients(steady_clock::time_point now);
   void AddStats(StatMap& stats) const;
   void RequestShutdown();
+  void StartThreads();  // throws std::system_error if the system gives no more
   void Stop();
 
   const ServerOptions options;
@@ -207,14 +215,15 @@ void Server::Impl::Tick(steady_clock::time_point now) {
 void Server::Impl::DropLostClients(steady_clock::time_point now) {
   for (const auto& session : sessions.TakeLost(now)) {
     counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
-    char silent[32];
-    std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
-    log.Write(kWarning, session->Describe() + " silent for " + silent + ": counted as lost");
     session->CloseAllCuts();
     coordinator.ForgetOwner(session->id());
     for (const auto& connection : connections.All()) {
       if (connection->BelongsTo(*session)) connection->CloseNow();
     }
+    // Last: who reads it may count on the rest.
+    char silent[32];
+    std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
+    log.Write(kWarning, session->Describe() + " silent for " + silent + ": counted as lost");
   }
 }
 
@@ -234,6 +243,15 @@ void Server::Impl::RequestShutdown() {
   shutdown_changed.notify_all();
 }
 
+void Server::Impl::StartThreads() {
+  const double shortest =
+      std::min({options.peer_timeout_s, options.frame_timeout_s, options.handshake_timeout_s});
+  housekeeper = std::make_unique<Housekeeper>(
+      Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
+      [this](auto now) { return coordinator.Expire(now); }, [this](auto now) { Tick(now); });
+  for (std::uint32_t i = 0; i < num_threads; ++i) threads.emplace_back([this] { Work(); });
+}
+
 void Server::Impl::Stop() {
   std::lock_guard stopping(stop_mutex);
   if (std::exchange(stopped, true)) return;
@@ -245,13 +263,20 @@ void Server::Impl::Stop() {
                                               std::to_string(options.num_servers) +
                                               " is shutting down"});
   for (const auto& connection : connections.All()) connection->FinishAndClose();
-  if (!connections.AwaitEmpty(DeadlineAfter(options.drain_timeout_s))) {
-    log.Write(kWarning, std::to_string(connections.size()) +
-                            " connections were not drained in time, they are closed");
-    for (const auto& connection : connections.All()) connection->CloseNow();
+  const auto deadline = DeadlineAfter(options.drain_timeout_s);
+  connections.AwaitEmpty(deadline);
+  if (!jobs.AwaitIdle(deadline)) {
+    log.Write(kWarning, "a save, load or shrink was not finished in time, it is given up");
+    dispatcher.GiveUpJobs();
   }
   jobs.Stop();
-  housekeeper->Stop();
+  // Connections with nothing left to answer have closed themselves.
+  if (const std::size_t open = connections.size(); open > 0) {
+    log.Write(kWarning,
+              std::to_string(open) + " connections were not drained in time, they are closed");
+    for (const auto& connection : connections.All()) connection->CloseNow();
+  }
+  if (housekeeper != nullptr) housekeeper->Stop();
   poller->Stop();
   for (auto& thread : threads) thread.join();
 }
@@ -265,20 +290,16 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   if (!factory.ok()) return factory.status();
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
-                                     std::move(poller).value());
-  Impl& server = *impl;
-  if (Status s = server.acceptor.Listen({server.options.host, server.options.port}); !s.ok()) {
-    return s;
-  }
-  const double shortest = std::min({server.options.peer_timeout_s, server.options.frame_timeout_s,
-                                    server.options.handshake_timeout_s});
-  server.housekeeper = std::make_unique<Housekeeper>(
-      Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
-      [&server](auto now) { return server.coordinator.Expire(now); },
-      [&server](auto now) { server.Tick(now); });
-  for (std::uint32_t i = 0; i < server.num_threads; ++i) {
-    server.threads.emplace_back([&server] { server.Work(); });
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
+                                  std::move(poller).value());
+    Status s = impl->acceptor.Listen({impl->options.host, impl->options.port});
+    if (!s.ok()) return s;
+    impl->StartThreads();
+  } catch (const std::system_error& error) {
+    if (impl != nullptr) impl->Stop();
+    return Status(Code::kIo, std::string("cannot start the server's threads: ") + error.what());
   }
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -1,8 +1,12 @@
 // A server whose peers lie, vanish, stall or repeat themselves.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -347,6 +351,28 @@ const Test kIdle("500 idle connections cost no thread", [] {
   ExpectEqual(server.server->Stats()["server.connections"], 501.0);
   RequireOk(first->Call(MessageType::kHeartbeat, {}).status);
   RequireOk(idle.back()->Call(MessageType::kHeartbeat, {}).status);
+});
+#endif
+
+// Sanitizers need more address space than any limit leaves.
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+const Test kNoThreads("a server that gets too few threads fails to start and leaves none", [] {
+  const std::size_t before = NumThreads();
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit old{};
+  Require(::getrlimit(RLIMIT_AS, &old) == 0, "no limits here");
+  rlimit tight = old;
+  tight.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (256u << 20);
+  ServerOptions options;
+  options.security = TestSecurity(TransportKind::kPlain);
+  options.num_threads = 10'000;
+  Require(::setrlimit(RLIMIT_AS, &tight) == 0, "no limits here");
+  const Status status = Server::Start(options).status();
+  Require(::setrlimit(RLIMIT_AS, &old) == 0, "the limit stays");
+  ExpectCode(status, Code::kIo);
+  Expect(status.message().find("threads") != std::string::npos, status.message());
+  ExpectEqual(NumThreads(), before);
 });
 #endif
 

@@ -79,22 +79,31 @@ DumpHeader HeaderOf(const DenseTable& table) {
   return header;
 }
 
-Status WriteRows(SparseTable& table, DumpWriter& writer) {
+// Looked at before each block.
+Status CheckStop(const std::stop_token& stop) {
+  if (!stop.stop_requested()) return Status::Ok();
+  return {Code::kShuttingDown, "given up because of the shutdown"};
+}
+
+Status WriteRows(SparseTable& table, DumpWriter& writer, const std::stop_token& stop) {
   TableCut cut = table.OpenCut();
   RowBatch rows;
   while (cut.Next(writer.rows_per_block(), rows)) {
-    if (Status status = writer.Write(rows); !status.ok()) return status;
+    Status status = CheckStop(stop);
+    if (status.ok()) status = writer.Write(rows);
+    if (!status.ok()) return status;
   }
   return writer.Finish();
 }
 
-Status WriteRows(const DenseTable& table, DumpWriter& writer) {
+Status WriteRows(const DenseTable& table, DumpWriter& writer, const std::stop_token& stop) {
   RowBatch block;
   for (std::uint64_t at = 0; at < table.size();) {
     const std::uint64_t count = std::min(writer.rows_per_block(), table.size() - at);
     block.values.resize(count);
     block.state.resize(count * table.state_dim());
-    Status status = table.ReadWithState(at, block.values, block.state);
+    Status status = CheckStop(stop);
+    if (status.ok()) status = table.ReadWithState(at, block.values, block.state);
     if (status.ok()) status = writer.Write(block);
     if (!status.ok()) return status;
     at += count;
@@ -104,14 +113,15 @@ Status WriteRows(const DenseTable& table, DumpWriter& writer) {
 
 template <typename Table>
 Result<DumpWriter> SaveTable(Table& table, const std::string& directory, std::uint32_t index,
-                             std::uint32_t num_servers) {
+                             std::uint32_t num_servers, const std::stop_token& stop) {
+  if (Status status = CheckStop(stop); !status.ok()) return status;
   DumpHeader header = HeaderOf(table);
   header.index = index;
   header.num_servers = num_servers;
   const std::string path = Join(directory, FileName(header.name, index, num_servers));
   auto writer = DumpWriter::Create(path, std::move(header));
   if (!writer.ok()) return writer;
-  if (Status status = WriteRows(table, writer.value()); !status.ok()) return status;
+  if (Status status = WriteRows(table, writer.value(), stop); !status.ok()) return status;
   return writer;
 }
 
@@ -202,7 +212,8 @@ Status CheckHeader(const DumpReader& reader, const DumpHeader& wanted, std::size
 }
 
 // Reads all files of a table once, changing nothing.
-Status VerifyFiles(const std::vector<std::string>& paths, const DumpHeader& wanted) {
+Status VerifyFiles(const std::vector<std::string>& paths, const DumpHeader& wanted,
+                   const std::stop_token& stop) {
   std::uint64_t elements = 0;
   RowBatch block;
   for (std::size_t i = 0; i < paths.size(); ++i) {
@@ -214,6 +225,7 @@ Status VerifyFiles(const std::vector<std::string>& paths, const DumpHeader& want
     const DumpHeader& header = reader.value().header();
     std::uint64_t rows = 0;
     for (;;) {
+      if (Status status = CheckStop(stop); !status.ok()) return status;
       const auto more = reader.value().Next(block);
       if (!more.ok()) return more.status();
       if (!more.value()) break;
@@ -257,13 +269,15 @@ void KeepOwned(RowBatch& rows, const DumpHeader& shape, std::uint32_t index,
 }
 
 Status ReadRows(SparseTable& table, const std::vector<std::string>& paths, std::uint32_t index,
-                std::uint32_t num_servers) {
+                std::uint32_t num_servers, const std::stop_token& stop) {
+  if (Status status = CheckStop(stop); !status.ok()) return status;
   table.Clear();
   RowBatch rows;
   for (const std::string& path : paths) {
     auto reader = DumpReader::Open(path);
     if (!reader.ok()) return reader.status();
     for (;;) {
+      if (Status status = CheckStop(stop); !status.ok()) return status;
       const auto more = reader.value().Next(rows);
       if (!more.ok()) return more.status();
       if (!more.value()) break;
@@ -291,7 +305,7 @@ void CopyOverlap(const RowBatch& block, std::uint64_t begin, const DenseRange& r
 }
 
 Status ReadRows(DenseTable& table, const std::vector<std::string>& paths, std::uint32_t,
-                std::uint32_t) {
+                std::uint32_t, const std::stop_token& stop) {
   std::vector<float> values(table.size());
   std::vector<float> state(table.size() * table.state_dim());
   RowBatch block;
@@ -299,6 +313,7 @@ Status ReadRows(DenseTable& table, const std::vector<std::string>& paths, std::u
     auto reader = DumpReader::Open(path);
     if (!reader.ok()) return reader.status();
     for (std::uint64_t at = reader.value().header().begin;;) {
+      if (Status status = CheckStop(stop); !status.ok()) return status;
       const auto more = reader.value().Next(block);
       if (!more.ok()) return more.status();
       if (!more.value()) break;
@@ -319,14 +334,14 @@ Status VisitTable(TableSet& tables, const std::string& name, Visit visit) {
 }
 
 Status SaveAll(TableSet& tables, const std::string& directory, std::uint32_t index,
-               std::uint32_t num_servers) {
+               std::uint32_t num_servers, const std::stop_token& stop) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return {Code::kIo, "cannot create '" + directory + "': " + error.message()};
   std::vector<DumpWriter> writers;
   for (const std::string& name : tables.Names()) {
     const Status status = VisitTable(tables, name, [&](auto& table) {
-      auto writer = SaveTable(table, directory, index, num_servers);
+      auto writer = SaveTable(table, directory, index, num_servers, stop);
       if (writer.ok()) writers.push_back(std::move(writer).value());
       return writer.status();
     });
@@ -339,19 +354,20 @@ Status SaveAll(TableSet& tables, const std::string& directory, std::uint32_t ind
 }
 
 Status LoadAll(TableSet& tables, const std::string& directory, std::uint32_t index,
-               std::uint32_t num_servers) {
+               std::uint32_t num_servers, const std::stop_token& stop) {
   std::map<std::string, std::vector<std::string>> paths;
   for (const std::string& name : tables.Names()) {
     auto found = FindFiles(directory, name);
     if (!found.ok()) return found.status();
-    const Status status = VisitTable(
-        tables, name, [&](auto& table) { return VerifyFiles(found.value(), HeaderOf(table)); });
+    const Status status = VisitTable(tables, name, [&](auto& table) {
+      return VerifyFiles(found.value(), HeaderOf(table), stop);
+    });
     if (!status.ok()) return status;
     paths[name] = std::move(found).value();
   }
   for (const auto& [name, files] : paths) {
     const Status status = VisitTable(tables, name, [&, &of_table = files](auto& table) {
-      return ReadRows(table, of_table, index, num_servers);
+      return ReadRows(table, of_table, index, num_servers, stop);
     });
     if (!status.ok()) return status;
   }
@@ -361,20 +377,20 @@ Status LoadAll(TableSet& tables, const std::string& directory, std::uint32_t ind
 }  // namespace
 
 Status SaveTables(TableSet& tables, const std::string& directory, std::uint32_t index,
-                  std::uint32_t num_servers) {
+                  std::uint32_t num_servers, const std::stop_token& stop) {
   if (Status status = CheckPlace(index, num_servers); !status.ok()) return status;
   try {
-    return SaveAll(tables, directory, index, num_servers);
+    return SaveAll(tables, directory, index, num_servers, stop);
   } catch (const std::bad_alloc&) {
     return {Code::kTooLarge, "out of memory while saving to '" + directory + "'"};
   }
 }
 
 Status LoadTables(TableSet& tables, const std::string& directory, std::uint32_t index,
-                  std::uint32_t num_servers) {
+                  std::uint32_t num_servers, const std::stop_token& stop) {
   if (Status status = CheckPlace(index, num_servers); !status.ok()) return status;
   try {
-    return LoadAll(tables, directory, index, num_servers);
+    return LoadAll(tables, directory, index, num_servers, stop);
   } catch (const std::bad_alloc&) {
     return {Code::kTooLarge, "out of memory while loading from '" + directory + "'"};
   }

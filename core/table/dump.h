@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 
 #include "status/status.h"
@@ -13,15 +14,18 @@ namespace sparsefleet {
 
 // Writes every table of `tables` to `directory` (made if missing) as
 // "<table name, percent-encoded>.<index>-of-<num_servers>.sfd". Sparse tables: a consistent cut.
+// kShuttingDown, and no file changed, once `stop` is requested.
 Status SaveTables(TableSet& tables, const std::string& directory, std::uint32_t index,
-                  std::uint32_t num_servers);
+                  std::uint32_t num_servers, const std::stop_token& stop = {});
 
 // Reads into the tables already defined all rows below `directory` whose OwnerOf() is `index` of
 // `num_servers`, whatever the number of servers that wrote them; dense tables: the range that is
 // this server's. All files are verified (complete set, checksums, width, optimizer) before the
 // first row is changed. kNotFound, kCorrupt, kShapeMismatch naming file, expected and found. Rows
 // not in the dump are removed.
+// kShuttingDown once `stop` is requested; the tables are then whole only if that came before the
+// first row was changed.
 Status LoadTables(TableSet& tables, const std::string& directory, std::uint32_t index,
-                  std::uint32_t num_servers);
+                  std::uint32_t num_servers, const std::stop_token& stop = {});
 
 }  // namespace sparsefleet

@@ -250,6 +250,25 @@ const Test kMissing("missing files, mixed sets and other shapes are told apart",
   ExpectCode(LoadTables(*servers[0], directory.path(), 2, 2), Code::kInvalidArgument);
 });
 
+const Test kStopped("a save or load told to stop leaves files and tables as they were", [] {
+  auto servers = MakeServers(1);
+  Train(servers, 1, 1);
+  TemporaryDirectory directory;
+  SaveServers(servers, directory.path());
+  const auto before = ReadFile(directory.file("weights.0-of-1.sfd"));
+  Train(servers, 2, 2);
+  const Contents trained = ContentsOf(servers);
+  std::stop_source stop;
+  stop.request_stop();
+  ExpectCode(SaveTables(*servers[0], directory.path(), 0, 1, stop.get_token()),
+             Code::kShuttingDown);
+  ExpectCode(LoadTables(*servers[0], directory.path(), 0, 1, stop.get_token()),
+             Code::kShuttingDown);
+  Expect(ContentsOf(servers) == trained, "a stopped load changed a table");
+  Expect(ReadFile(directory.file("weights.0-of-1.sfd")) == before, "a stopped save wrote a file");
+  ExpectEqual(std::distance(fs::directory_iterator(directory.path()), fs::directory_iterator()), 2);
+});
+
 const Test kNames("any legal table name makes a file, and no temporary stays", [] {
   TemporaryDirectory directory;
   TableSet tables;
