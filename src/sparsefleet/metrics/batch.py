@@ -1,0 +1,132 @@
+"""Checks at the door: predictions, labels and groups of users become checked arrays.
+
+Letters: B examples, C classes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import ConfigError, ShapeError
+
+
+class Batch:
+    """One batch, checked once and then read by any number of metrics.
+
+    Arrays may share memory with the arguments, so they are to be read before the caller goes on.
+    """
+
+    def __init__(self, predictions: Any, labels: Any, groups: Any = None) -> None:
+        self.predictions = _as_probabilities(predictions)
+        """float32 or float64, [B] or [B, C] with C >= 2, in 0..1."""
+        self.size = len(self.predictions)
+        self._labels = self._column("labels", labels)
+        self._groups = None if groups is None else self._column("groups", groups)
+
+    @cached_property
+    def scores(self) -> NDArray[Any]:
+        """The probability of class 1, float32 or float64 [B]."""
+        if self.predictions.ndim == 1:
+            return self.predictions
+        if self.predictions.shape[1] != 2:
+            raise ShapeError(
+                "predictions must have shape [B], [B, 1] or [B, 2] for a metric of two classes, "
+                f"got {list(self.predictions.shape)}"
+            )
+        return self.predictions[:, 1]
+
+    @cached_property
+    def positive(self) -> NDArray[np.bool_]:
+        """Whether the label is 1, bool[B]."""
+        labels = self._labels
+        ones: NDArray[np.bool_] = labels == 1
+        if np.count_nonzero(ones) + np.count_nonzero(labels == 0) != self.size:
+            _refuse("labels", labels, (labels != 0) & (labels != 1), "0 or 1")
+        return ones
+
+    def classes(self, num_classes: int) -> NDArray[Any]:
+        """The labels as numbers of classes, int or float [B], each one of 0..num_classes-1."""
+        labels = self._labels
+        legal = (labels >= 0) & (labels < num_classes) & (labels == np.floor(labels))
+        if not legal.all():
+            _refuse("labels", labels, ~legal, f"whole numbers in 0..{num_classes - 1}")
+        return labels
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64]:
+        """The group of each example, int64[B]; uint64 is reinterpreted, as keys of tables are."""
+        if self._groups is None:
+            raise ConfigError(
+                "groups are missing: a metric by group needs "
+                "update(predictions, labels, groups=...)"
+            )
+        if self._groups.dtype.kind not in "iu":
+            raise ConfigError(f"groups must be integers, got {self._groups.dtype}")
+        if self._groups.dtype == np.uint64:
+            return np.ascontiguousarray(self._groups).view(np.int64)
+        return self._groups.astype(np.int64, copy=False)
+
+    def _column(self, what: str, values: Any) -> NDArray[Any]:
+        array = _as_array(what, values)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim != 1:
+            raise ShapeError(f"{what} must have shape [B] or [B, 1], got {list(array.shape)}")
+        if len(array) != self.size:
+            raise ShapeError(f"{len(array)} {what} for {self.size} predictions")
+        if array.dtype == np.bool_:
+            return array.view(np.uint8)
+        if array.dtype.kind not in "iuf":
+            raise ConfigError(f"{what} must be numbers, got {array.dtype}")
+        return array
+
+
+def _as_array(what: str, values: Any) -> NDArray[Any]:
+    """The values as a NumPy array, without a copy where they are one or a CPU tensor."""
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "detach"):  # a torch tensor: this room does without importing torch
+        if values.device.type != "cpu":
+            raise ConfigError(f"{what} are on device '{values.device}': move them with .cpu()")
+        tensor = values.detach()
+        if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such type
+            tensor = tensor.float()
+        return np.asarray(tensor.numpy())
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"{what} do not form an array: {error}") from None
+
+
+def _as_probabilities(values: Any) -> NDArray[Any]:
+    array = _as_array("predictions", values)
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
+        raise ShapeError(
+            f"predictions must have shape [B], [B, 1] or [B, C], got {list(array.shape)}"
+        )
+    if array.dtype.kind != "f":
+        if array.size > 0:
+            raise ConfigError(f"predictions must be float32 or float64, got {array.dtype}")
+        array = array.astype(np.float32)
+    if array.dtype.itemsize not in (4, 8) or not array.dtype.isnative:
+        array = array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    # A NaN makes both ends NaN, so one comparison finds it too.
+    if array.size > 0 and not (array.min() >= 0 and array.max() <= 1):
+        _refuse("predictions", array, ~((array >= 0) & (array <= 1)), "probabilities in 0..1")
+    return array
+
+
+def _refuse(what: str, values: NDArray[Any], bad: NDArray[np.bool_], wanted: str) -> None:
+    first = tuple(np.argwhere(bad)[0].tolist())
+    hint = "; apply a sigmoid or softmax to logits first" if what == "predictions" else ""
+    found = values[first]
+    raise ConfigError(
+        f"{what} must be {wanted}, got {found} at index {', '.join(map(str, first))} "
+        f"({np.count_nonzero(bad)} of {bad.size} are wrong){'' if found != found else hint}"
+    )
