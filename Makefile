@@ -109,7 +109,7 @@ fuzz: $(STAMPS)/tools  ## Run the libFuzzer targets for FUZZ_SECONDS each (needs
 	@command -v clang++ >/dev/null || { \
 	  echo "make fuzz needs clang++: run scripts/install_system_packages.sh" >&2; exit 1; }
 	CXX=clang++ $(CONFIGURE) -B build/fuzz -DSPARSEFLEET_FUZZ=ON \
-	  -DSPARSEFLEET_SANITIZE=address,undefined
+	  -DSPARSEFLEET_SANITIZE=address,undefined,fuzzer-no-link
 	$(CMAKE) --build build/fuzz -j $(JOBS)
 	for target in $$(find build/fuzz -name '*_fuzz' -type f); do \
 	  mkdir -p build/fuzz/corpus/$$(basename $$target); \

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+
 from measure import (
     console,
     interleave,
@@ -32,7 +33,6 @@ from measure import (
     time_call,
     write_json,
 )
-
 from sparsefleet import optim
 from sparsefleet.store import Constant, LocalStore, RemoteStore, Store, TableSpec
 
@@ -81,7 +81,17 @@ def redis(num_rows: int, row: bytes) -> Iterator[socket.socket | None]:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
+            [
+                program,
+                "--port",
+                str(port),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ],
             cwd=folder,
             stdout=subprocess.DEVNULL,
         )
@@ -235,8 +245,19 @@ def report_size(n: int, seconds: dict[str, float]) -> None:
         )
     report(
         f"{n:,} rows: microseconds a call (median)",
-        ["", "table", "echo", "plain", "TLS", "Redis", "rows/s TLS", "plain / (echo + table)",
-         "TLS / (echo + table)", "TLS extra", "Redis / TLS"],
+        [
+            "",
+            "table",
+            "echo",
+            "plain",
+            "TLS",
+            "Redis",
+            "rows/s TLS",
+            "plain / (echo + table)",
+            "TLS / (echo + table)",
+            "TLS extra",
+            "Redis / TLS",
+        ],
         rows,
     )
 

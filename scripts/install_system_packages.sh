@@ -3,7 +3,7 @@
 # redis-server for `make bench`, clang for `make fuzz`. Debian and Ubuntu.
 set -euo pipefail
 
-packages=(g++ libssl-dev python3-dev python3-venv redis-server clang)
+packages=(g++ make libssl-dev python3-dev python3-venv redis-server clang)
 
 if ! command -v apt-get >/dev/null; then
   echo "No apt-get here. Install with your package manager: ${packages[*]}" >&2
@@ -20,5 +20,5 @@ if [[ $EUID -ne 0 ]]; then
 fi
 
 "${as_root[@]}" apt-get update
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y --no-install-recommends "${packages[@]}"
+# With what clang recommends: the sanitizers' and libFuzzer's libraries are among that.
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y "${packages[@]}"

@@ -17,6 +17,8 @@
 
 namespace sparsefleet {
 
+struct ClientCore;
+
 struct ClientOptions {
   std::vector<std::string> endpoints;  // "host:port" or "[v6]:port", in server order
   SecurityOptions security;
@@ -73,9 +75,8 @@ class Client final : public Store {
   Status Shutdown(double timeout_s) override;
 
  private:
-  struct Impl;
-  explicit Client(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Client(std::shared_ptr<ClientCore> core);
+  const std::shared_ptr<ClientCore> core_;  // shared with open cuts
 };
 
 }  // namespace sparsefleet

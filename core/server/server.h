@@ -20,14 +20,18 @@ struct ServerOptions {
   SecurityOptions security;
 
   // Behaviour.
-  std::uint32_t index = 0;        // this server's place among num_servers
-  std::uint32_t num_servers = 1;  // clients that count otherwise are refused
+  std::uint32_t index = 0;                       // this server's place among num_servers
+  std::uint32_t num_servers = 1;                 // clients that count otherwise are refused
   std::uint64_t max_frame_bytes = 256ull << 20;  // larger requests and replies are refused
-  double peer_timeout_s = 10.0;       // a client silent for this long counts as lost
-  double handshake_timeout_s = 10.0;  // a connection must prove the key within this
-  double frame_timeout_s = 30.0;      // a frame once begun must be whole within this of its last byte
-  double drain_timeout_s = 30.0;      // Stop(): requests under way get this long
-  std::string save_root;  // save and load only below this directory; empty: anywhere
+  double peer_timeout_s = 10.0;                  // a client silent for this long counts as lost
+  double handshake_timeout_s = 10.0;             // a connection must prove the key within this
+  double frame_timeout_s = 30.0;  // a frame once begun must be whole within this of its last byte
+  double drain_timeout_s = 30.0;  // Stop(): requests under way get this long
+
+  // Save and load requests may name directories below this alone; empty: any absolute path.
+  std::string save_root;
+  // Of the values of one dense table; 0: the memory of this machine.
+  std::uint64_t max_dense_bytes = 0;
 
   // Speed.
   std::uint32_t num_threads = 0;  // request threads; 0: one a core, at most 8

@@ -35,9 +35,9 @@ class Coordinator {
     std::string name;
   };
 
-  // `ticket` identifies the call; arriving again with the same (owner, ticket) replaces the callback and does
-  // not count twice (a retry after a lost connection).
-  // Members that disagree on `members` get kInvalidArgument.
+  // `ticket` identifies the call; arriving again with the same (owner, ticket) replaces the
+  // callback and does not count twice (a retry after a lost connection). Members that disagree on
+  // `members` get kInvalidArgument.
   void ArriveAtBarrier(std::string_view name, std::uint32_t members, Owner owner,
                        std::uint64_t ticket, TimePoint deadline, Done done);
 
@@ -58,10 +58,14 @@ class Coordinator {
   void Close(Status status);
 
  private:
-  struct Member {
+  struct Wait {
     Owner owner;
-    std::uint64_t ticket;
+    TimePoint since;
     TimePoint deadline;
+  };
+  struct Member {
+    Wait wait;
+    std::uint64_t ticket;
     Done done;
   };
   struct BarrierState {
@@ -69,16 +73,21 @@ class Coordinator {
     std::vector<Member> arrived;
   };
   struct NoteWait {
-    Owner owner;
-    TimePoint deadline;
+    Wait wait;
     NoteDone done;
   };
   struct VersionWait {
+    Wait wait;
     std::uint64_t at_least;
-    Owner owner;
-    TimePoint deadline;
     Done done;
   };
+  // Callbacks gathered under the lock, called after it.
+  using Calls = std::vector<std::function<void()>>;
+
+  // These three REQUIRE mutex_ held.
+  TimePoint ExpireBarriers(TimePoint now, Calls& calls);
+  TimePoint ExpireNoteWaits(TimePoint now, Calls& calls);
+  TimePoint ExpireVersionWaits(TimePoint now, Calls& calls);
 
   std::mutex mutex_;
   bool closed_ = false;

@@ -36,6 +36,8 @@ struct TableInfo {
   std::uint32_t dim = 0;         // sparse
   std::uint32_t state_dim = 0;
   std::uint32_t counter_dim = 0; // sparse
+  NonFinitePolicy non_finite = NonFinitePolicy::kRejectRow;
+  std::uint64_t min_block_size = 0;  // dense
 };
 
 class Store {

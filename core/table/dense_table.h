@@ -12,14 +12,37 @@
 
 namespace sparsefleet {
 
+// Elements [begin, end) of a whole dense table.
+struct DenseRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t size() const { return end - begin; }
+  bool operator==(const DenseRange&) const = default;
+};
+
+// What server `index` of `num_servers` holds of a dense table: nearly equal ranges over as many
+// servers as get `min_block_size` elements each, at least one; the others hold nothing.
+// Format: clients and servers must agree on it; do not change.
+// REQUIRES: index < num_servers, min_block_size > 0.
+DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::uint32_t index,
+                        std::uint32_t num_servers);
+
 class DenseTable {
  public:
-  static Result<std::shared_ptr<DenseTable>> Create(DenseSpec spec);  // zeros
+  // All zeros. kInvalidArgument where spec.Validate() says so; kTooLarge without the memory.
+  static Result<std::shared_ptr<DenseTable>> Create(DenseSpec spec);
+  // A part of the table that `spec` describes. It may be empty: a server beyond the last range
+  // has the table all the same. REQUIRES: range within spec.size.
+  static Result<std::shared_ptr<DenseTable>> Create(DenseSpec spec, DenseRange range);
   ~DenseTable();
 
-  const DenseSpec& spec() const;
-  std::uint64_t size() const;
-  std::uint32_t state_dim() const;  // floats of state an element (adam's step count, one a stripe, is among them)
+  const DenseSpec& spec() const;  // of the whole table
+  const DenseRange& range() const;
+  std::uint64_t size() const;  // of the range; all positions below count from its begin
+  // Floats of state an element. Where the optimizer counts steps (adam, adamax) the last is
+  // the count: kept once a stripe, read out for each element, so that a state can be dealt anew to
+  // other ranges.
+  std::uint32_t state_dim() const;
 
   // kShapeMismatch unless offset + the span's length fits in size().
   Status Read(std::uint64_t offset, std::span<float> out) const;
@@ -29,9 +52,17 @@ class DenseTable {
   Result<PushResult> Push(std::span<const float> gradient);  // one optimizer step; whole array
   Result<PushResult> Add(std::span<const float> delta);      // past the optimizer
 
-  // State as state_dim() arrays of size() floats, one after another.
+  // State as state_dim() arrays of size() floats, one after another. Of step counts that differ
+  // within a stripe the largest is taken.
   Status ReadState(std::span<float> out) const;
   Status WriteState(std::span<const float> state);
+
+  // Values with the state that belongs to them: no push comes between the two within a
+  // stripe. `state` is state_dim() arrays of values.size() floats. Writing a part of a stripe
+  // never lowers its step count.
+  Status ReadWithState(std::uint64_t offset, std::span<float> values, std::span<float> state) const;
+  Status WriteWithState(std::uint64_t offset, std::span<const float> values,
+                        std::span<const float> state);
 
   double learning_rate() const;
   Status SetLearningRate(double learning_rate);

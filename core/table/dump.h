@@ -1,5 +1,5 @@
 // Tables on disk, as one server leaves them: a directory with one file a table and server.
-// Format: docs/wire_format.md, "Table dumps". Checked by CRC; written to a temporary
+// Format: docs/table_dump.md. Checked by CRC; written to a temporary
 // name, synced and renamed, so a half-written file is never taken for a whole one.
 #pragma once
 
@@ -17,18 +17,11 @@ Status SaveTables(TableSet& tables, const std::string& directory, std::uint32_t 
                   std::uint32_t num_servers);
 
 // Reads into the tables already defined all rows below `directory` whose OwnerOf() is `index` of
-// `num_servers`, whatever the number of servers that wrote them; dense tables: the range that is this server's.
-// All files are verified (complete set, checksums, width, optimizer) before the first row is changed.
-// kNotFound, kCorrupt, kShapeMismatch naming file, expected and found. Rows not in the dump are removed.
+// `num_servers`, whatever the number of servers that wrote them; dense tables: the range that is
+// this server's. All files are verified (complete set, checksums, width, optimizer) before the
+// first row is changed. kNotFound, kCorrupt, kShapeMismatch naming file, expected and found. Rows
+// not in the dump are removed.
 Status LoadTables(TableSet& tables, const std::string& directory, std::uint32_t index,
                   std::uint32_t num_servers);
-
-// Elements [begin, end) of a dense table of `size` that server `index` holds.
-struct DenseRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::uint32_t index,
-                        std::uint32_t num_servers);
 
 }  // namespace sparsefleet

@@ -18,9 +18,9 @@
 namespace sparsefleet {
 
 enum class PullMode : std::uint8_t {
-  kTrain = 0,       // an unknown key gets a row, if admission lets it in
-  kInferZeros,      // an unknown key reads as zeros; nothing is stored
-  kInferInitial,    // an unknown key reads as its initial value; nothing is stored
+  kTrain = 0,     // an unknown key gets a row, if admission lets it in
+  kInferZeros,    // an unknown key reads as zeros; nothing is stored
+  kInferInitial,  // an unknown key reads as its initial value; nothing is stored
 };
 
 struct PushResult {
@@ -43,9 +43,9 @@ struct RowBatch {
 
 struct SparseStats {
   std::uint64_t rows = 0;
-  std::uint64_t candidates = 0;    // keys counted by admission that have no row yet
-  std::uint64_t memory_bytes = 0;  // all that the table holds: rows, index, candidates, slack
-  std::uint64_t payload_bytes = 0; // rows * (key + values + state)
+  std::uint64_t candidates = 0;     // keys counted by admission that have no row yet
+  std::uint64_t memory_bytes = 0;   // all that the table holds: rows, index, candidates, slack
+  std::uint64_t payload_bytes = 0;  // rows * (key + values + state)
   std::uint64_t rows_pulled = 0;
   std::uint64_t rows_pushed = 0;
   std::uint64_t rows_created = 0;
@@ -71,7 +71,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   std::uint32_t counter_dim() const;  // uint32 counters a row
 
   // Copies the row of each key into `out`, row i at out[i * dim]. `step` is the caller's
-  // step number; it feeds admission by probability and nothing else.
+  // step number; it feeds admission by probability and is the first touch of a row born here.
+  // A key that occurs more than once counts once towards admission.
   // Returns kShapeMismatch unless out.size() == keys.size() * dim().
   Status Pull(std::span<const Key> keys, PullMode mode, std::uint64_t step, std::span<float> out);
 
@@ -82,6 +83,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // Touches the row: count += 1, step, seconds, dirty.
   // `keys_are_unique` promises that no key repeats and saves the search.
   // Fails with kShapeMismatch, or kNonFinite under that policy; then nothing is applied.
+  // A sum that overflows is skipped and counted under either policy.
+  // Out of memory is kTooLarge; rows updated before that stay updated.
   Result<PushResult> Push(std::span<const Key> keys, std::span<const float> gradients,
                           std::uint64_t step, bool keys_are_unique = false);
 
@@ -93,6 +96,7 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
                          std::uint64_t step, bool keys_are_unique = false);
 
   // Removes the rows that the eviction rules name as of `step`; returns how many went.
+  // Here and below, std::bad_alloc may come out while a cut is open: it keeps changed rows.
   std::uint64_t Shrink(std::uint64_t step);
 
   // Removes these keys' rows; returns how many were there.
@@ -103,7 +107,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   Status SetLearningRate(double learning_rate);  // finite and >= 0
 
   // Rows as of this moment: no push is split by it, later ones do not show in it.
-  // `only_dirty` keeps rows touched since the last cut that cleared; `clear_dirty`
+  // `only_dirty` keeps rows touched since the last cut that cleared (all rows, where the table
+  // does not track it); `clear_dirty`
   // makes this cut such a one: a row's bit is cleared as the row is handed out.
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
 

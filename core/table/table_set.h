@@ -2,6 +2,7 @@
 // Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,7 +29,7 @@ struct PullSection {
   std::uint64_t offset = 0;
 };
 
-// One table's part of a push. Dense: `keys` is empty, `gradients` covers the whole table.
+// One table's part of a push. Dense: `keys` is empty, `gradients` covers all elements held here.
 struct PushSection {
   std::string_view table;
   std::span<const Key> keys;
@@ -44,7 +45,8 @@ class TableSet {
   // name is kTableConflict naming the first field that differs. Learning rates do not count as
   // a difference: they change while running.
   Status Define(const SparseSpec& spec);
-  Status Define(const DenseSpec& spec);
+  // Holds the range of the table that is the part of server `index` of `num_servers`.
+  Status Define(const DenseSpec& spec, std::uint32_t index = 0, std::uint32_t num_servers = 1);
 
   // kUnknownTable naming the tables there are; kInvalidArgument for the other kind.
   Result<std::shared_ptr<SparseTable>> Sparse(std::string_view name) const;
@@ -52,6 +54,7 @@ class TableSet {
   std::vector<std::string> Names() const;  // sorted
 
   // All sections are checked before the first is carried out: all or nothing.
+  // A table may occur once a push.
   Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step);
   // Each table named gets its version raised by one.
   Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step);
@@ -65,6 +68,9 @@ class TableSet {
     AnyTable table;
     std::shared_ptr<std::atomic<std::uint64_t>> version;
   };
+  Result<Entry> Find(std::string_view name) const;
+  Result<Entry> CheckSection(const PullSection& section) const;
+  Result<Entry> CheckSection(const PushSection& section) const;
   mutable std::shared_mutex mutex_;
   std::map<std::string, Entry, std::less<>> tables_;
 };

@@ -40,18 +40,18 @@ enum class OptimizerKind : std::uint8_t {
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kSgd;
   double learning_rate = 0.01;
-  double momentum = 0.0;             // momentum, rmsprop
-  bool nesterov = false;             // momentum
-  double beta1 = 0.9;                // adam, adamax
-  double beta2 = 0.999;              // adam, adamax
-  double epsilon = 1e-8;             // all but sgd, momentum, ftrl
-  double decay = 0.95;               // decayed adagrad, rmsprop (torch: alpha)
-  bool centered = false;             // rmsprop
-  double initial_accumulator = 0.0;  // adagrad, row-wise adagrad, ftrl
-  double learning_rate_power = -0.5; // ftrl
-  double ftrl_l1 = 0.0;              // ftrl: part of the proximal step, not weight decay
+  double momentum = 0.0;              // momentum, rmsprop
+  bool nesterov = false;              // momentum
+  double beta1 = 0.9;                 // adam, adamax
+  double beta2 = 0.999;               // adam, adamax
+  double epsilon = 1e-8;              // all but sgd, momentum, ftrl
+  double decay = 0.95;                // decayed adagrad, rmsprop (torch: alpha)
+  bool centered = false;              // rmsprop
+  double initial_accumulator = 0.0;   // adagrad, row-wise adagrad, ftrl
+  double learning_rate_power = -0.5;  // ftrl
+  double ftrl_l1 = 0.0;               // ftrl: part of the proximal step, not weight decay
   double ftrl_l2 = 0.0;
-  double l1 = 0.0;                   // weight decay: gradient += l1 * sign(w) + l2 * w
+  double l1 = 0.0;  // weight decay: gradient += l1 * sign(w) + l2 * w
   double l2 = 0.0;
   bool operator==(const OptimizerSpec&) const = default;
 };
@@ -60,8 +60,9 @@ struct OptimizerSpec {
 enum class AdmissionKind : std::uint8_t { kAlways = 0, kCount, kProbability };
 struct AdmissionSpec {
   AdmissionKind kind = AdmissionKind::kAlways;
-  std::uint32_t count = 1;   // kCount: the row is born at this many-th training pull
-  double probability = 1.0;  // kProbability: chance at each training pull, pure in (seed, key, step)
+  std::uint32_t count = 1;  // kCount: the row is born at this many-th training pull
+  double probability =
+      1.0;  // kProbability: chance at each training pull, pure in (seed, key, step)
   bool operator==(const AdmissionSpec&) const = default;
 };
 
@@ -107,12 +108,18 @@ struct SparseSpec {
 
 struct DenseSpec {
   std::string name;
-  std::uint64_t size = 0;  // number of float32 elements, > 0
+  std::uint64_t size = 0;   // number of float32 elements, > 0
   OptimizerSpec optimizer;  // any kind but row-wise adagrad, which needs rows
-  NonFinitePolicy non_finite = NonFinitePolicy::kRaise;  // kRejectRow: the push is skipped and counted
+  NonFinitePolicy non_finite =
+      NonFinitePolicy::kRaise;          // kRejectRow: the push is skipped and counted
   std::uint64_t min_block_size = 8192;  // elements; fewer are not worth another server
   Status Validate() const;
   bool operator==(const DenseSpec&) const = default;
 };
+
+// The first field in which two specs differ, e.g. "optimizer.beta2 is 0.999, asked for 0.99";
+// empty if they agree. Learning rates do not count: they change while running.
+std::string DescribeDifference(const SparseSpec& have, const SparseSpec& asked);
+std::string DescribeDifference(const DenseSpec& have, const DenseSpec& asked);
 
 }  // namespace sparsefleet

@@ -19,7 +19,7 @@ namespace sparsefleet {
 static_assert(std::endian::native == std::endian::little,
               "bodies are read in place: a big-endian machine needs a swapping reader");
 
-// A growing body. Bytes of an AppendUninitialized() run are the caller's to fill.
+// A growing body.
 class BodyWriter {
  public:
   template <typename T>
@@ -34,7 +34,7 @@ class BodyWriter {
     bytes_.insert(bytes_.end(), bytes, bytes + text.size());
   }
   // Zero bytes up to the next multiple of 8.
-  void Pad() { bytes_.resize((bytes_.size() + 7) & ~std::size_t{7}); }
+  void Pad() { bytes_.resize(bytes_.size() + (0 - bytes_.size() - elsewhere_) % 8); }
   // Pads, then the elements.
   template <typename T>
     requires std::is_arithmetic_v<T>
@@ -44,11 +44,20 @@ class BodyWriter {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
 
+  // Pads, then leaves out `count` bytes of an array that is sent from where it lies; returns how
+  // many of bytes() come before it.
+  std::size_t PutElsewhere(std::size_t count) {
+    Pad();
+    elsewhere_ += count;
+    return bytes_.size();
+  }
+
   std::span<const std::byte> bytes() const { return bytes_; }
   std::vector<std::byte> Take() { return std::move(bytes_); }
 
  private:
   std::vector<std::byte> bytes_;
+  std::size_t elsewhere_ = 0;
 };
 
 // Reads what a BodyWriter wrote. Any read past the end, or a length that cannot be, makes it

@@ -1,13 +1,13 @@
 #include "transport/messages.h"
 
 #include <string>
+#include <type_traits>
 
 namespace sparsefleet {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = 64 << 10;
 constexpr std::size_t kMaxClientNameBytes = 255;
-constexpr std::uint32_t kMaxSections = 4096;
 constexpr std::uint8_t kSectionDense = 1;
 constexpr std::uint8_t kSectionUnique = 2;
 constexpr std::uint8_t kSectionAdd = 4;
@@ -47,6 +47,62 @@ void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags,
   out.PutString(table);
 }
 
+template <typename ArrayWriter>
+void PutPull(BodyWriter& out, const PullRequest& m, ArrayWriter put_array) {
+  out.Put(m.step);
+  out.Put(static_cast<std::uint8_t>(m.mode));
+  out.Put(static_cast<std::uint32_t>(m.sections.size()));
+  for (const auto& section : m.sections) {
+    PutSectionHead(out, section.table, section.dense ? kSectionDense : 0, section.dim,
+                   section.count, section.offset);
+    if (!section.dense) put_array(section.keys);
+  }
+}
+
+template <typename ArrayWriter>
+void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
+  out.Put(m.step);
+  out.Put(static_cast<std::uint32_t>(m.sections.size()));
+  for (const auto& section : m.sections) {
+    const std::uint8_t flags = (section.dense ? kSectionDense : 0) |
+                               (section.keys_are_unique ? kSectionUnique : 0) |
+                               (section.add ? kSectionAdd : 0);
+    PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
+    if (!section.dense) put_array(section.keys);
+    put_array(section.values);
+  }
+}
+
+// Runs `put(writer, put_array)` and lines up what it wrote with the arrays it left in place.
+template <typename Put>
+GatheredBody GatherWith(Put put) {
+  struct Place {
+    std::size_t before;  // bytes of the writer that come first
+    iovec array;
+  };
+  BodyWriter out;
+  std::vector<Place> places;
+  put(out, [&out, &places](auto array) {
+    const std::size_t before = out.PutElsewhere(array.size_bytes());
+    using T = std::remove_const_t<typename decltype(array)::element_type>;
+    places.push_back({before, {const_cast<T*>(array.data()), array.size_bytes()}});
+  });
+  GatheredBody body;
+  body.heads = out.Take();
+  body.bytes = body.heads.size();
+  std::size_t at = 0;
+  for (const auto& place : places) {
+    if (place.before > at) body.pieces.push_back({body.heads.data() + at, place.before - at});
+    if (place.array.iov_len > 0) body.pieces.push_back(place.array);
+    at = place.before;
+    body.bytes += place.array.iov_len;
+  }
+  if (body.heads.size() > at) {
+    body.pieces.push_back({body.heads.data() + at, body.heads.size() - at});
+  }
+  return body;
+}
+
 struct SectionHead {
   std::uint64_t count;
   std::uint64_t offset;
@@ -73,8 +129,8 @@ std::uint64_t NumValues(std::uint64_t count, std::uint32_t dim) {
 }
 
 Status BadSection(std::string_view what, std::string_view table, std::string_view why) {
-  return {Code::kProtocol,
-          std::string(what) + " section of table '" + std::string(table) + "': " + std::string(why)};
+  return {Code::kProtocol, std::string(what) + " section of table '" + std::string(table) +
+                               "': " + std::string(why)};
 }
 
 }  // namespace
@@ -234,6 +290,8 @@ Body Encode(const TableInfo& info) {
   out.Put(info.dim);
   out.Put(info.state_dim);
   out.Put(info.counter_dim);
+  out.Put(static_cast<std::uint8_t>(info.non_finite));
+  out.Put(info.min_block_size);
   return out.Take();
 }
 
@@ -245,21 +303,20 @@ Result<TableInfo> DecodeTableInfo(std::span<const std::byte> body) {
   info.dim = in.Get<std::uint32_t>();
   info.state_dim = in.Get<std::uint32_t>();
   info.counter_dim = in.Get<std::uint32_t>();
+  info.non_finite = in.GetEnum(NonFinitePolicy::kRaise);
+  info.min_block_size = in.Get<std::uint64_t>();
   if (Status s = in.Finish("table info"); !s.ok()) return s;
   return info;
 }
 
 Body Encode(const PullRequest& m) {
   BodyWriter out;
-  out.Put(m.step);
-  out.Put(static_cast<std::uint8_t>(m.mode));
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
-  for (const auto& section : m.sections) {
-    PutSectionHead(out, section.table, section.dense ? kSectionDense : 0, section.dim,
-                   section.count, section.offset);
-    if (!section.dense) out.PutArray(section.keys);
-  }
+  PutPull(out, m, [&out](auto array) { out.PutArray(array); });
   return out.Take();
+}
+
+GatheredBody Gather(const PullRequest& m) {
+  return GatherWith([&m](BodyWriter& out, auto put_array) { PutPull(out, m, put_array); });
 }
 
 Result<PullRequest> DecodePullRequest(std::span<const std::byte> body) {
@@ -305,17 +362,12 @@ std::uint64_t PullReplyBytes(const PullRequest& m) {
 
 Body Encode(const PushRequest& m) {
   BodyWriter out;
-  out.Put(m.step);
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
-  for (const auto& section : m.sections) {
-    const std::uint8_t flags = (section.dense ? kSectionDense : 0) |
-                               (section.keys_are_unique ? kSectionUnique : 0) |
-                               (section.add ? kSectionAdd : 0);
-    PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
-    if (!section.dense) out.PutArray(section.keys);
-    out.PutArray(section.values);
-  }
+  PutPush(out, m, [&out](auto array) { out.PutArray(array); });
   return out.Take();
+}
+
+GatheredBody Gather(const PushRequest& m) {
+  return GatherWith([&m](BodyWriter& out, auto put_array) { PutPush(out, m, put_array); });
 }
 
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {

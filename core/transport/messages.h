@@ -4,6 +4,8 @@
 // (string_view, span) point into the body given: keep it alive. REQUIRES: body aligned to 8 bytes.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,6 +21,19 @@
 namespace sparsefleet {
 
 using Body = std::vector<std::byte>;
+
+inline constexpr std::uint32_t kMaxSections = 4096;  // of a pull or push
+
+// A body whose arrays are sent from where they lie; `pieces` in order, some of them in `heads`.
+struct GatheredBody {
+  GatheredBody() = default;
+  GatheredBody(GatheredBody&&) = default;  // pieces go on pointing to heads
+  GatheredBody& operator=(GatheredBody&&) = default;
+
+  Body heads;
+  std::vector<iovec> pieces;
+  std::uint64_t bytes = 0;
+};
 
 // Error reply: the status. Code u16 | message.
 Body EncodeError(const Status& status);
@@ -77,6 +92,7 @@ struct PullRequest {
   std::vector<Section> sections;
 };
 Body Encode(const PullRequest& message);
+GatheredBody Gather(const PullRequest& message);  // the same bytes
 Result<PullRequest> DecodePullRequest(std::span<const std::byte> body);
 // Bytes of the reply's body; the floats of a section start at a multiple of 8.
 std::uint64_t PullReplyBytes(const PullRequest& message);
@@ -97,6 +113,7 @@ struct PushRequest {
   std::vector<Section> sections;
 };
 Body Encode(const PushRequest& message);
+GatheredBody Gather(const PushRequest& message);
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
 Body Encode(const PushResult& result);
 Result<PushResult> DecodePushResult(std::span<const std::byte> body);

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet import optim
 from sparsefleet.errors import (
@@ -30,7 +31,6 @@ from sparsefleet.store import (
     Store,
     TableSpec,
 )
-from tests.servers import JOB_KEY, NativeServers
 
 ADS = TableSpec(name="ads", dim=4, optimizer=optim.SGD(lr=1.0), initializer=Constant(0.0))
 STRICT = TableSpec(
@@ -133,7 +133,7 @@ def test_missing_note_and_deleted_note(store: Store) -> None:
     store.delete_note("where")
     with pytest.raises(NotFoundError):
         store.get_note("where")
-    with pytest.raises(SparseFleetError, match="65536|64 KiB"):
+    with pytest.raises(SparseFleetError, match=r"65536|64 KiB"):
         store.put_note("big", bytes(70_000))
 
 
@@ -205,7 +205,9 @@ def test_stranger_gets_no_more_than_a_closed_connection(transport: str) -> None:
                 except ConnectionResetError:
                     pass
                 # TLS says why with an alert (record type 21) of 7 bytes; plain says nothing.
-                assert answer == b"" or (transport == "tls" and answer[0] == 21 and len(answer) == 7)
+                assert answer == b"" or (
+                    transport == "tls" and answer[0] == 21 and len(answer) == 7
+                )
         good.define(ADS)
 
 

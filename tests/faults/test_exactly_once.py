@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from tests.faults.cutting_proxy import CuttingProxy
+from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet import optim
 from sparsefleet.store import Constant, RemoteStore, RemoteStoreConfig, TableSpec
-from tests.faults.cutting_proxy import CuttingProxy
-from tests.servers import JOB_KEY, NativeServers
 
 PUSHES = 150
 
@@ -19,7 +19,9 @@ PUSHES = 150
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_pushes_over_breaking_connections_add_up(transport: str, num_threads: int) -> None:
     with NativeServers(2, transport=transport) as servers:
-        proxies = [CuttingProxy(s.port, cuts=60, bytes_before_cut=(1, 6000)) for s in servers.servers]
+        proxies = [
+            CuttingProxy(s.port, cuts=60, bytes_before_cut=(1, 6000)) for s in servers.servers
+        ]
         # The first hello must get through within the connect timeout; later ones are retried.
         store = RemoteStore(
             [proxy.endpoint for proxy in proxies],

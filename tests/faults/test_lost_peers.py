@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.faults.cutting_proxy import CuttingProxy
+from tests.server_process import ServerProcess
+from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet.errors import DeadlineError, PeerLostError, ServerRestartedError
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
-from tests.faults.cutting_proxy import CuttingProxy
-from tests.processes import ServerProcess
-from tests.servers import JOB_KEY, NativeServers
+
+StartServer = Callable[..., ServerProcess]
 
 FAST = {"heartbeat_interval_s": 0.2, "peer_timeout_s": 1.5, "try_timeout_s": 1.0}
 
 
-def test_killed_server_is_named_long_before_the_deadline() -> None:
-    with ServerProcess() as server:
-        config = RemoteStoreConfig(timeout_s=120.0, **FAST)
-        with RemoteStore([server.endpoint], job_key=JOB_KEY, config=config) as store:
-            store.define(TableSpec(name="t", dim=2))
+def test_killed_server_is_named_long_before_the_deadline(start_server: StartServer) -> None:
+    server = start_server()
+    endpoint = server.wait_ready()
+    with RemoteStore([endpoint], config=RemoteStoreConfig(timeout_s=120.0, **FAST)) as store:
+        store.define(TableSpec(name="t", dim=2))
+        store.pull("t", np.arange(5))
+        server.send(signal.SIGKILL)
+        server.wait()
+        start = time.monotonic()
+        with pytest.raises(PeerLostError, match=endpoint):
             store.pull("t", np.arange(5))
-            server.process.kill()
-            server.process.wait(10)
-            start = time.monotonic()
-            with pytest.raises(PeerLostError, match=server.endpoint):
-                store.pull("t", np.arange(5))
-            assert time.monotonic() - start < 60.0  # half the deadline: generous on a busy machine
+        assert time.monotonic() - start < 60.0  # half the deadline: generous on a busy machine
 
 
-def test_stopped_server_ends_a_barrier_wait() -> None:
+def test_stopped_server_ends_a_barrier_wait(start_server: StartServer) -> None:
     """SIGSTOP: the socket stays open, nothing answers."""
-    with ServerProcess() as server:
-        config = RemoteStoreConfig(timeout_s=120.0, **FAST)
-        with RemoteStore([server.endpoint], job_key=JOB_KEY, config=config) as store:
-            os.kill(server.process.pid, signal.SIGSTOP)
-            try:
-                with pytest.raises(PeerLostError, match=server.endpoint):
-                    store.barrier("nobody-comes", 2)
-            finally:
-                os.kill(server.process.pid, signal.SIGCONT)
+    server = start_server()
+    endpoint = server.wait_ready()
+    with RemoteStore([endpoint], config=RemoteStoreConfig(timeout_s=120.0, **FAST)) as store:
+        server.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(PeerLostError, match=endpoint):
+                store.barrier("nobody-comes", 2)
+        finally:
+            server.send(signal.SIGCONT)
 
 
 def test_silent_client_is_named_by_the_server_and_ends_the_barrier_of_the_others() -> None:
@@ -79,16 +81,19 @@ def _wait_for_barrier_member(servers: NativeServers) -> None:
         threading.Event().wait(0.01)
 
 
-def test_server_that_came_back_empty_is_not_taken_for_the_old_one() -> None:
-    with ServerProcess() as first:
-        config = RemoteStoreConfig(timeout_s=30.0, **{**FAST, "peer_timeout_s": 20.0})
-        store = RemoteStore([first.endpoint], job_key=JOB_KEY, config=config)
+def test_server_that_came_back_empty_is_not_taken_for_the_old_one(
+    start_server: StartServer,
+) -> None:
+    first = start_server()
+    endpoint = first.wait_ready()
+    config = RemoteStoreConfig(timeout_s=30.0, **{**FAST, "peer_timeout_s": 20.0})
+    with RemoteStore([endpoint], config=config) as store:
         store.define(TableSpec(name="t", dim=2))
-        first.process.kill()
-        first.process.wait(10)
-        with ServerProcess(endpoint=first.endpoint), store:
-            with pytest.raises(ServerRestartedError, match=first.endpoint):
-                store.push("t", np.arange(3), np.ones((3, 2), np.float32))
+        first.send(signal.SIGKILL)
+        first.wait()
+        start_server("--endpoint", endpoint).wait_ready()
+        with pytest.raises(ServerRestartedError, match=endpoint):
+            store.push("t", np.arange(3), np.ones((3, 2), np.float32))
 
 
 def test_barrier_deadline_tells_who_came() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.servers import NativeServers
 
 from sparsefleet import optim
 from sparsefleet.store import (
@@ -22,7 +23,6 @@ from sparsefleet.store import (
     TruncatedNormal,
     Uniform,
 )
-from tests.servers import NativeServers
 
 TABLES = [
     TableSpec(name="plain", dim=4, optimizer=optim.SGD(lr=0.1), initializer=Normal(0.0, 1.0)),

@@ -73,7 +73,7 @@ def ftrl(w: np.ndarray, g: np.ndarray, state: dict) -> np.ndarray:
     return np.where(np.abs(linear) > 0.02, solved, 0.0)
 
 
-def l1_sgd(w: np.ndarray, g: np.ndarray, state: dict) -> np.ndarray:
+def l1_sgd(w: np.ndarray, g: np.ndarray, _state: dict) -> np.ndarray:
     return w - LR * (g + 0.01 * np.sign(w))
 
 

@@ -186,11 +186,11 @@ class Store:
         key are summed first; ``unique=True`` promises there are none. ``add=True`` adds the
         values to the rows as they are, past the optimizer.
         """
-        return self.push_many({table: (keys, gradients)}, unique=unique, add=add, timeout_s=timeout_s)
+        return self.push_many(
+            {table: (keys, gradients)}, unique=unique, add=add, timeout_s=timeout_s
+        )
 
-    def pull_dense(
-        self, table: str, *, out: Any = None, timeout_s: float | None = None
-    ) -> Floats:
+    def pull_dense(self, table: str, *, out: Any = None, timeout_s: float | None = None) -> Floats:
         """The whole dense table: float32[size]."""
         values = as_output(table, out, (self._size(table),))
         self._native.pull(

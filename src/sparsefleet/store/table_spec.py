@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -28,6 +29,8 @@ __all__ = [
 # As in core/table/table_spec.h.
 MAX_DIM = 4096
 MAX_NAME_BYTES = 255
+MAX_DENSE_SIZE = 2**56
+_MAX_COUNT = 2**31 - 1  # the dirty bit takes the word's last
 _MAX_UINT32 = 2**32 - 1
 _MAX_UINT64 = 2**64 - 1
 
@@ -83,14 +86,22 @@ class Evict:
     def __post_init__(self) -> None:
         require_int(self, "untouched_steps", 0, _MAX_UINT32)
         require_int(self, "untouched_seconds", 0, _MAX_UINT32)
-        require_int(self, "min_count", 0, _MAX_UINT32)
+        require_int(self, "min_count", 0, _MAX_COUNT)
         require_not_negative(self, "min_norm")
 
 
+def _is_table_name(name: object) -> bool:
+    """Text without control characters and lone surrogates, of the right length as UTF-8."""
+    return (
+        isinstance(name, str)
+        and not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
+        and 1 <= len(name.encode("utf-8")) <= MAX_NAME_BYTES
+    )
+
+
 def _check_shared_fields(spec: TableSpec | DenseSpec) -> None:
-    name = spec.name
-    holds = isinstance(name, str) and 1 <= len(name.encode("utf-8", "replace")) <= MAX_NAME_BYTES
-    require(holds, spec, "name", f"1..{MAX_NAME_BYTES} bytes of text")
+    wanted = f"1..{MAX_NAME_BYTES} bytes of text without control characters"
+    require(_is_table_name(spec.name), spec, "name", wanted)
     require(isinstance(spec.optimizer, Optimizer), spec, "optimizer", "a sparsefleet.optim class")
     wanted = " or ".join(repr(policy) for policy in get_args(NonFinitePolicy))
     require(spec.non_finite in get_args(NonFinitePolicy), spec, "non_finite", wanted)
@@ -186,7 +197,7 @@ class DenseSpec:
 
     def __post_init__(self) -> None:
         _check_shared_fields(self)
-        require_int(self, "size", 1, _MAX_UINT64)
+        require_int(self, "size", 1, MAX_DENSE_SIZE)
         require(
             not isinstance(self.optimizer, RowwiseAdagrad),
             self,

@@ -22,6 +22,8 @@ def test_the_limits_are_allowed() -> None:
         {"name": "x" * 256},
         {"name": "é" * 128},
         {"name": 3},
+        {"name": "line\n"},
+        {"name": "\ud800"},
         {"dim": 0},
         {"dim": 4097},
         {"dim": 8.0},
@@ -47,7 +49,7 @@ def test_bad_table_field_is_refused_naming_it(fields: dict[str, object]) -> None
     "fields",
     [
         {"size": 0},
-        {"size": 2**64},
+        {"size": 2**56 + 1},
         {"min_block_size": 0},
         {"optimizer": RowwiseAdagrad()},
         {"non_finite": None},
@@ -73,7 +75,7 @@ def test_bad_admission_probability_is_refused(probability: float) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"untouched_steps": -1}, {"untouched_seconds": 2**32}, {"min_count": 0.5}, {"min_norm": -1}],
+    [{"untouched_steps": -1}, {"untouched_seconds": 2**32}, {"min_count": 2**31}, {"min_norm": -1}],
 )
 def test_bad_eviction_rule_is_refused(fields: dict[str, object]) -> None:
     (name,) = fields

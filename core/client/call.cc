@@ -1,0 +1,280 @@
+#include "client/call.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "client/seconds.h"
+#include "table/key.h"
+
+namespace sparsefleet {
+namespace {
+
+using TimePoint = SteadyClock::time_point;
+
+// A call looks this often whether the heartbeat has given a server up.
+constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
+// A server that goes down closes connections like one that has another key: ask again.
+constexpr int kMaxAuthFailures = 4;
+
+// The state of one part.
+struct PartState {
+  ServerPart* part = nullptr;
+  ServerLink* link = nullptr;
+  std::unique_ptr<Connection> connection;
+  bool is_reused = false;
+  bool is_runnable = true;  // the socket is ready for what the connection waits for
+  bool is_done = false;
+  int tries = 0;
+  int auth_failures = 0;
+  TimePoint next_try;
+  TimePoint try_deadline;
+  Status last;
+};
+
+class Call {
+ public:
+  Call(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts)
+      : core_(core), spec_(spec), deadline_(SteadyClock::now() + ToDuration(spec.timeout_s)) {
+    for (auto& part : parts) {
+      PartState state;
+      state.part = &part;
+      state.link = core.links[part.server].get();
+      states_.push_back(std::move(state));
+    }
+    if (IsRecorded(spec.type)) sequence_ = core.sequences.Open();
+  }
+  ~Call() {
+    if (sequence_ > 0) core_.sequences.Close(sequence_);
+  }
+  Call(const Call&) = delete;
+
+  Status Run();
+
+ private:
+  Status CheckSizes() const;
+  void Advance(PartState& state, TimePoint now);
+  void BeginTry(PartState& state, TimePoint now);
+  void Finish(PartState& state);
+  void Retry(PartState& state, const Status& cause, TimePoint now);
+  void GiveUp(PartState& state, Status status);
+  bool MayRetry(const PartState& state, Code code) const;
+  bool Await();
+
+  std::string Where(const PartState& state) const {
+    return spec_.subject + spec_.action + " " + state.link->Describe();
+  }
+  Status TimedOut(const PartState& state) const;
+  Status Lost(const PartState& state) const;
+  std::uint32_t TimeoutForServer(TimePoint now) const;
+
+  ClientCore& core_;
+  const CallSpec& spec_;
+  const TimePoint deadline_;
+  std::uint64_t sequence_ = 0;
+  std::vector<PartState> states_;
+  std::vector<pollfd> polled_;
+  Status failure_;  // the first one
+};
+
+Status Call::CheckSizes() const {
+  for (const auto& state : states_) {
+    const auto limit = state.link->frame_limit();
+    const bool is_reply = state.part->reply_bytes > limit.bytes;
+    if (!is_reply && state.part->request.bytes <= limit.bytes) continue;
+    const std::uint64_t bytes = is_reply ? state.part->reply_bytes : state.part->request.bytes;
+    return {Code::kTooLarge, Where(state) + ": the " + (is_reply ? "reply" : "request") +
+                                 " would have " + std::to_string(bytes) + " bytes, the " +
+                                 (limit.by_server ? "server's" : "client's") +
+                                 " max_frame_bytes is " + std::to_string(limit.bytes) +
+                                 ": use smaller batches or raise it"};
+  }
+  return Status::Ok();
+}
+
+Status Call::Run() {
+  if (Status s = CheckSizes(); !s.ok()) return s;
+  for (;;) {
+    const TimePoint now = SteadyClock::now();
+    bool all_done = true;
+    for (auto& state : states_) {
+      if (!state.is_done) Advance(state, now);
+      all_done = all_done && state.is_done;
+    }
+    // What other servers were asked is not left half way, unless that may take long.
+    if (all_done || (spec_.is_long && !failure_.ok())) return failure_;
+    if (Await()) continue;
+    if (!failure_.ok()) return failure_;
+    const auto late = std::ranges::find(states_, false, &PartState::is_done);
+    return TimedOut(*late);
+  }
+}
+
+void Call::Advance(PartState& state, TimePoint now) {
+  if (state.link->is_lost()) {
+    GiveUp(state, Lost(state));
+    return;
+  }
+  if (!state.connection) {
+    if (now < state.next_try) return;
+    BeginTry(state, now);
+  }
+  if (state.is_runnable) {
+    state.is_runnable = false;
+    auto whole = state.connection->Step();
+    if (!whole.ok()) {
+      Retry(state, whole.status(), now);
+      return;
+    }
+    if (whole.value()) {
+      Finish(state);
+      return;
+    }
+  }
+  const bool has_try_deadline = !spec_.is_long || !state.connection->is_greeted();
+  if (has_try_deadline && now >= state.try_deadline) {
+    Retry(state,
+          Status(Code::kDeadlineExceeded,
+                 "no answer within try_timeout_s = " + ShowSeconds(core_.options.try_timeout_s)),
+          now);
+  }
+}
+
+void Call::BeginTry(PartState& state, TimePoint now) {
+  state.connection = state.link->TakeIdle();
+  state.is_reused = state.connection != nullptr;
+  if (!state.is_reused) state.connection = state.link->OpenNew();
+  state.is_runnable = true;
+  ++state.tries;
+  state.try_deadline = now + ToDuration(core_.options.try_timeout_s);
+  FrameHeader header;
+  header.type = spec_.type;
+  header.request_id = core_.next_request_id.fetch_add(1, std::memory_order_relaxed);
+  header.sequence = sequence_;
+  header.acked_below = core_.sequences.AckedBelow();
+  header.timeout_ms = TimeoutForServer(now);
+  state.connection->Begin(header, state.part->request.pieces, state.part->reply);
+}
+
+std::uint32_t Call::TimeoutForServer(TimePoint now) const {
+  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - now);
+  // A server whose wait ends without the event says who is missing: in time to be heard.
+  if (spec_.is_long) left -= std::min(left / 10, std::chrono::milliseconds(200));
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
+}
+
+void Call::Finish(PartState& state) {
+  state.is_done = true;
+  state.link->Heard();
+  const Status outcome = state.connection->outcome();
+  // The server hangs up after these.
+  const bool hangs_up = outcome.code() == Code::kProtocol || outcome.code() == Code::kTooLarge;
+  if (!hangs_up) state.link->GiveBack(std::move(state.connection));
+  state.connection.reset();
+  if (!outcome.ok()) GiveUp(state, outcome.WithPrefix(Where(state) + ": "));
+}
+
+bool Call::MayRetry(const PartState& state, Code code) const {
+  if (!failure_.ok()) return false;
+  if (code == Code::kAuthFailed) {
+    return state.link->was_greeted() || state.auth_failures < kMaxAuthFailures;
+  }
+  return code == Code::kPeerLost || code == Code::kDeadlineExceeded || code == Code::kIo;
+}
+
+void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
+  state.connection.reset();
+  if (state.is_reused && cause.code() == Code::kPeerLost) {
+    // It broke while nobody used it, and so have, likely, the others: no try was lost.
+    state.link->CloseIdle();
+    --state.tries;
+    state.next_try = now;
+    return;
+  }
+  state.last = cause;
+  if (cause.code() == Code::kAuthFailed) ++state.auth_failures;
+  if (!MayRetry(state, cause.code())) {
+    GiveUp(state, cause.WithPrefix(Where(state) + ": "));
+    return;
+  }
+  const ClientOptions& options = core_.options;
+  const double longest =
+      std::min(options.max_backoff_s,
+               options.first_backoff_s * static_cast<double>(1u << std::min(state.tries - 1, 30)));
+  // Half of it by chance, so that clients cut off together do not come back together.
+  const double chance = static_cast<double>(Mix64(core_.next_request_id++) >> 11) * 0x1p-53;
+  const double pause = longest * (0.5 + 0.5 * chance);
+  state.next_try = now + ToDuration(pause);
+  core_.Log(1, Where(state) + ": try " + std::to_string(state.tries) +
+                   " failed: " + cause.message() + "; again in " + ShowSeconds(pause));
+}
+
+void Call::GiveUp(PartState& state, Status status) {
+  state.connection.reset();
+  state.is_done = true;
+  if (failure_.ok()) failure_ = std::move(status);
+}
+
+// Waits until a part can go on; false once the call's time is up.
+bool Call::Await() {
+  const TimePoint now = SteadyClock::now();
+  if (now >= deadline_) return false;
+  TimePoint until = std::min(deadline_, now + kLostCheckInterval);
+  polled_.clear();
+  for (const auto& state : states_) {
+    const bool is_open = !state.is_done && state.connection;
+    polled_.push_back({is_open ? state.connection->fd() : -1,
+                       is_open ? state.connection->wanted_events() : short{0}, 0});
+    if (is_open) until = std::min(until, state.try_deadline > now ? state.try_deadline : until);
+    if (!state.is_done && !state.connection) until = std::min(until, state.next_try);
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  const int count =
+      ::poll(polled_.data(), polled_.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
+  for (std::size_t i = 0; count > 0 && i < states_.size(); ++i) {
+    if (polled_[i].revents != 0) states_[i].is_runnable = true;
+  }
+  return true;
+}
+
+Status Call::TimedOut(const PartState& state) const {
+  std::string cause = state.last.message();
+  if (cause.empty()) cause = "no answer so far";
+  return {Code::kDeadlineExceeded,
+          Where(state) + " timed out after " + ShowSeconds(spec_.timeout_s) + ", " +
+              std::to_string(state.tries) + (state.tries == 1 ? " try: " : " tries: ") + cause};
+}
+
+Status Call::Lost(const PartState& state) const {
+  std::string text = Where(state) + ": the server is lost, it has been silent for " +
+                     ShowSeconds(ToSeconds(state.link->Silence())) + " (peer_timeout_s is " +
+                     ShowSeconds(core_.options.peer_timeout_s) + ")";
+  if (!state.last.ok()) text += ": " + state.last.message();
+  return {Code::kPeerLost, std::move(text)};
+}
+
+}  // namespace
+
+Status RunCall(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts) {
+  if (parts.empty()) return Status::Ok();
+  return Call(core, spec, parts).Run();
+}
+
+Result<std::vector<Body>> CallAll(ClientCore& core, const CallSpec& spec, const Body& body) {
+  std::vector<ServerPart> parts;
+  for (std::uint32_t i = 0; i < core.num_servers(); ++i) parts.emplace_back(i, body);
+  if (Status s = RunCall(core, spec, parts); !s.ok()) return s;
+  std::vector<Body> replies;
+  for (auto& part : parts) replies.push_back(std::move(part.reply.body));
+  return replies;
+}
+
+Result<Body> CallOne(ClientCore& core, const CallSpec& spec, std::uint32_t server, Body body) {
+  ServerPart part(server, std::move(body));
+  if (Status s = RunCall(core, spec, {&part, 1}); !s.ok()) return s;
+  return std::move(part.reply.body);
+}
+
+}  // namespace sparsefleet

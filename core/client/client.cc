@@ -1,0 +1,127 @@
+#include "client/client.h"
+
+#include <string>
+#include <utility>
+
+#include "client/call.h"
+#include "client/client_core.h"
+#include "transport/key_proof.h"
+
+namespace sparsefleet {
+namespace {
+
+constexpr std::size_t kMaxClientNameBytes = 255;
+
+Status CheckOptions(const ClientOptions& options) {
+  if (options.endpoints.empty()) return {Code::kInvalidArgument, "no server endpoint was given"};
+  if (options.name.size() > kMaxClientNameBytes) {
+    return {Code::kInvalidArgument, "client name of " + std::to_string(options.name.size()) +
+                                        " bytes, at most " + std::to_string(kMaxClientNameBytes)};
+  }
+  const std::pair<const char*, double> positive[] = {
+      {"connect_timeout_s", options.connect_timeout_s},
+      {"try_timeout_s", options.try_timeout_s},
+      {"heartbeat_interval_s", options.heartbeat_interval_s},
+      {"peer_timeout_s", options.peer_timeout_s},
+      {"first_backoff_s", options.first_backoff_s},
+      {"max_backoff_s", options.max_backoff_s},
+  };
+  for (const auto& [name, value] : positive) {
+    if (value > 0) continue;
+    return {Code::kInvalidArgument,
+            std::string(name) + " must be > 0, got " + std::to_string(value)};
+  }
+  if (options.peer_timeout_s <= options.heartbeat_interval_s) {
+    return {Code::kInvalidArgument,
+            "peer_timeout_s must be longer than heartbeat_interval_s, got " +
+                std::to_string(options.peer_timeout_s) + " and " +
+                std::to_string(options.heartbeat_interval_s)};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+ClientCore::ClientCore(ClientOptions given, std::vector<Endpoint> endpoints,
+                       LinkOptions link_options)
+    : options(std::move(given)) {
+  for (std::uint32_t i = 0; i < endpoints.size(); ++i) {
+    links.push_back(std::make_unique<ServerLink>(i, std::move(endpoints[i]), link_options));
+  }
+}
+
+ClientCore::~ClientCore() {
+  for (const auto& link : links) link->CloseIdle();
+  heartbeat.reset();
+}
+
+Client::Client(std::shared_ptr<ClientCore> core) : core_(std::move(core)) {}
+Client::~Client() = default;
+
+Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
+  if (Status s = CheckOptions(options); !s.ok()) return s;
+  std::vector<Endpoint> endpoints;
+  for (const auto& text : options.endpoints) {
+    auto endpoint = ParseEndpoint(text);
+    if (!endpoint.ok()) return endpoint.status();
+    endpoints.push_back(std::move(endpoint).value());
+  }
+  auto channels = ChannelFactory::Create(options.security);
+  if (!channels.ok()) return channels.status();
+  auto client_id = RandomNumber();
+  if (!client_id.ok()) return client_id.status();
+  LinkOptions link_options;
+  link_options.client_id = client_id.value();
+  link_options.client_name = options.name;
+  link_options.num_servers = static_cast<std::uint32_t>(endpoints.size());
+  link_options.max_frame_bytes = options.max_frame_bytes;
+  link_options.channels = std::move(channels).value();
+  auto core = std::make_shared<ClientCore>(std::move(options), std::move(endpoints),
+                                           std::move(link_options));
+
+  // Servers may still be starting: a beat to each, tried again until they are there.
+  const CallSpec spec{MessageType::kHeartbeat, "", "connecting to",
+                      core->options.connect_timeout_s};
+  if (auto reached = CallAll(*core, spec, {}); !reached.ok()) return reached.status();
+  auto heartbeat = Heartbeat::Start(
+      {core->options.heartbeat_interval_s, core->options.peer_timeout_s, core->options.log},
+      core->links);
+  if (!heartbeat.ok()) return heartbeat.status();
+  core->heartbeat = std::move(heartbeat).value();
+  return std::unique_ptr<Client>(new Client(std::move(core)));
+}
+
+std::uint32_t Client::num_servers() const { return core_->num_servers(); }
+
+Result<std::vector<StatMap>> Client::Stats(double timeout_s) {
+  auto replies = CallAll(*core_, {MessageType::kStats, "", "statistics of", timeout_s}, {});
+  if (!replies.ok()) return replies.status();
+  std::vector<StatMap> all;
+  for (const auto& reply : replies.value()) {
+    auto stats = DecodeStats(reply);
+    if (!stats.ok()) return stats.status();
+    all.push_back(std::move(stats).value());
+  }
+  return all;
+}
+
+Status Client::Save(std::string_view directory, double timeout_s) {
+  const CallSpec spec{MessageType::kSave, "", "saving on", timeout_s, true};
+  return CallAll(*core_, spec, EncodeText(directory)).status();
+}
+
+Status Client::Load(std::string_view directory, double timeout_s) {
+  const CallSpec spec{MessageType::kLoad, "", "loading on", timeout_s, true};
+  return CallAll(*core_, spec, EncodeText(directory)).status();
+}
+
+Status Client::Shutdown(double timeout_s) {
+  core_->heartbeat->ExpectEnd();
+  const CallSpec spec{MessageType::kShutdown, "", "shutting down", timeout_s};
+  const Status status = CallAll(*core_, spec, {}).status();
+  // Another client was faster.
+  if (status.code() == Code::kShuttingDown) return Status::Ok();
+  return status;
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,37 @@
+// What all calls of one client share. Kept alive by the client and by its open cuts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/heartbeat.h"
+#include "client/row_scratch.h"
+#include "client/sequences.h"
+#include "client/server_link.h"
+#include "client/table_directory.h"
+
+namespace sparsefleet {
+
+struct ClientCore {
+  ClientCore(ClientOptions given, std::vector<Endpoint> endpoints, LinkOptions link_options);
+  ~ClientCore();
+
+  std::uint32_t num_servers() const { return static_cast<std::uint32_t>(links.size()); }
+  void Log(int severity, const std::string& message) const {
+    if (options.log) options.log(severity, message);
+  }
+
+  const ClientOptions options;
+  std::vector<std::unique_ptr<ServerLink>> links;  // in server order; the list never changes
+  Sequences sequences;
+  std::atomic<std::uint64_t> next_request_id{1};
+  TableDirectory tables;
+  ScratchPool scratch;
+  std::unique_ptr<Heartbeat> heartbeat;  // begins when every server has been reached
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,19 @@
+// A cut through a table on all servers.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "client/client_core.h"
+#include "status/status.h"
+#include "store/store.h"
+
+namespace sparsefleet {
+
+// Opened on all servers at once, so that their moments are near each other; each call
+// of the cut has `timeout_s`.
+Result<std::unique_ptr<StoreCut>> OpenClientCut(std::shared_ptr<ClientCore> core,
+                                                std::string_view table, bool only_dirty,
+                                                bool clear_dirty, double timeout_s);
+
+}  // namespace sparsefleet

@@ -1,0 +1,73 @@
+// One connection to a server: being made, greeting it, then one exchange after another.
+//
+// Nothing here waits: Step() does what the socket allows. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "client/exchange.h"
+#include "status/status.h"
+#include "transport/channel.h"
+#include "transport/socket.h"
+
+namespace sparsefleet {
+
+// What a connection asks of whoever knows the server (ServerLink).
+class ConnectionHost {
+ public:
+  virtual ~ConnectionHost() = default;
+  virtual const Endpoint& endpoint() const = 0;
+  virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd) = 0;
+  virtual Body MakeHello(bool control) const = 0;
+  // The answer to hello: kServerRestarted if the server is not the one known so far.
+  virtual Status Greeted(const HelloReply& reply) = 0;
+  virtual std::uint64_t max_reply_bytes() const = 0;
+};
+
+class Connection {
+ public:
+  // `host` must outlive the connection. `control`: the heartbeat connection.
+  Connection(ConnectionHost& host, bool control) : host_(host), control_(control) {}
+
+  // Begins an exchange, see Exchange::Begin. On a new connection it waits for the greeting.
+  // REQUIRES: none is under way.
+  void Begin(const FrameHeader& header, std::span<const iovec> body, ReplyBuffer& reply) {
+    exchange_.Begin(header, body, reply);
+  }
+
+  // Goes on: true when the reply is whole, see outcome(). After an error, which includes
+  // one that the server gave in place of a greeting, the connection is of no use.
+  Result<bool> Step();
+  const Status& outcome() const { return exchange_.outcome(); }
+
+  bool is_active() const { return exchange_.is_active(); }
+  bool is_greeted() const { return phase_ == Phase::kReady; }
+
+  // For poll(). fd() is -1 before the first Step().
+  int fd() const;
+  short wanted_events() const;
+
+ private:
+  enum class Phase : std::uint8_t { kStart, kDialing, kShaking, kGreeting, kReady };
+
+  // Each is true when its phase is over.
+  Result<bool> Dial();
+  Result<bool> Shake();
+  Result<bool> Greet();
+
+  ConnectionHost& host_;
+  const bool control_;
+  Phase phase_ = Phase::kStart;
+  std::optional<Dialer> dialer_;
+  std::unique_ptr<Channel> channel_;
+  Ready shake_wants_ = Ready::kWantWrite;
+  Body hello_body_;
+  ReplyBuffer hello_reply_;
+  Exchange hello_;
+  Exchange exchange_;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,65 @@
+// One request and its reply, moved over a channel as far as it goes at a time.
+// Not thread-safe.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "status/status.h"
+#include "transport/channel.h"
+#include "transport/frame.h"
+#include "transport/messages.h"
+
+namespace sparsefleet {
+
+// Where a reply's body goes: into `parts` one after another, which it must fill exactly, or, unless
+// `in_parts`, into `body`.
+struct ReplyBuffer {
+  bool in_parts = false;
+  std::vector<std::span<std::byte>> parts;
+  Body body;
+};
+
+class Exchange {
+ public:
+  // `header.body_bytes` is set here. The buffers of `body`, and `reply`, must stay where they are
+  // until the exchange has ended or is not stepped any more.
+  void Begin(const FrameHeader& header, std::span<const iovec> body, ReplyBuffer& reply);
+
+  bool is_active() const { return active_; }
+  bool has_sent() const { return unsent_.empty(); }
+  short wanted_events() const;  // for poll()
+
+  // True when the reply is whole: see outcome(). After an error the channel is of no use.
+  Result<bool> Step(Channel& channel, std::uint64_t max_reply_bytes);
+  // Ok, or the error that the server replied with.
+  const Status& outcome() const { return outcome_; }
+
+ private:
+  Status Send(Channel& channel);
+  Result<bool> Receive(Channel& channel, std::uint64_t max_reply_bytes);
+  Status TakeHead(std::uint64_t max_reply_bytes);
+  // The next bytes of the reply's body that are missing; empty when it is whole.
+  std::span<std::byte> Missing();
+
+  bool active_ = false;
+  FrameHeader header_;
+  std::array<std::byte, kFrameHeaderBytes> head_;
+  std::vector<iovec> unsent_;  // the front one may be partly sent, and is moved on then
+  ReplyBuffer* reply_ = nullptr;
+  std::array<std::byte, kFrameHeaderBytes> reply_head_;
+  std::size_t head_read_ = 0;
+  std::optional<FrameHeader> reply_header_;
+  Body error_body_;
+  std::size_t part_ = 0;  // of reply_->parts
+  std::size_t read_ = 0;  // bytes of that part, or of the body
+  Status outcome_;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,74 @@
+// A thread that asks every server, now and then, whether it is there.
+//
+// Each server gets a connection of its own for this, so that a long pull does not hold a
+// beat up; by it the server in turn knows that the client is there. A server from which nothing
+// came for too long, by this or any other connection, is marked lost until it answers again.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/server_link.h"
+#include "transport/socket.h"
+
+namespace sparsefleet {
+
+struct HeartbeatOptions {
+  double interval_s = 2.0;
+  double peer_timeout_s = 10.0;
+  std::function<void(int severity, const std::string& message)> log;  // may be empty
+};
+
+class Heartbeat {
+ public:
+  // The links must outlive it. kIo if the system has no pipe or thread left.
+  static Result<std::unique_ptr<Heartbeat>> Start(
+      HeartbeatOptions options, std::span<const std::unique_ptr<ServerLink>> links);
+  // Says goodbye to the servers that answer, for a second at the most.
+  ~Heartbeat();
+
+  // Servers were asked to end: that they fall silent is no news. Any thread.
+  void ExpectEnd() { expects_end_ = true; }
+
+ private:
+  using TimePoint = SteadyClock::time_point;
+  struct Beat {
+    ServerLink* link = nullptr;
+    std::unique_ptr<Connection> connection;
+    ReplyBuffer reply;
+    bool is_runnable = true;
+    bool told_restart = false;
+    TimePoint next;   // the beat after this one
+    TimePoint began;  // this one
+    Status last;      // why the last one failed
+  };
+
+  Heartbeat(HeartbeatOptions options, std::span<const std::unique_ptr<ServerLink>> links,
+            OwnedSocket wake_read, OwnedSocket wake_write);
+  void Run();
+  void Advance(Beat& beat, TimePoint now);
+  void Begin(Beat& beat, MessageType type, TimePoint now);
+  void Failed(Beat& beat, const Status& cause, TimePoint now);
+  void Judge(Beat& beat);
+  // Waits for a socket, the next beat or the end; false at the end.
+  bool Await();
+  void SayGoodbye();
+  void PollUntil(TimePoint until);
+  void Log(int severity, const std::string& message) const;
+
+  const HeartbeatOptions options_;
+  std::vector<Beat> beats_;
+  TimePoint judges_from_;  // not before
+  std::atomic<bool> expects_end_{false};
+  std::atomic<bool> stopping_{false};
+  OwnedSocket wake_read_;
+  OwnedSocket wake_write_;
+  std::thread thread_;
+};
+
+}  // namespace sparsefleet

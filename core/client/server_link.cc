@@ -1,0 +1,88 @@
+#include "client/server_link.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sparsefleet {
+
+ServerLink::ServerLink(std::uint32_t index, Endpoint endpoint, LinkOptions options)
+    : index_(index),
+      endpoint_(std::move(endpoint)),
+      options_(std::move(options)),
+      last_heard_(SteadyClock::now().time_since_epoch()) {}
+
+std::string ServerLink::Describe() const {
+  return "server " + std::to_string(index_) + " (" + endpoint_.ToString() + ")";
+}
+
+std::unique_ptr<Connection> ServerLink::TakeIdle() {
+  std::lock_guard lock(mutex_);
+  if (idle_.empty()) return nullptr;
+  // The one used last: its memory is warm, and the surplus grows old at the other end.
+  auto connection = std::move(idle_.back());
+  idle_.pop_back();
+  return connection;
+}
+
+std::unique_ptr<Connection> ServerLink::OpenNew(bool control) {
+  return std::make_unique<Connection>(*this, control);
+}
+
+void ServerLink::GiveBack(std::unique_ptr<Connection> connection) {
+  std::unique_lock lock(mutex_);
+  if (idle_.size() < kMaxIdle) {
+    idle_.push_back(std::move(connection));
+    return;
+  }
+  lock.unlock();
+  connection.reset();
+}
+
+void ServerLink::CloseIdle() {
+  std::vector<std::unique_ptr<Connection>> closing;
+  std::lock_guard lock(mutex_);
+  closing.swap(idle_);
+}
+
+ServerLink::FrameLimit ServerLink::frame_limit() const {
+  const std::uint64_t theirs = server_max_frame_bytes_;
+  // The header counts a body in 32 bits.
+  const std::uint64_t ours = std::min<std::uint64_t>(options_.max_frame_bytes, UINT32_MAX);
+  return theirs < ours ? FrameLimit{theirs, true} : FrameLimit{ours, false};
+}
+
+void ServerLink::Heard() { last_heard_ = SteadyClock::now().time_since_epoch(); }
+
+SteadyClock::duration ServerLink::Silence() const {
+  return SteadyClock::now().time_since_epoch() - last_heard_.load();
+}
+
+Result<std::unique_ptr<Channel>> ServerLink::MakeChannel(int fd) {
+  return options_.channels->Connect(fd);
+}
+
+Body ServerLink::MakeHello(bool control) const {
+  HelloRequest hello;
+  hello.client_id = options_.client_id;
+  hello.server_index = index_;
+  hello.num_servers = options_.num_servers;
+  hello.control = control;
+  hello.client_name = options_.client_name;
+  return Encode(hello);
+}
+
+Status ServerLink::Greeted(const HelloReply& reply) {
+  if (reply.incarnation == 0) return {Code::kProtocol, "hello reply without an incarnation"};
+  Heard();
+  std::uint64_t known = 0;
+  if (incarnation_.compare_exchange_strong(known, reply.incarnation)) {
+    server_max_frame_bytes_ = reply.max_frame_bytes;
+    return Status::Ok();
+  }
+  if (known == reply.incarnation) return Status::Ok();
+  return {Code::kServerRestarted,
+          "the server was restarted and has lost its tables: define and load them again with a new "
+          "client"};
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,57 @@
+// The inner loops of the optimizers, compiled once an instruction set.
+//
+// Every set gives the same bits: no contraction, no reordered sums. This header is compiled
+// with special instruction flags, so it includes nothing that emits shared inline code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sparsefleet {
+
+// Hyper-parameters as the loops read them, rounded from double the way torch does.
+struct KernelConstants {
+  float momentum = 0;
+  float one_minus_beta1 = 0;
+  float beta2 = 0;
+  float one_minus_beta2 = 0;
+  float epsilon = 0;
+  float decay = 0;
+  float one_minus_decay = 0;
+  float power = 0;  // ftrl: minus the learning rate power
+  float ftrl_l1 = 0;
+  float ftrl_l2 = 0;
+  bool nesterov = false;
+  bool centered = false;
+  bool has_momentum = false;  // rmsprop
+};
+
+// What changes from update to update.
+struct StepSize {
+  float lr = 0;                   // adam, adamax: divided by the first moment's correction
+  float sqrt_correction2 = 1.0F;  // adam: root of the second moment's correction
+};
+
+// One optimizer step on `n` weights. The state holds arrays of n floats one after another
+// (row_optimizer.h); a step count behind them is not the kernel's business.
+using UpdateKernel = void (*)(float* w, float* state, const float* g, std::size_t n, StepSize step,
+                              const KernelConstants& constants);
+
+inline constexpr std::size_t kNumOptimizers = 9;
+
+struct RowKernels {
+  UpdateKernel update[kNumOptimizers];  // by OptimizerKind
+  // out = g + l2 * w + l1 * sign(w).
+  void (*decay_weights)(float* out, const float* g, const float* w, std::size_t n, float l1,
+                        float l2);
+  void (*add)(float* to, const float* from, std::size_t n);
+  bool (*all_finite)(const float* x, std::size_t n);
+};
+
+const RowKernels& BaselineKernels();
+const RowKernels& Avx2Kernels();  // x86-64 only; REQUIRES: HasAvx2()
+bool HasAvx2();
+// The fastest set this processor runs.
+const RowKernels& BestKernels();
+
+}  // namespace sparsefleet

@@ -1,0 +1,209 @@
+// The loops behind kernels.h. Included by one source file an instruction set, each of
+// which gets its own copy: everything here has internal linkage and calls no shared inline
+// function.
+//
+// Where torch.optim has the optimizer, the order of operations is torch's in float32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "optimizer/kernels.h"
+
+namespace sparsefleet {
+namespace {
+
+inline float Sign(float x) { return static_cast<float>((x > 0.0F) - (x < 0.0F)); }
+
+// torch.lerp: exact at both ends.
+inline float Lerp(float from, float to, float weight) {
+  return weight < 0.5F ? from + weight * (to - from) : to - (to - from) * (1.0F - weight);
+}
+
+void Sgd(float* __restrict w, float*, const float* __restrict g, std::size_t n, StepSize step,
+         const KernelConstants&) {
+  for (std::size_t i = 0; i < n; ++i) w[i] -= step.lr * g[i];
+}
+
+void Momentum(float* __restrict w, float* __restrict buffer, const float* __restrict g,
+              std::size_t n, StepSize step, const KernelConstants& c) {
+  const float mu = c.momentum;
+  const float lr = step.lr;
+  if (c.nesterov) {
+    for (std::size_t i = 0; i < n; ++i) {
+      buffer[i] = mu * buffer[i] + g[i];
+      w[i] -= lr * (g[i] + mu * buffer[i]);
+    }
+  } else {
+    for (std::size_t i = 0; i < n; ++i) {
+      buffer[i] = mu * buffer[i] + g[i];
+      w[i] -= lr * buffer[i];
+    }
+  }
+}
+
+void Adagrad(float* __restrict w, float* __restrict sum, const float* __restrict g, std::size_t n,
+             StepSize step, const KernelConstants& c) {
+  const float epsilon = c.epsilon;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum[i] += g[i] * g[i];
+    w[i] -= step.lr * g[i] / (__builtin_sqrtf(sum[i]) + epsilon);
+  }
+}
+
+void RowwiseAdagrad(float* __restrict w, float* __restrict sum, const float* __restrict g,
+                    std::size_t n, StepSize step, const KernelConstants& c) {
+  double squares = 0.0;
+  for (std::size_t i = 0; i < n; ++i) squares += static_cast<double>(g[i]) * g[i];
+  sum[0] += static_cast<float>(squares / static_cast<double>(n));
+  const float divisor = __builtin_sqrtf(sum[0]) + c.epsilon;
+  for (std::size_t i = 0; i < n; ++i) w[i] -= step.lr * g[i] / divisor;
+}
+
+void DecayedAdagrad(float* __restrict w, float* __restrict moment, const float* __restrict g,
+                    std::size_t n, StepSize step, const KernelConstants& c) {
+  const float decay = c.decay;
+  const float rest = c.one_minus_decay;
+  const float epsilon = c.epsilon;
+  for (std::size_t i = 0; i < n; ++i) {
+    moment[i] = decay * moment[i] + rest * g[i] * g[i];
+    w[i] -= step.lr * g[i] / (__builtin_sqrtf(moment[i]) + epsilon);
+  }
+}
+
+// Mean squares into `square`, the divisor's square into `spread`, which may be the same.
+inline void RmspropMoments(float* __restrict square, float* __restrict mean,
+                           const float* __restrict g, std::size_t n, const KernelConstants& c) {
+  const float decay = c.decay;
+  const float rest = c.one_minus_decay;
+  for (std::size_t i = 0; i < n; ++i) square[i] = square[i] * decay + rest * g[i] * g[i];
+  if (!c.centered) return;
+  for (std::size_t i = 0; i < n; ++i) mean[i] = Lerp(mean[i], g[i], rest);
+}
+
+// A variance; rounding must not take it below zero and its root to NaN.
+inline float Variance(float square, float mean) {
+  const float variance = square - mean * mean;
+  return variance > 0.0F ? variance : 0.0F;
+}
+
+void Rmsprop(float* __restrict w, float* __restrict state, const float* __restrict g, std::size_t n,
+             StepSize step, const KernelConstants& c) {
+  float* __restrict square = state;
+  float* __restrict mean = state + n;
+  float* __restrict buffer = state + (c.centered ? 2 * n : n);
+  const float epsilon = c.epsilon;
+  const float mu = c.momentum;
+  RmspropMoments(square, mean, g, n, c);
+  for (std::size_t i = 0; i < n; ++i) {
+    const float spread = c.centered ? Variance(square[i], mean[i]) : square[i];
+    const float divisor = __builtin_sqrtf(spread) + epsilon;
+    if (c.has_momentum) {
+      buffer[i] = buffer[i] * mu + g[i] / divisor;
+      w[i] -= step.lr * buffer[i];
+    } else {
+      w[i] -= step.lr * g[i] / divisor;
+    }
+  }
+}
+
+inline void AdamLoop(float* __restrict w, float* __restrict m, float* __restrict v,
+                     const float* __restrict g, std::size_t n, StepSize step,
+                     const KernelConstants& c) {
+  const float weight1 = c.one_minus_beta1;
+  const float weight2 = c.one_minus_beta2;
+  const float beta2 = c.beta2;
+  const float epsilon = c.epsilon;
+  for (std::size_t i = 0; i < n; ++i) {
+    m[i] = Lerp(m[i], g[i], weight1);
+    v[i] = v[i] * beta2 + weight2 * g[i] * g[i];
+    const float divisor = __builtin_sqrtf(v[i]) / step.sqrt_correction2 + epsilon;
+    w[i] -= step.lr * m[i] / divisor;
+  }
+}
+
+void Adam(float* w, float* state, const float* g, std::size_t n, StepSize step,
+          const KernelConstants& c) {
+  AdamLoop(w, state, state + n, g, n, step, c);
+}
+
+inline void AdamaxLoop(float* __restrict w, float* __restrict m, float* __restrict norm,
+                       const float* __restrict g, std::size_t n, StepSize step,
+                       const KernelConstants& c) {
+  const float weight1 = c.one_minus_beta1;
+  const float beta2 = c.beta2;
+  const float epsilon = c.epsilon;
+  for (std::size_t i = 0; i < n; ++i) {
+    m[i] = Lerp(m[i], g[i], weight1);
+    const float old_norm = norm[i] * beta2;
+    const float new_norm = __builtin_fabsf(g[i]) + epsilon;
+    norm[i] = old_norm > new_norm ? old_norm : new_norm;
+    w[i] -= step.lr * m[i] / norm[i];
+  }
+}
+
+void Adamax(float* w, float* state, const float* g, std::size_t n, StepSize step,
+            const KernelConstants& c) {
+  AdamaxLoop(w, state, state + n, g, n, step, c);
+}
+
+template <typename Power>
+inline void FtrlLoop(float* __restrict w, float* __restrict squares, float* __restrict linear,
+                     const float* __restrict g, std::size_t n, float lr, const KernelConstants& c,
+                     Power power) {
+  const float l1 = c.ftrl_l1;
+  const float l2 = 2.0F * c.ftrl_l2;
+  for (std::size_t i = 0; i < n; ++i) {
+    const float sum = squares[i] + g[i] * g[i];
+    const float root = power(sum);
+    linear[i] += g[i] - (root - power(squares[i])) / lr * w[i];
+    squares[i] = sum;
+    const float numerator = l1 * Sign(linear[i]) - linear[i];
+    const float divisor = root / lr + l2;
+    // A gradient whose square underflows leaves the divisor at zero: then the weight stays.
+    const float moved = divisor > 0.0F ? numerator / divisor : w[i];
+    w[i] = __builtin_fabsf(linear[i]) > l1 ? moved : 0.0F;
+  }
+}
+
+// McMahan et al. 2013, "Ad Click Prediction", as in Fluid's ftrl operator.
+void Ftrl(float* w, float* state, const float* g, std::size_t n, StepSize step,
+          const KernelConstants& c) {
+  if (!(step.lr > 0.0F)) return;  // the step divides by it
+  if (c.power == 0.5F) {
+    FtrlLoop(w, state, state + n, g, n, step.lr, c, [](float x) { return __builtin_sqrtf(x); });
+  } else {
+    const float power = c.power;
+    FtrlLoop(w, state, state + n, g, n, step.lr, c,
+             [power](float x) { return __builtin_powf(x, power); });
+  }
+}
+
+void DecayWeights(float* __restrict out, const float* __restrict g, const float* __restrict w,
+                  std::size_t n, float l1, float l2) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = g[i] + l2 * w[i] + l1 * Sign(w[i]);
+}
+
+void Add(float* __restrict to, const float* __restrict from, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+bool AllFinite(const float* x, std::size_t n) {
+  constexpr std::uint32_t kExponent = 0x7f800000U;
+  std::uint32_t found = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, x + i, sizeof(bits));
+    found |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+  }
+  return found == 0;
+}
+
+constexpr RowKernels kKernels = {
+    {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl},
+    DecayWeights,
+    Add,
+    AllFinite};
+
+}  // namespace
+}  // namespace sparsefleet

@@ -1,0 +1,103 @@
+#include "optimizer/row_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sparsefleet {
+namespace {
+
+constexpr std::size_t kTabledSteps = 4096;
+
+std::uint32_t StateArrays(const OptimizerSpec& spec) {
+  switch (spec.kind) {
+    case OptimizerKind::kSgd:
+    case OptimizerKind::kRowwiseAdagrad:
+      return 0;
+    case OptimizerKind::kMomentum:
+    case OptimizerKind::kAdagrad:
+    case OptimizerKind::kDecayedAdagrad:
+      return 1;
+    case OptimizerKind::kRmsprop:
+      return 1 + (spec.centered ? 1 : 0) + (spec.momentum > 0 ? 1 : 0);
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamax:
+    case OptimizerKind::kFtrl:
+      return 2;
+  }
+  return 0;
+}
+
+KernelConstants ConstantsOf(const OptimizerSpec& spec) {
+  KernelConstants c;
+  c.momentum = static_cast<float>(spec.momentum);
+  c.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
+  c.beta2 = static_cast<float>(spec.beta2);
+  c.one_minus_beta2 = static_cast<float>(1.0 - spec.beta2);
+  c.epsilon = static_cast<float>(spec.epsilon);
+  c.decay = static_cast<float>(spec.decay);
+  c.one_minus_decay = static_cast<float>(1.0 - spec.decay);
+  c.power = static_cast<float>(-spec.learning_rate_power);
+  c.ftrl_l1 = static_cast<float>(spec.ftrl_l1);
+  c.ftrl_l2 = static_cast<float>(spec.ftrl_l2);
+  c.nesterov = spec.nesterov;
+  c.centered = spec.centered;
+  c.has_momentum = spec.momentum > 0;
+  return c;
+}
+
+bool StartsAtAccumulator(OptimizerKind kind) {
+  return kind == OptimizerKind::kAdagrad || kind == OptimizerKind::kRowwiseAdagrad ||
+         kind == OptimizerKind::kFtrl;
+}
+
+}  // namespace
+
+RowOptimizer::RowOptimizer(const OptimizerSpec& spec, const RowKernels& kernels)
+    : kernels_(&kernels),
+      update_(kernels.update[static_cast<std::size_t>(spec.kind)]),
+      kind_(spec.kind),
+      constants_(ConstantsOf(spec)),
+      arrays_(StateArrays(spec)),
+      has_row_scalar_(counts_steps() || spec.kind == OptimizerKind::kRowwiseAdagrad),
+      l1_(static_cast<float>(spec.l1)),
+      l2_(static_cast<float>(spec.l2)),
+      beta1_(spec.beta1),
+      beta2_(spec.beta2) {
+  if (StartsAtAccumulator(kind_)) initial_state_ = static_cast<float>(spec.initial_accumulator);
+  if (!counts_steps()) return;
+  std::vector<Correction> tabled(kTabledSteps);
+  for (std::size_t t = 1; t < kTabledSteps; ++t) tabled[t] = CorrectionAt(static_cast<double>(t));
+  corrections_ = std::move(tabled);
+}
+
+void RowOptimizer::InitState(float* state, std::size_t n) const {
+  const std::size_t size = StateDim(n);
+  std::fill(state, state + size, 0.0F);
+  const std::size_t first = kind_ == OptimizerKind::kRowwiseAdagrad ? 1 : std::min(n, size);
+  if (initial_state_ != 0.0F) std::fill(state, state + first, initial_state_);
+}
+
+RowOptimizer::Correction RowOptimizer::CorrectionAt(double t) const {
+  if (t < static_cast<double>(corrections_.size()))
+    return corrections_[static_cast<std::size_t>(t)];
+  return {1.0 - std::pow(beta1_, t), std::sqrt(1.0 - std::pow(beta2_, t))};
+}
+
+void RowOptimizer::Update(float* w, float* state, const float* g, std::size_t n, double lr,
+                          float* scratch) const {
+  if (needs_scratch()) {
+    kernels_->decay_weights(scratch, g, w, n, l1_, l2_);
+    g = scratch;
+  }
+  StepSize step{static_cast<float>(lr)};
+  if (counts_steps()) {
+    float& count = state[arrays_ * n];
+    // An imported count may be anything; the correction divides by zero below step 1.
+    count = count >= 0.0F ? count + 1.0F : 1.0F;
+    const Correction correction = CorrectionAt(count);
+    step = {static_cast<float>(lr / correction.first), static_cast<float>(correction.sqrt_second)};
+  }
+  update_(w, state, g, n, step, constants_);
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,219 @@
+#include "server/dispatcher.h"
+
+#include <new>
+#include <utility>
+
+#include "store/table_views.h"
+
+namespace sparsefleet {
+namespace {
+
+Status CheckEmpty(std::span<const std::byte> body, const char* what) {
+  return BodyReader(body).Finish(what);
+}
+
+}  // namespace
+
+Dispatcher::Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
+                       Coordinator& coordinator, SessionTable& sessions)
+    : options_(std::move(options)),
+      hooks_(std::move(hooks)),
+      tables_(tables),
+      coordinator_(coordinator),
+      sessions_(sessions) {}
+
+Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
+                                               const std::string& address) {
+  auto hello = DecodeHelloRequest(body);
+  if (!hello.ok()) return hello.status();
+  const HelloRequest& request = hello.value();
+  const std::string self = "this is server " + std::to_string(options_.index) + " of " +
+                           std::to_string(options_.num_servers);
+  if (request.num_servers != options_.num_servers) {
+    return Status(Code::kInvalidArgument,
+                  "client counts " + std::to_string(request.num_servers) + " servers, " + self);
+  }
+  if (request.server_index != options_.index) {
+    return Status(Code::kInvalidArgument,
+                  "client looks for server " + std::to_string(request.server_index) + ", " + self);
+  }
+  if (draining_) return Status(Code::kShuttingDown, self + ", it is shutting down");
+  auto joined = sessions_.Join(request, address, std::chrono::steady_clock::now());
+  if (joined.was_lost) hooks_.log(0, joined.session->Describe() + " is back");
+  HelloReply reply;
+  reply.incarnation = options_.incarnation;
+  reply.max_frame_bytes = options_.max_frame_bytes;
+  reply.peer_timeout_s = options_.peer_timeout_s;
+  return Greeting{std::move(joined.session), Encode(reply)};
+}
+
+Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
+                          const ReplyTo& to) {
+  const FrameHeader& request = to.request;
+  session->Touch(std::chrono::steady_clock::now());
+  if (request.flags != 0) {
+    const Status status(Code::kProtocol, std::string(MessageName(request.type)) +
+                                             ": a reply was sent to the server");
+    to.Send(Reply::From(status));
+    return status;
+  }
+  if (request.acked_below > 0) session->replies().Acknowledge(request.acked_below);
+  if (IsRecorded(request.type)) {
+    const auto verdict = session->replies().Begin(to);
+    switch (verdict.kind) {
+      case ReplyMemory::Verdict::Kind::kInProgress:
+        return Status::Ok();
+      case ReplyMemory::Verdict::Kind::kAnswered:
+        to.Send(verdict.reply);
+        return Status::Ok();
+      case ReplyMemory::Verdict::Kind::kRefused:
+        to.Send(Reply::From(verdict.status));
+        return verdict.status.code() == Code::kProtocol ? verdict.status : Status::Ok();
+      case ReplyMemory::Verdict::Kind::kRun:
+        break;
+    }
+  }
+  const Call call{session, body, to};
+  const Answer answer = Run(call);
+  if (!answer) return Status::Ok();
+  const Status status = answer->status();
+  Finisher(call)(*answer);
+  return status.code() == Code::kProtocol ? status : Status::Ok();
+}
+
+Dispatcher::Answer Dispatcher::Run(const Call& call) {
+  const MessageType type = call.to.request.type;
+  if (draining_ && type != MessageType::kHeartbeat && type != MessageType::kGoodbye) {
+    return Status(Code::kShuttingDown,
+                  std::string(MessageName(type)) + ": the server is shutting down");
+  }
+  const Handler handler = HandlerOf(type);
+  if (handler == nullptr) {
+    return Status(Code::kProtocol, std::string(MessageName(type)) + ": not expected here");
+  }
+  // The edge at which a request may fail without taking the server along.
+  try {
+    return (this->*handler)(call);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kTooLarge,
+                  std::string(MessageName(type)) + ": the server has not enough memory");
+  } catch (const std::exception& error) {
+    return Status(Code::kInternal, std::string(MessageName(type)) + ": " + error.what());
+  }
+}
+
+Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
+  return [session = call.session, to = call.to](const Result<ReplyBody>& result) {
+    const Reply reply = Reply::From(result);
+    if (to.request.sequence > 0) {
+      session->replies().Finish(to.request.sequence, reply).Send(reply);
+    } else {
+      to.Send(reply);
+    }
+  };
+}
+
+Dispatcher::Answer Dispatcher::RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work) {
+  hooks_.run_job([finish = Finisher(call), work = std::move(work)] {
+    try {
+      finish(work());
+    } catch (const std::bad_alloc&) {
+      finish(Status(Code::kTooLarge, "the server has not enough memory"));
+    } catch (const std::exception& error) {
+      finish(Status(Code::kInternal, error.what()));
+    }
+  });
+  return std::nullopt;
+}
+
+Coordinator::TimePoint Dispatcher::BeginWait(const Call& call) const {
+  return std::chrono::steady_clock::now() + std::chrono::milliseconds(call.to.request.timeout_ms);
+}
+
+Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
+  switch (type) {
+    case MessageType::kHello:
+      return nullptr;
+    case MessageType::kHeartbeat:
+      return &Dispatcher::Heartbeat;
+    case MessageType::kGoodbye:
+      return &Dispatcher::Goodbye;
+    case MessageType::kDefineSparse:
+      return &Dispatcher::DefineSparse;
+    case MessageType::kDefineDense:
+      return &Dispatcher::DefineDense;
+    case MessageType::kTableInfo:
+      return &Dispatcher::Info;
+    case MessageType::kPull:
+      return &Dispatcher::Pull;
+    case MessageType::kPush:
+      return &Dispatcher::Push;
+    case MessageType::kWriteDense:
+      return &Dispatcher::WriteDense;
+    case MessageType::kSetLearningRate:
+      return &Dispatcher::SetLearningRate;
+    case MessageType::kVersion:
+      return &Dispatcher::Version;
+    case MessageType::kWaitVersion:
+      return &Dispatcher::WaitVersion;
+    case MessageType::kBarrier:
+      return &Dispatcher::Barrier;
+    case MessageType::kPutNote:
+      return &Dispatcher::PutNote;
+    case MessageType::kGetNote:
+      return &Dispatcher::GetNote;
+    case MessageType::kDeleteNote:
+      return &Dispatcher::DeleteNote;
+    case MessageType::kStats:
+      return &Dispatcher::Stats;
+    case MessageType::kShrink:
+      return &Dispatcher::Shrink;
+    case MessageType::kErase:
+      return &Dispatcher::Erase;
+    case MessageType::kOpenCut:
+      return &Dispatcher::OpenCut;
+    case MessageType::kNextCut:
+      return &Dispatcher::NextCut;
+    case MessageType::kCloseCut:
+      return &Dispatcher::CloseCut;
+    case MessageType::kImport:
+      return &Dispatcher::Import;
+    case MessageType::kSave:
+      return &Dispatcher::Save;
+    case MessageType::kLoad:
+      return &Dispatcher::Load;
+    case MessageType::kShutdown:
+      return &Dispatcher::Shutdown;
+  }
+  return nullptr;
+}
+
+Dispatcher::Answer Dispatcher::Heartbeat(const Call& call) {
+  if (Status s = CheckEmpty(call.body, "heartbeat"); !s.ok()) return s;
+  return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::Goodbye(const Call& call) {
+  if (Status s = CheckEmpty(call.body, "goodbye"); !s.ok()) return s;
+  sessions_.End(*call.session);
+  call.session->CloseAllCuts();
+  coordinator_.ForgetOwner(call.session->id());
+  return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::Stats(const Call& call) {
+  if (Status s = CheckEmpty(call.body, "stats"); !s.ok()) return s;
+  StatMap stats;
+  hooks_.add_stats(stats);
+  AddTableStats(tables_, stats);
+  return ReplyBody(Encode(stats));
+}
+
+Dispatcher::Answer Dispatcher::Shutdown(const Call& call) {
+  if (Status s = CheckEmpty(call.body, "shutdown"); !s.ok()) return s;
+  hooks_.log(0, call.session->Describe() + " asked for shutdown");
+  hooks_.on_shutdown_request();
+  return ReplyBody();
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,122 @@
+// From a request to its reply: decodes, checks, acts on the tables, answers.
+// Knows no sockets, so that a test can feed it any bytes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "server/reply.h"
+#include "server/server_counters.h"
+#include "server/session_table.h"
+#include "store/coordinator.h"
+#include "table/table_set.h"
+#include "transport/frame.h"
+
+namespace sparsefleet {
+
+struct DispatcherOptions {
+  std::uint32_t index = 0;
+  std::uint32_t num_servers = 1;
+  std::uint64_t incarnation = 0;
+  std::uint64_t max_frame_bytes = 256ull << 20;
+  std::uint64_t max_dense_bytes = UINT64_MAX;  // of one dense table's values on this server
+  double peer_timeout_s = 10.0;
+  std::string save_root;  // see ServerOptions
+};
+
+// What the dispatcher asks of the server around it. All must be set.
+struct DispatcherHooks {
+  std::function<void(std::function<void()>)> run_job;   // for what may take long
+  std::function<void(Coordinator::TimePoint)> on_wait;  // a wait with this deadline began
+  std::function<void()> on_shutdown_request;
+  std::function<void(StatMap&)> add_stats;  // the server's own figures
+  std::function<void(int severity, const std::string&)> log;
+};
+
+// Thread-safe.
+class Dispatcher {
+ public:
+  Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
+             Coordinator& coordinator, SessionTable& sessions);
+
+  // The first request of a connection. On success the reply's body and the client's session.
+  struct Greeting {
+    std::shared_ptr<Session> session;
+    ReplyBody body;
+  };
+  Result<Greeting> Hello(std::span<const std::byte> body, const std::string& address);
+
+  // Any later request. The reply goes to `to`, before the return or later. `body` is not used
+  // after the return; REQUIRES: aligned to 8 bytes.
+  // Not ok (kProtocol) if the peer does not keep to the protocol: the connection is to
+  // be closed after the (error) reply.
+  Status Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
+                const ReplyTo& to);
+
+  // From now on new work is refused with kShuttingDown.
+  void Drain() { draining_ = true; }
+
+ private:
+  struct Call {
+    const std::shared_ptr<Session>& session;
+    std::span<const std::byte> body;
+    const ReplyTo& to;
+  };
+  // Nothing: the reply comes later, through Finisher().
+  using Answer = std::optional<Result<ReplyBody>>;
+  using Handler = Answer (Dispatcher::*)(const Call&);
+  using Finish = std::function<void(Result<ReplyBody>)>;
+
+  static Handler HandlerOf(MessageType type);
+  Answer Run(const Call& call);
+  Finish Finisher(const Call& call) const;
+  // Runs `work` as a job and answers with what it returns.
+  Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
+  Coordinator::TimePoint BeginWait(const Call& call) const;
+
+  // dispatcher.cc
+  Answer Heartbeat(const Call& call);
+  Answer Goodbye(const Call& call);
+  Answer Stats(const Call& call);
+  Answer Shutdown(const Call& call);
+  // dispatcher_tables.cc
+  Answer DefineSparse(const Call& call);
+  Answer DefineDense(const Call& call);
+  Answer Info(const Call& call);
+  Answer Pull(const Call& call);
+  Answer Push(const Call& call);
+  Answer WriteDense(const Call& call);
+  Answer SetLearningRate(const Call& call);
+  // dispatcher_waits.cc
+  Answer Version(const Call& call);
+  Answer WaitVersion(const Call& call);
+  Answer Barrier(const Call& call);
+  Answer PutNote(const Call& call);
+  Answer GetNote(const Call& call);
+  Answer DeleteNote(const Call& call);
+  // dispatcher_rows.cc
+  Answer Shrink(const Call& call);
+  Answer Erase(const Call& call);
+  Answer OpenCut(const Call& call);
+  Answer NextCut(const Call& call);
+  Answer CloseCut(const Call& call);
+  Answer Import(const Call& call);
+  Answer Save(const Call& call);
+  Answer Load(const Call& call);
+
+  Result<std::string> CheckedDirectory(std::span<const std::byte> body) const;
+
+  const DispatcherOptions options_;
+  const DispatcherHooks hooks_;
+  TableSet& tables_;
+  Coordinator& coordinator_;
+  SessionTable& sessions_;
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,141 @@
+// Requests that define, read and change tables.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "server/dispatcher.h"
+#include "store/table_views.h"
+#include "table/dense_table.h"
+
+namespace sparsefleet {
+namespace {
+
+// Ok if the table's rows are as wide as the client takes them to be.
+Status CheckWidth(const TableSet& tables, std::string_view name, std::uint32_t dim,
+                  const char* what) {
+  auto table = tables.Sparse(name);
+  if (!table.ok()) return table.status();
+  if (table.value()->dim() == dim) return Status::Ok();
+  return {Code::kShapeMismatch, "table '" + std::string(name) + "' has width " +
+                                    std::to_string(table.value()->dim()) + ", the " + what + " " +
+                                    std::to_string(dim)};
+}
+
+// The floats of each section inside the reply's body, where the tables will write them.
+std::vector<PullSection> PlacePullSections(const PullRequest& request, std::span<std::byte> body) {
+  std::vector<PullSection> sections;
+  sections.reserve(request.sections.size());
+  std::size_t at = 0;
+  for (const auto& section : request.sections) {
+    const std::size_t values = static_cast<std::size_t>(section.count) * section.dim;
+    auto* first = reinterpret_cast<float*>(body.data() + at);
+    sections.push_back(
+        {section.table, section.keys, {first, values}, section.dense, section.offset});
+    at += values * sizeof(float);
+    if (at % 8 != 0) {
+      std::memset(body.data() + at, 0, 4);
+      at += 4;
+    }
+  }
+  return sections;
+}
+
+}  // namespace
+
+Dispatcher::Answer Dispatcher::DefineSparse(const Call& call) {
+  auto spec = DecodeSparseSpec(call.body);
+  if (!spec.ok()) return spec.status();
+  if (Status s = tables_.Define(spec.value()); !s.ok()) return s;
+  return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::DefineDense(const Call& call) {
+  auto decoded = DecodeDenseSpec(call.body);
+  if (!decoded.ok()) return decoded.status();
+  const DenseSpec& spec = decoded.value();
+  if (Status s = spec.Validate(); !s.ok()) return s;
+  const DenseRange range =
+      DenseRangeOf(spec.size, spec.min_block_size, options_.index, options_.num_servers);
+  if (range.size() > options_.max_dense_bytes / sizeof(float)) {
+    return Status(Code::kTooLarge, "dense table '" + spec.name + "' has " +
+                                       std::to_string(range.size()) +
+                                       " elements on this server, there is room for " +
+                                       std::to_string(options_.max_dense_bytes / sizeof(float)));
+  }
+  if (Status s = tables_.Define(spec, options_.index, options_.num_servers); !s.ok()) return s;
+  return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::Info(const Call& call) {
+  auto request = DecodeTableRequest(call.body);
+  if (!request.ok()) return request.status();
+  auto info = DescribeTable(tables_, request.value().table);
+  if (!info.ok()) return info.status();
+  return ReplyBody(Encode(info.value()));
+}
+
+Dispatcher::Answer Dispatcher::Pull(const Call& call) {
+  auto decoded = DecodePullRequest(call.body);
+  if (!decoded.ok()) return decoded.status();
+  const PullRequest& request = decoded.value();
+  for (const auto& section : request.sections) {
+    if (section.dense) continue;
+    if (Status s = CheckWidth(tables_, section.table, section.dim, "pull asks for"); !s.ok()) {
+      return s;
+    }
+  }
+  const std::uint64_t reply_bytes = PullReplyBytes(request);
+  if (reply_bytes > options_.max_frame_bytes) {
+    return Status(Code::kTooLarge, "pull: the reply would have " + std::to_string(reply_bytes) +
+                                       " bytes, the limit is " +
+                                       std::to_string(options_.max_frame_bytes) +
+                                       ": pull fewer keys at once");
+  }
+  std::span<std::byte> out;
+  ReplyBody body = ReplyBody::Uninitialized(static_cast<std::size_t>(reply_bytes), out);
+  const auto sections = PlacePullSections(request, out);
+  if (Status s = tables_.Pull(sections, request.mode, request.step); !s.ok()) return s;
+  return body;
+}
+
+Dispatcher::Answer Dispatcher::Push(const Call& call) {
+  auto decoded = DecodePushRequest(call.body);
+  if (!decoded.ok()) return decoded.status();
+  const PushRequest& request = decoded.value();
+  std::vector<PushSection> sections;
+  sections.reserve(request.sections.size());
+  for (const auto& section : request.sections) {
+    if (!section.dense) {
+      Status s = CheckWidth(tables_, section.table, section.dim, "push brings");
+      if (!s.ok()) return s;
+    }
+    sections.push_back({section.table, section.keys, section.values, section.dense,
+                        section.keys_are_unique, section.add});
+  }
+  auto result = tables_.Push(sections, request.step);
+  if (!result.ok()) return result.status();
+  for (const auto& section : sections) {
+    auto version = tables_.Version(section.table);
+    if (version.ok()) coordinator_.RaiseVersion(section.table, version.value());
+  }
+  return ReplyBody(Encode(result.value()));
+}
+
+Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {
+  auto request = DecodeWriteDense(call.body);
+  if (!request.ok()) return request.status();
+  auto table = tables_.Dense(request.value().table);
+  if (!table.ok()) return table.status();
+  if (Status s = WriteWholeDense(*table.value(), request.value().values); !s.ok()) return s;
+  return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::SetLearningRate(const Call& call) {
+  auto request = DecodeTableRequest(call.body);
+  if (!request.ok()) return request.status();
+  Status s = tables_.SetLearningRate(request.value().table, request.value().real);
+  if (!s.ok()) return s;
+  return ReplyBody();
+}
+
+}  // namespace sparsefleet

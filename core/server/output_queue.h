@@ -1,0 +1,73 @@
+// Frames on their way out of a connection. Header only.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <utility>
+
+#include "server/reply.h"
+
+namespace sparsefleet {
+
+// Not thread-safe, but buffers given by Gather() stay where they are while others Push().
+class OutputQueue {
+ public:
+  void Push(const FrameHeader& header, ReplyBody body) {
+    Frame& frame = frames_.emplace_back();
+    EncodeFrameHeader(header, frame.header);
+    frame.body = std::move(body);
+    unsent_bytes_ += frame.size();
+  }
+
+  // The unsent bytes, from the front, as far as `out` has places; returns the places used.
+  std::size_t Gather(std::span<iovec> out) const {
+    std::size_t used = 0;
+    std::size_t skip = sent_of_front_;
+    for (const Frame& frame : frames_) {
+      if (used + 2 > out.size()) break;
+      const std::array<std::span<const std::byte>, 2> parts = {frame.header, frame.body.bytes()};
+      for (std::span<const std::byte> part : parts) {
+        const std::size_t skipped = std::min(skip, part.size());
+        skip -= skipped;
+        part = part.subspan(skipped);
+        if (part.empty()) continue;
+        out[used++] = {const_cast<std::byte*>(part.data()), part.size()};
+      }
+    }
+    return used;
+  }
+
+  void Consume(std::size_t bytes) {
+    unsent_bytes_ -= bytes;
+    sent_of_front_ += bytes;
+    while (!frames_.empty() && sent_of_front_ >= frames_.front().size()) {
+      sent_of_front_ -= frames_.front().size();
+      frames_.pop_front();
+    }
+  }
+
+  void Clear() {
+    frames_.clear();
+    unsent_bytes_ = 0;
+    sent_of_front_ = 0;
+  }
+
+  bool empty() const { return frames_.empty(); }
+  std::size_t unsent_bytes() const { return unsent_bytes_; }
+
+ private:
+  struct Frame {
+    std::array<std::byte, kFrameHeaderBytes> header;
+    ReplyBody body;
+    std::size_t size() const { return header.size() + body.bytes().size(); }
+  };
+  std::deque<Frame> frames_;
+  std::size_t sent_of_front_ = 0;
+  std::size_t unsent_bytes_ = 0;
+};
+
+}  // namespace sparsefleet

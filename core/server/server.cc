@@ -1,0 +1,304 @@
+#include "server/server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/acceptor.h"
+#include "server/connection_set.h"
+#include "server/dispatcher.h"
+#include "server/housekeeper.h"
+#include "server/job_thread.h"
+#include "server/server_log.h"
+#include "server/session_table.h"
+#include "store/coordinator.h"
+#include "store/deadline.h"
+#include "store/table_views.h"
+#include "transport/socket.h"
+
+namespace sparsefleet {
+namespace {
+
+using std::chrono::nanoseconds;
+using std::chrono::steady_clock;
+
+nanoseconds Seconds(double seconds) {
+  return std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+Status CheckOptions(const ServerOptions& options) {
+  if (options.index >= options.num_servers) {
+    return {Code::kInvalidArgument, "server index " + std::to_string(options.index) +
+                                        " must be below num_servers " +
+                                        std::to_string(options.num_servers)};
+  }
+  const std::pair<const char*, double> timeouts[] = {
+      {"peer_timeout_s", options.peer_timeout_s},
+      {"handshake_timeout_s", options.handshake_timeout_s},
+      {"frame_timeout_s", options.frame_timeout_s}};
+  for (const auto& [name, value] : timeouts) {
+    if (value > 0 && value <= 1e6) continue;
+    return {Code::kInvalidArgument, std::string("ServerOptions.") + name + " is " +
+                                        std::to_string(value) + ", wanted > 0 and <= 1e6"};
+  }
+  if (options.max_frame_bytes < 4096 || options.max_frame_bytes > UINT32_MAX) {
+    return {Code::kInvalidArgument, "ServerOptions.max_frame_bytes is " +
+                                        std::to_string(options.max_frame_bytes) +
+                                        ", wanted 4096 to " + std::to_string(UINT32_MAX)};
+  }
+  return Status::Ok();
+}
+
+std::uint64_t MachineMemoryBytes() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return UINT64_MAX;
+  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+}
+
+std::uint32_t NumThreads(std::uint32_t asked) {
+  if (asked > 0) return asked;
+  return std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
+}
+
+DispatcherOptions DispatcherOptionsOf(const ServerOptions& options) {
+  std::random_device random;
+  DispatcherOptions out;
+  out.index = options.index;
+  out.num_servers = options.num_servers;
+  out.incarnation = (static_cast<std::uint64_t>(random()) << 32) | random();
+  out.max_frame_bytes = options.max_frame_bytes;
+  out.max_dense_bytes =
+      options.max_dense_bytes > 0 ? options.max_dense_bytes : MachineMemoryBytes();
+  out.peer_timeout_s = options.peer_timeout_s;
+  out.save_root = options.save_root;
+  return out;
+}
+
+}  // namespace
+
+struct Server::Impl {
+  Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels, std::unique_ptr<Poller> poll);
+
+  DispatcherHooks Hooks();
+  void Work();
+  void Accept();
+  void Admit(OwnedSocket socket, std::string address);
+  void Tick(steady_clock::time_point now);
+  void DropLostClients(steady_clock::time_point now);
+  void AddStats(StatMap& stats) const;
+  void RequestShutdown();
+  void Stop();
+
+  const ServerOptions options;
+  const std::uint32_t num_threads;
+  const steady_clock::time_point begun = steady_clock::now();
+  std::unique_ptr<ChannelFactory> factory;
+  std::unique_ptr<Poller> poller;
+  ServerLog log;
+  ServerCounters counters;
+  TableSet tables;
+  Coordinator coordinator;
+  SessionTable sessions;
+  Dispatcher dispatcher;
+  ConnectionSet connections;
+  ServerConnectionHost host;
+  Acceptor acceptor;
+  std::atomic<std::uint64_t> next_connection{Acceptor::kToken + 1};
+
+  std::mutex shutdown_mutex;
+  std::condition_variable shutdown_changed;
+  bool shutdown_requested = false;
+
+  std::mutex stop_mutex;  // held by the one who stops
+  bool stopped = false;
+
+  JobThread jobs;
+  std::unique_ptr<Housekeeper> housekeeper;
+  std::vector<std::jthread> threads;
+};
+
+Server::Impl::Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels,
+                   std::unique_ptr<Poller> poll)
+    : options(std::move(given)),
+      num_threads(NumThreads(options.num_threads)),
+      factory(std::move(channels)),
+      poller(std::move(poll)),
+      log(options.log),
+      sessions(Seconds(options.peer_timeout_s)),
+      dispatcher(DispatcherOptionsOf(options), Hooks(), tables, coordinator, sessions),
+      host{*poller,
+           dispatcher,
+           sessions,
+           counters,
+           log,
+           options.max_frame_bytes,
+           Seconds(options.handshake_timeout_s),
+           Seconds(options.frame_timeout_s),
+           [this](std::uint64_t id) { connections.Remove(id); }},
+      acceptor(*poller) {}
+
+DispatcherHooks Server::Impl::Hooks() {
+  DispatcherHooks hooks;
+  hooks.run_job = [this](std::function<void()> job) { jobs.Run(std::move(job)); };
+  hooks.on_wait = [this](Coordinator::TimePoint deadline) { housekeeper->WakeBy(deadline); };
+  hooks.on_shutdown_request = [this] { RequestShutdown(); };
+  hooks.add_stats = [this](StatMap& stats) { AddStats(stats); };
+  hooks.log = [this](int severity, const std::string& text) { log.Write(severity, text); };
+  return hooks;
+}
+
+// A thread of the pool: looks after one ready socket after another.
+void Server::Impl::Work() {
+  while (const auto token = poller->Wait()) {
+    if (*token == Acceptor::kToken) {
+      Accept();
+    } else if (const auto connection = connections.Find(*token)) {
+      connection->OnReady();
+    }
+  }
+}
+
+void Server::Impl::Accept() {
+  const Status status = acceptor.AcceptSome([this](OwnedSocket socket, std::string address) {
+    Admit(std::move(socket), std::move(address));
+  });
+  if (!status.ok()) log.WriteSeldom(kError, status.message());
+}
+
+void Server::Impl::Admit(OwnedSocket socket, std::string address) {
+  counters.connections_total.fetch_add(1, std::memory_order_relaxed);
+  if (Status s = PrepareSocket(socket.fd()); !s.ok()) {
+    return log.WriteSeldom(kWarning, "connection from " + address + ": " + s.message());
+  }
+  auto channel = factory->Accept(socket.Release());
+  if (!channel.ok()) {
+    return log.WriteSeldom(kWarning,
+                           "connection from " + address + ": " + channel.status().message());
+  }
+  auto connection = std::make_shared<ServerConnection>(host, next_connection.fetch_add(1),
+                                                       std::move(channel).value(), address);
+  if (!connections.Add(connection, options.max_connections)) {
+    return log.WriteSeldom(kWarning, "connection from " + address +
+                                         " refused: " + std::to_string(options.max_connections) +
+                                         " are open, which is the limit");
+  }
+  if (Status s = connection->Start(); !s.ok()) {
+    log.WriteSeldom(kWarning, "connection from " + address + ": " + s.message());
+    connections.Remove(connection->id());
+  }
+}
+
+void Server::Impl::Tick(steady_clock::time_point now) {
+  acceptor.Resume();
+  for (const auto& connection : connections.All()) connection->Tick(now);
+  DropLostClients(now);
+}
+
+void Server::Impl::DropLostClients(steady_clock::time_point now) {
+  for (const auto& session : sessions.TakeLost(now)) {
+    counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
+    char silent[32];
+    std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
+    log.Write(kWarning, session->Describe() + " silent for " + silent + ": counted as lost");
+    session->CloseAllCuts();
+    coordinator.ForgetOwner(session->id());
+    for (const auto& connection : connections.All()) {
+      if (connection->BelongsTo(*session)) connection->CloseNow();
+    }
+  }
+}
+
+void Server::Impl::AddStats(StatMap& stats) const {
+  stats["server.uptime_s"] = std::chrono::duration<double>(steady_clock::now() - begun).count();
+  stats["server.connections"] = static_cast<double>(connections.size());
+  stats["server.clients"] = static_cast<double>(sessions.size());
+  stats["server.threads"] = static_cast<double>(num_threads);
+  counters.AddTo(stats);
+}
+
+void Server::Impl::RequestShutdown() {
+  {
+    std::lock_guard lock(shutdown_mutex);
+    shutdown_requested = true;
+  }
+  shutdown_changed.notify_all();
+}
+
+void Server::Impl::Stop() {
+  std::lock_guard stopping(stop_mutex);
+  if (std::exchange(stopped, true)) return;
+  RequestShutdown();
+  dispatcher.Drain();
+  acceptor.Close();
+  connections.Seal();
+  coordinator.Close({Code::kShuttingDown, "server " + std::to_string(options.index) + " of " +
+                                              std::to_string(options.num_servers) +
+                                              " is shutting down"});
+  for (const auto& connection : connections.All()) connection->FinishAndClose();
+  if (!connections.AwaitEmpty(DeadlineAfter(options.drain_timeout_s))) {
+    log.Write(kWarning, std::to_string(connections.size()) +
+                            " connections were not drained in time, they are closed");
+    for (const auto& connection : connections.All()) connection->CloseNow();
+  }
+  jobs.Stop();
+  housekeeper->Stop();
+  poller->Stop();
+  for (auto& thread : threads) thread.join();
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() { Stop(); }
+
+Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  if (Status s = CheckOptions(options); !s.ok()) return s;
+  auto factory = ChannelFactory::Create(options.security);
+  if (!factory.ok()) return factory.status();
+  auto poller = Poller::Create();
+  if (!poller.ok()) return poller.status();
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
+                                     std::move(poller).value());
+  Impl& server = *impl;
+  if (Status s = server.acceptor.Listen({server.options.host, server.options.port}); !s.ok()) {
+    return s;
+  }
+  const double shortest = std::min({server.options.peer_timeout_s, server.options.frame_timeout_s,
+                                    server.options.handshake_timeout_s});
+  server.housekeeper = std::make_unique<Housekeeper>(
+      Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
+      [&server](auto now) { return server.coordinator.Expire(now); },
+      [&server](auto now) { server.Tick(now); });
+  for (std::uint32_t i = 0; i < server.num_threads; ++i) {
+    server.threads.emplace_back([&server] { server.Work(); });
+  }
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+std::uint16_t Server::port() const { return impl_->acceptor.port(); }
+TableSet& Server::tables() { return impl_->tables; }
+
+StatMap Server::Stats() const {
+  StatMap stats;
+  impl_->AddStats(stats);
+  AddTableStats(impl_->tables, stats);
+  return stats;
+}
+
+bool Server::WaitForShutdownRequest(double timeout_s) {
+  std::unique_lock lock(impl_->shutdown_mutex);
+  return impl_->shutdown_changed.wait_until(lock, DeadlineAfter(timeout_s),
+                                            [&] { return impl_->shutdown_requested; });
+}
+
+void Server::Stop() { impl_->Stop(); }
+
+}  // namespace sparsefleet

@@ -1,0 +1,51 @@
+// What a server counts while it runs. Header only.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "store/store.h"
+#include "transport/frame.h"
+
+namespace sparsefleet {
+
+// Thread-safe.
+struct ServerCounters {
+  using Count = std::atomic<std::uint64_t>;
+  Count connections_total{0};
+  Count clients_lost{0};
+  Count strangers_refused{0};
+  Count protocol_errors{0};
+  Count requests_total{0};
+  Count bytes_in{0};
+  Count bytes_out{0};
+  std::array<Count, 256> requests{};
+
+  void CountRequest(MessageType type) {
+    requests_total.fetch_add(1, std::memory_order_relaxed);
+    requests[static_cast<std::uint8_t>(type)].fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void AddTo(StatMap& stats) const {
+    const auto add = [&](const std::string& name, const Count& count) {
+      stats["server." + name] = static_cast<double>(count.load(std::memory_order_relaxed));
+    };
+    add("connections_total", connections_total);
+    add("clients_lost", clients_lost);
+    add("strangers_refused", strangers_refused);
+    add("protocol_errors", protocol_errors);
+    add("requests_total", requests_total);
+    add("bytes_in", bytes_in);
+    add("bytes_out", bytes_out);
+    for (std::size_t type = 0; type < requests.size(); ++type) {
+      if (requests[type].load(std::memory_order_relaxed) == 0) continue;
+      std::string name = MessageName(static_cast<MessageType>(type));
+      for (char& letter : name) letter = letter == ' ' ? '_' : letter;
+      add("requests." + name, requests[type]);
+    }
+  }
+};
+
+}  // namespace sparsefleet

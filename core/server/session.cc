@@ -1,0 +1,61 @@
+#include "server/session.h"
+
+#include <utility>
+
+namespace sparsefleet {
+namespace {
+
+Status NoCut(const std::string& client, std::uint64_t id) {
+  return {Code::kNotFound, "client '" + client + "' has no open cut " + std::to_string(id)};
+}
+
+}  // namespace
+
+Session::Session(std::uint64_t id, std::string name, TimePoint now)
+    : id_(id), name_(std::move(name)), last_seen_(now) {}
+
+std::string Session::Describe() const {
+  std::lock_guard lock(mutex_);
+  return "client '" + name_ + "' (" + address_ + ")";
+}
+
+void Session::SetAddress(const std::string& address) {
+  std::lock_guard lock(mutex_);
+  address_ = address;
+}
+
+Result<std::uint64_t> Session::AddCut(TableCut cut, std::size_t row_bytes) {
+  std::lock_guard lock(mutex_);
+  if (cuts_.size() >= kMaxCuts) {
+    return Status(Code::kTooLarge, "client '" + name_ + "' has " + std::to_string(kMaxCuts) +
+                                       " cuts open, which is the limit");
+  }
+  const std::uint64_t id = next_cut_++;
+  cuts_.emplace(id, std::make_shared<SessionCut>(std::move(cut), row_bytes));
+  return id;
+}
+
+Result<std::shared_ptr<SessionCut>> Session::FindCut(std::uint64_t id) const {
+  std::lock_guard lock(mutex_);
+  const auto it = cuts_.find(id);
+  if (it == cuts_.end()) return NoCut(name_, id);
+  return it->second;
+}
+
+Status Session::CloseCut(std::uint64_t id) {
+  std::shared_ptr<SessionCut> closed;  // freed outside the lock: it may hold many rows
+  std::lock_guard lock(mutex_);
+  const auto it = cuts_.find(id);
+  if (it == cuts_.end()) return NoCut(name_, id);
+  closed = std::move(it->second);
+  cuts_.erase(it);
+  return Status::Ok();
+}
+
+void Session::CloseAllCuts() {
+  std::map<std::uint64_t, std::shared_ptr<SessionCut>> closed;
+  std::lock_guard lock(mutex_);
+  closed.swap(cuts_);
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,65 @@
+// One client as a server knows it: over all its connections, and for a while after them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "server/reply_memory.h"
+#include "status/status.h"
+#include "store/coordinator.h"
+#include "table/sparse_table.h"
+
+namespace sparsefleet {
+
+// An open cut of a client; `mutex` because two connections may ask for its next rows.
+struct SessionCut {
+  SessionCut(TableCut opened, std::size_t bytes) : cut(std::move(opened)), row_bytes(bytes) {}
+  std::mutex mutex;
+  TableCut cut;
+  std::size_t row_bytes;  // of one row in a reply
+};
+
+// Thread-safe.
+class Session {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  static constexpr std::size_t kMaxCuts = 64;
+
+  Session(std::uint64_t id, std::string name, TimePoint now);
+
+  std::uint64_t id() const { return id_; }
+  const std::string& name() const { return name_; }
+  Coordinator::Owner owner() const { return {id_, name_}; }
+  ReplyMemory& replies() { return replies_; }
+
+  // "client 'worker-1' (127.0.0.1:51234)"
+  std::string Describe() const;
+  void SetAddress(const std::string& address);
+
+  // Called for every frame of the client.
+  void Touch(TimePoint now) { last_seen_.store(now, std::memory_order_relaxed); }
+  TimePoint last_seen() const { return last_seen_.load(std::memory_order_relaxed); }
+
+  // The id of the cut, or kTooLarge if the client has kMaxCuts open.
+  Result<std::uint64_t> AddCut(TableCut cut, std::size_t row_bytes);
+  Result<std::shared_ptr<SessionCut>> FindCut(std::uint64_t id) const;
+  Status CloseCut(std::uint64_t id);
+  void CloseAllCuts();
+
+ private:
+  const std::uint64_t id_;
+  const std::string name_;
+  std::atomic<TimePoint> last_seen_;
+  ReplyMemory replies_;
+  mutable std::mutex mutex_;
+  std::string address_;
+  std::uint64_t next_cut_ = 1;
+  std::map<std::uint64_t, std::shared_ptr<SessionCut>> cuts_;
+};
+
+}  // namespace sparsefleet

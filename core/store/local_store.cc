@@ -1,0 +1,204 @@
+#include "store/local_store.h"
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "store/coordinator.h"
+#include "store/deadline.h"
+#include "store/table_views.h"
+#include "table/dump.h"
+
+namespace sparsefleet {
+namespace {
+
+// Where a blocked call finds its outcome. Shared with the callback, which may come late.
+template <typename T>
+class Outcome {
+ public:
+  void Set(T value) {
+    {
+      std::lock_guard lock(mutex_);
+      value_ = std::move(value);
+    }
+    ready_.notify_all();
+  }
+  bool WaitUntil(Coordinator::TimePoint deadline) {
+    std::unique_lock lock(mutex_);
+    return ready_.wait_until(lock, deadline, [&] { return value_.has_value(); });
+  }
+  T Wait() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [&] { return value_.has_value(); });
+    return std::move(*value_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::optional<T> value_;
+};
+
+class LocalCut final : public StoreCut {
+ public:
+  explicit LocalCut(TableCut cut) : cut_(std::move(cut)) {}
+  Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
+    if (max_rows == 0) return Status(Code::kInvalidArgument, "cut: max_rows is 0, wanted >= 1");
+    return cut_.Next(max_rows, out);
+  }
+
+ private:
+  TableCut cut_;
+};
+
+}  // namespace
+
+struct LocalStore::Impl {
+  TableSet tables;
+  Coordinator coordinator;
+  std::atomic<std::uint64_t> next_call{1};
+
+  // Starts a wait and blocks until its callback came. The waiting thread itself expires the
+  // coordinator at its deadline, so no timer thread is needed.
+  template <typename T, typename Begin>
+  T WaitFor(double timeout_s, Begin begin) {
+    auto outcome = std::make_shared<Outcome<T>>();
+    const auto deadline = DeadlineAfter(timeout_s);
+    begin(deadline, [outcome](T value) { outcome->Set(std::move(value)); });
+    if (!outcome->WaitUntil(deadline)) coordinator.Expire(std::chrono::steady_clock::now());
+    return outcome->Wait();
+  }
+
+  Coordinator::Owner NextOwner() {
+    const std::uint64_t call = next_call.fetch_add(1);
+    return {call, "call-" + std::to_string(call)};
+  }
+};
+
+LocalStore::LocalStore() : impl_(std::make_unique<Impl>()) {}
+
+LocalStore::~LocalStore() {
+  impl_->coordinator.Close({Code::kShuttingDown, "the store was closed"});
+}
+
+TableSet& LocalStore::tables() { return impl_->tables; }
+
+Status LocalStore::Define(const SparseSpec& spec, double /*timeout_s*/) {
+  return impl_->tables.Define(spec);
+}
+
+Status LocalStore::Define(const DenseSpec& spec, double /*timeout_s*/) {
+  return impl_->tables.Define(spec);
+}
+
+Result<TableInfo> LocalStore::Info(std::string_view table, double /*timeout_s*/) {
+  return DescribeTable(impl_->tables, table);
+}
+
+Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step,
+                        double /*timeout_s*/) {
+  return impl_->tables.Pull(sections, mode, step);
+}
+
+Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
+                                    double /*timeout_s*/) {
+  auto result = impl_->tables.Push(sections, step);
+  if (!result.ok()) return result;
+  for (const auto& section : sections) {
+    auto version = impl_->tables.Version(section.table);
+    if (version.ok()) impl_->coordinator.RaiseVersion(section.table, version.value());
+  }
+  return result;
+}
+
+Status LocalStore::WriteDense(std::string_view table, std::span<const float> values,
+                              double /*timeout_s*/) {
+  auto dense = impl_->tables.Dense(table);
+  if (!dense.ok()) return dense.status();
+  return WriteWholeDense(*dense.value(), values);
+}
+
+Status LocalStore::SetLearningRate(std::string_view table, double learning_rate,
+                                   double /*timeout_s*/) {
+  return impl_->tables.SetLearningRate(table, learning_rate);
+}
+
+Result<std::uint64_t> LocalStore::Version(std::string_view table, double /*timeout_s*/) {
+  return impl_->tables.Version(table);
+}
+
+Status LocalStore::WaitVersion(std::string_view table, std::uint64_t at_least, double timeout_s) {
+  auto current = impl_->tables.Version(table);
+  if (!current.ok()) return current.status();
+  return impl_->WaitFor<Status>(timeout_s, [&](auto deadline, auto done) {
+    impl_->coordinator.WaitVersion(table, current.value(), at_least, impl_->NextOwner(), deadline,
+                                   std::move(done));
+  });
+}
+
+Status LocalStore::Barrier(std::string_view name, std::uint32_t members, double timeout_s) {
+  return impl_->WaitFor<Status>(timeout_s, [&](auto deadline, auto done) {
+    impl_->coordinator.ArriveAtBarrier(name, members, impl_->NextOwner(), 0, deadline,
+                                       std::move(done));
+  });
+}
+
+Status LocalStore::PutNote(std::string_view key, std::string_view value, double /*timeout_s*/) {
+  return impl_->coordinator.PutNote(key, value);
+}
+
+Result<std::string> LocalStore::GetNote(std::string_view key, bool wait, double timeout_s) {
+  return impl_->WaitFor<Result<std::string>>(timeout_s, [&](auto deadline, auto done) {
+    impl_->coordinator.GetNote(key, wait, impl_->NextOwner(), deadline, std::move(done));
+  });
+}
+
+Status LocalStore::DeleteNote(std::string_view key, double /*timeout_s*/) {
+  return impl_->coordinator.DeleteNote(key);
+}
+
+Result<std::vector<StatMap>> LocalStore::Stats(double /*timeout_s*/) {
+  std::vector<StatMap> stats(1);
+  AddTableStats(impl_->tables, stats[0]);
+  return stats;
+}
+
+Result<std::uint64_t> LocalStore::Shrink(std::string_view table, std::uint64_t step,
+                                         double /*timeout_s*/) {
+  auto sparse = impl_->tables.Sparse(table);
+  if (!sparse.ok()) return sparse.status();
+  return sparse.value()->Shrink(step);
+}
+
+Result<std::uint64_t> LocalStore::Erase(std::string_view table, std::span<const Key> keys,
+                                        double /*timeout_s*/) {
+  auto sparse = impl_->tables.Sparse(table);
+  if (!sparse.ok()) return sparse.status();
+  return sparse.value()->Erase(keys);
+}
+
+Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bool only_dirty,
+                                                      bool clear_dirty, double /*timeout_s*/) {
+  auto sparse = impl_->tables.Sparse(table);
+  if (!sparse.ok()) return sparse.status();
+  return std::unique_ptr<StoreCut>(
+      std::make_unique<LocalCut>(sparse.value()->OpenCut(only_dirty, clear_dirty)));
+}
+
+Status LocalStore::Import(std::string_view table, const RowBatch& rows, double /*timeout_s*/) {
+  auto sparse = impl_->tables.Sparse(table);
+  if (!sparse.ok()) return sparse.status();
+  return sparse.value()->Import(rows);
+}
+
+Status LocalStore::Save(std::string_view directory, double /*timeout_s*/) {
+  return SaveTables(impl_->tables, std::string(directory), 0, 1);
+}
+
+Status LocalStore::Load(std::string_view directory, double /*timeout_s*/) {
+  return LoadTables(impl_->tables, std::string(directory), 0, 1);
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,80 @@
+#include "store/table_views.h"
+
+#include <string>
+
+namespace sparsefleet {
+namespace {
+
+void AddSparse(const SparseTable& table, const std::string& prefix, StatMap& stats) {
+  const SparseStats figures = table.Stats();
+  const auto add = [&](const char* name, std::uint64_t value) {
+    stats[prefix + name] = static_cast<double>(value);
+  };
+  add("rows", figures.rows);
+  add("candidates", figures.candidates);
+  add("memory_bytes", figures.memory_bytes);
+  add("payload_bytes", figures.payload_bytes);
+  add("rows_pulled", figures.rows_pulled);
+  add("rows_pushed", figures.rows_pushed);
+  add("rows_created", figures.rows_created);
+  add("rows_evicted", figures.rows_evicted);
+  add("rejected_non_finite", figures.rejected_non_finite);
+  add("not_admitted", figures.not_admitted);
+  stats[prefix + "learning_rate"] = table.learning_rate();
+}
+
+void AddDense(const DenseTable& table, const std::string& prefix, StatMap& stats) {
+  stats[prefix + "elements"] = static_cast<double>(table.size());
+  stats[prefix + "memory_bytes"] = static_cast<double>(table.memory_bytes());
+  stats[prefix + "learning_rate"] = table.learning_rate();
+}
+
+}  // namespace
+
+void AddTableStats(const TableSet& tables, StatMap& stats) {
+  for (const std::string& name : tables.Names()) {
+    const std::string prefix = "table." + name + ".";
+    if (auto sparse = tables.Sparse(name); sparse.ok()) {
+      AddSparse(*sparse.value(), prefix, stats);
+    } else if (auto dense = tables.Dense(name); dense.ok()) {
+      AddDense(*dense.value(), prefix, stats);
+    }
+    if (auto version = tables.Version(name); version.ok()) {
+      stats[prefix + "version"] = static_cast<double>(version.value());
+    }
+  }
+}
+
+Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name) {
+  TableInfo info;
+  auto sparse = tables.Sparse(name);
+  if (sparse.ok()) {
+    const SparseTable& table = *sparse.value();
+    info.size = table.Stats().rows;
+    info.dim = table.dim();
+    info.state_dim = table.state_dim();
+    info.counter_dim = table.counter_dim();
+    info.non_finite = table.spec().non_finite;
+    return info;
+  }
+  if (sparse.status().code() == Code::kUnknownTable) return sparse.status();
+  auto dense = tables.Dense(name);
+  if (!dense.ok()) return dense.status();
+  info.dense = true;
+  info.size = dense.value()->size();
+  info.state_dim = dense.value()->state_dim();
+  info.non_finite = dense.value()->spec().non_finite;
+  info.min_block_size = dense.value()->spec().min_block_size;
+  return info;
+}
+
+Status WriteWholeDense(DenseTable& table, std::span<const float> values) {
+  if (values.size() != table.size()) {
+    return {Code::kShapeMismatch,
+            "dense table '" + table.spec().name + "' has " + std::to_string(table.size()) +
+                " elements, the write brings " + std::to_string(values.size())};
+  }
+  return table.Write(0, values);
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,283 @@
+#include "table/dense_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "optimizer/row_optimizer.h"
+
+namespace sparsefleet {
+namespace {
+
+constexpr std::uint64_t kStripe = 16384;
+
+}  // namespace
+
+DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::uint32_t index,
+                        std::uint32_t num_servers) {
+  const std::uint64_t parts =
+      std::clamp<std::uint64_t>(size / min_block_size, 1, std::max(num_servers, 1U));
+  if (index >= parts) return {size, size};
+  const std::uint64_t each = size / parts;
+  const std::uint64_t longer = size % parts;  // so many parts hold one more
+  const std::uint64_t begin = index * each + std::min<std::uint64_t>(index, longer);
+  return {begin, begin + each + (index < longer ? 1 : 0)};
+}
+
+// Values are one array. State lies stripe by stripe, within a stripe array by array and last
+// the step count, so that the optimizer sees a stripe as one long row.
+struct DenseTable::Impl {
+  Impl(DenseSpec table_spec, DenseRange table_range)
+      : spec(std::move(table_spec)),
+        range(table_range),
+        optimizer(spec.optimizer),
+        learning_rate(spec.optimizer.learning_rate),
+        num_stripes((range.size() + kStripe - 1) / kStripe),
+        mutexes(std::make_unique<std::mutex[]>(num_stripes)),
+        values(range.size(), 0.0F),
+        state(range.size() * optimizer.arrays() + num_stripes * scalars()) {
+    for (std::uint64_t s = 0; s < num_stripes; ++s) optimizer.InitState(StateOf(s), Length(s));
+  }
+
+  std::string Prefix() const { return "table '" + spec.name + "': "; }
+  std::uint64_t scalars() const { return optimizer.has_row_scalar() ? 1 : 0; }
+  std::uint32_t state_dim() const {
+    return optimizer.arrays() + static_cast<std::uint32_t>(scalars());
+  }
+  std::uint64_t Begin(std::uint64_t stripe) const { return stripe * kStripe; }
+  std::uint64_t Length(std::uint64_t stripe) const {
+    return std::min(kStripe, range.size() - Begin(stripe));
+  }
+  float* StateOf(std::uint64_t stripe) {
+    return state.data() + stripe * (kStripe * optimizer.arrays() + scalars());
+  }
+  const float* StateOf(std::uint64_t stripe) const {
+    return const_cast<Impl*>(this)->StateOf(stripe);
+  }
+
+  Status CheckRange(std::uint64_t offset, std::uint64_t length) const {
+    if (offset <= range.size() && length <= range.size() - offset) return Status::Ok();
+    return {Code::kShapeMismatch, Prefix() + "elements " + std::to_string(offset) + " + " +
+                                      std::to_string(length) + " lie outside the " +
+                                      std::to_string(range.size()) + " held here"};
+  }
+  Status CheckState(std::uint64_t length, std::uint64_t state_length) const {
+    if (state_length == length * state_dim()) return Status::Ok();
+    return {Code::kShapeMismatch, Prefix() + std::to_string(length) + " elements need " +
+                                      std::to_string(length * state_dim()) +
+                                      " floats of state, got " + std::to_string(state_length)};
+  }
+
+  // Calls visit(stripe, first element within it, first within the span, length) under each
+  // stripe's lock.
+  template <typename Visit>
+  void ForEachStripe(std::uint64_t offset, std::uint64_t length, Visit visit) const {
+    for (std::uint64_t done = 0; done < length;) {
+      const std::uint64_t stripe = (offset + done) / kStripe;
+      const std::uint64_t within = offset + done - Begin(stripe);
+      const std::uint64_t count = std::min(length - done, Length(stripe) - within);
+      const std::lock_guard lock(mutexes[stripe]);
+      visit(stripe, within, done, count);
+      done += count;
+    }
+  }
+
+  void ReadState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
+                 std::span<float> out) const;
+  void WriteState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
+                  std::span<const float> in);
+  Result<PushResult> Change(std::span<const float> input, bool add);
+
+  const DenseSpec spec;
+  const DenseRange range;
+  const RowOptimizer optimizer;
+  std::atomic<double> learning_rate;
+  const std::uint64_t num_stripes;
+  const std::unique_ptr<std::mutex[]> mutexes;
+  std::vector<float> values;
+  std::vector<float> state;
+};
+
+Result<std::shared_ptr<DenseTable>> DenseTable::Create(DenseSpec spec) {
+  const DenseRange whole{0, spec.size};
+  return Create(std::move(spec), whole);
+}
+
+Result<std::shared_ptr<DenseTable>> DenseTable::Create(DenseSpec spec, DenseRange range) {
+  if (Status status = spec.Validate(); !status.ok()) return status;
+  const std::string name = spec.name;
+  const std::string size = std::to_string(range.size());
+  const Status no_memory(Code::kTooLarge,
+                         "table '" + name + "': no memory for " + size + " elements");
+  try {
+    auto impl = std::make_unique<Impl>(std::move(spec), range);
+    return std::shared_ptr<DenseTable>(new DenseTable(std::move(impl)));
+  } catch (const std::bad_alloc&) {
+    return no_memory;
+  } catch (const std::length_error&) {
+    return no_memory;
+  }
+}
+
+DenseTable::DenseTable(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DenseTable::~DenseTable() = default;
+
+const DenseSpec& DenseTable::spec() const { return impl_->spec; }
+const DenseRange& DenseTable::range() const { return impl_->range; }
+std::uint64_t DenseTable::size() const { return impl_->range.size(); }
+std::uint32_t DenseTable::state_dim() const { return impl_->state_dim(); }
+
+Status DenseTable::Read(std::uint64_t offset, std::span<float> out) const {
+  if (Status status = impl_->CheckRange(offset, out.size()); !status.ok()) return status;
+  impl_->ForEachStripe(offset, out.size(), [&](auto, auto, auto at, auto count) {
+    std::copy_n(impl_->values.begin() + offset + at, count, out.begin() + at);
+  });
+  return Status::Ok();
+}
+
+Status DenseTable::Write(std::uint64_t offset, std::span<const float> values) {
+  if (Status status = impl_->CheckRange(offset, values.size()); !status.ok()) return status;
+  impl_->ForEachStripe(offset, values.size(), [&](auto, auto, auto at, auto count) {
+    std::copy_n(values.begin() + at, count, impl_->values.begin() + offset + at);
+  });
+  return Status::Ok();
+}
+
+Status DenseTable::CheckPush(std::span<const float> gradient) const {
+  if (gradient.size() != size()) {
+    return {Code::kShapeMismatch, impl_->Prefix() + "a push needs " + std::to_string(size()) +
+                                      " elements, got " + std::to_string(gradient.size())};
+  }
+  if (spec().non_finite != NonFinitePolicy::kRaise) return Status::Ok();
+  if (impl_->optimizer.kernels().all_finite(gradient.data(), gradient.size())) {
+    return Status::Ok();
+  }
+  const auto bad = std::find_if(gradient.begin(), gradient.end(),
+                                [](float value) { return !std::isfinite(value); });
+  const auto at = static_cast<std::uint64_t>(bad - gradient.begin());
+  return {Code::kNonFinite, impl_->Prefix() + "gradient of element " +
+                                std::to_string(impl_->range.begin + at) + " is " +
+                                std::to_string(*bad) + "; nothing was applied"};
+}
+
+Result<PushResult> DenseTable::Push(std::span<const float> gradient) {
+  if (Status status = CheckPush(gradient); !status.ok()) return status;
+  return impl_->Change(gradient, false);
+}
+
+Result<PushResult> DenseTable::Add(std::span<const float> delta) {
+  if (Status status = CheckPush(delta); !status.ok()) return status;
+  return impl_->Change(delta, true);
+}
+
+Result<PushResult> DenseTable::Impl::Change(std::span<const float> input, bool add) {
+  if (!optimizer.kernels().all_finite(input.data(), input.size())) {
+    return PushResult{.rejected_non_finite = 1};
+  }
+  std::vector<float> scratch;
+  try {
+    if (optimizer.needs_scratch() && !add) scratch.resize(std::min(kStripe, range.size()));
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kTooLarge, Prefix() + "out of memory");
+  }
+  const double lr = learning_rate;
+  ForEachStripe(0, input.size(), [&](auto stripe, auto, auto at, auto count) {
+    float* w = values.data() + at;
+    if (add) {
+      optimizer.kernels().add(w, input.data() + at, count);
+    } else {
+      optimizer.Update(w, StateOf(stripe), input.data() + at, count, lr, scratch.data());
+    }
+  });
+  return PushResult{.applied = input.size()};
+}
+
+void DenseTable::Impl::ReadState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at,
+                                 std::uint64_t count, std::span<float> out) const {
+  const std::uint64_t total = out.size() / state_dim();
+  const float* from = StateOf(stripe);
+  for (std::uint32_t a = 0; a < optimizer.arrays(); ++a) {
+    std::copy_n(from + a * Length(stripe) + within, count, out.begin() + a * total + at);
+  }
+  if (scalars() == 0) return;
+  const std::uint64_t steps = optimizer.arrays();
+  std::fill_n(out.begin() + steps * total + at, count, from[steps * Length(stripe)]);
+}
+
+void DenseTable::Impl::WriteState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at,
+                                  std::uint64_t count, std::span<const float> in) {
+  const std::uint64_t total = in.size() / state_dim();
+  float* to = StateOf(stripe);
+  for (std::uint32_t a = 0; a < optimizer.arrays(); ++a) {
+    std::copy_n(in.begin() + a * total + at, count, to + a * Length(stripe) + within);
+  }
+  if (scalars() == 0) return;
+  const auto first = in.begin() + optimizer.arrays() * total + at;
+  float& steps = to[optimizer.arrays() * Length(stripe)];
+  const float largest = *std::max_element(first, first + count);
+  steps = count == Length(stripe) ? largest : std::max(steps, largest);
+}
+
+Status DenseTable::ReadState(std::span<float> out) const {
+  if (Status status = impl_->CheckState(size(), out.size()); !status.ok()) return status;
+  if (state_dim() == 0) return Status::Ok();
+  impl_->ForEachStripe(0, size(), [&](auto stripe, auto within, auto at, auto count) {
+    impl_->ReadState(stripe, within, at, count, out);
+  });
+  return Status::Ok();
+}
+
+Status DenseTable::WriteState(std::span<const float> state) {
+  if (Status status = impl_->CheckState(size(), state.size()); !status.ok()) return status;
+  if (state_dim() == 0) return Status::Ok();
+  impl_->ForEachStripe(0, size(), [&](auto stripe, auto within, auto at, auto count) {
+    impl_->WriteState(stripe, within, at, count, state);
+  });
+  return Status::Ok();
+}
+
+Status DenseTable::ReadWithState(std::uint64_t offset, std::span<float> values,
+                                 std::span<float> state) const {
+  if (Status status = impl_->CheckRange(offset, values.size()); !status.ok()) return status;
+  if (Status status = impl_->CheckState(values.size(), state.size()); !status.ok()) return status;
+  impl_->ForEachStripe(offset, values.size(), [&](auto stripe, auto within, auto at, auto count) {
+    std::copy_n(impl_->values.begin() + offset + at, count, values.begin() + at);
+    if (state_dim() != 0) impl_->ReadState(stripe, within, at, count, state);
+  });
+  return Status::Ok();
+}
+
+Status DenseTable::WriteWithState(std::uint64_t offset, std::span<const float> values,
+                                  std::span<const float> state) {
+  if (Status status = impl_->CheckRange(offset, values.size()); !status.ok()) return status;
+  if (Status status = impl_->CheckState(values.size(), state.size()); !status.ok()) return status;
+  impl_->ForEachStripe(offset, values.size(), [&](auto stripe, auto within, auto at, auto count) {
+    std::copy_n(values.begin() + at, count, impl_->values.begin() + offset + at);
+    if (state_dim() != 0) impl_->WriteState(stripe, within, at, count, state);
+  });
+  return Status::Ok();
+}
+
+double DenseTable::learning_rate() const { return impl_->learning_rate; }
+
+Status DenseTable::SetLearningRate(double learning_rate) {
+  if (!std::isfinite(learning_rate) || learning_rate < 0) {
+    return {Code::kInvalidArgument, impl_->Prefix() +
+                                        "learning rate must be finite and >= 0, got " +
+                                        std::to_string(learning_rate)};
+  }
+  impl_->learning_rate = learning_rate;
+  return Status::Ok();
+}
+
+std::uint64_t DenseTable::memory_bytes() const {
+  return sizeof(DenseTable) + sizeof(Impl) + impl_->num_stripes * sizeof(std::mutex) +
+         (impl_->values.capacity() + impl_->state.capacity()) * sizeof(float);
+}
+
+}  // namespace sparsefleet

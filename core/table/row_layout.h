@@ -1,0 +1,89 @@
+// Where the parts of a row lie in its record:
+//   key (8) | count and dirty (4) | step (4) | seconds (4) | values | state
+// with the counters only where the table keeps them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "table/key.h"
+#include "table/sparse_table.h"
+#include "table/table_spec.h"
+
+namespace sparsefleet {
+
+class RowLayout {
+ public:
+  RowLayout(const SparseSpec& spec, std::uint32_t state_dim);
+
+  std::uint32_t stride() const { return stride_; }
+  std::uint32_t dim() const { return dim_; }
+  std::uint32_t state_dim() const { return state_dim_; }
+  std::uint32_t counter_dim() const { return counter_dim_; }
+  bool tracks_dirty() const { return tracks_dirty_; }
+
+  static Key KeyOf(const std::byte* row) {
+    Key key;
+    std::memcpy(&key, row, sizeof(key));
+    return key;
+  }
+  static void SetKey(std::byte* row, Key key) { std::memcpy(row, &key, sizeof(key)); }
+
+  float* values(std::byte* row) const { return reinterpret_cast<float*>(row + values_at_); }
+  const float* values(const std::byte* row) const {
+    return reinterpret_cast<const float*>(row + values_at_);
+  }
+  float* state(std::byte* row) const { return reinterpret_cast<float*>(row + state_at_); }
+  const float* state(const std::byte* row) const {
+    return reinterpret_cast<const float*>(row + state_at_);
+  }
+
+  // Zero counters, last touched now, dirty.
+  void InitCounters(std::byte* row, std::uint32_t step, std::uint32_t seconds) const;
+  // One push more, at this time; dirty.
+  void Touch(std::byte* row, std::uint32_t step, std::uint32_t seconds) const;
+
+  // 0 where the table does not keep them.
+  std::uint32_t CountOf(const std::byte* row) const { return Word(row, count_at_) & ~kDirtyBit; }
+  std::uint32_t StepOf(const std::byte* row) const { return Word(row, step_at_); }
+  std::uint32_t SecondsOf(const std::byte* row) const { return Word(row, seconds_at_); }
+  // True where the table does not track it: then every row may have changed.
+  bool IsDirty(const std::byte* row) const {
+    return !tracks_dirty_ || (Word(row, count_at_) & kDirtyBit) != 0;
+  }
+  void ClearDirty(std::byte* row) const;
+
+  // Adds the row at the end of `out`.
+  void Export(const std::byte* row, RowBatch& out) const;
+  // Sets counters from `counters` (counter_dim words, or none: zero); dirty.
+  void ImportCounters(std::byte* row, std::span<const std::uint32_t> counters) const;
+
+ private:
+  static constexpr std::uint32_t kDirtyBit = 0x80000000;
+
+  static std::uint32_t Word(const std::byte* row, std::uint32_t at) {
+    if (at == 0) return 0;
+    std::uint32_t word;
+    std::memcpy(&word, row + at, sizeof(word));
+    return word;
+  }
+  static void SetWord(std::byte* row, std::uint32_t at, std::uint32_t word) {
+    if (at != 0) std::memcpy(row + at, &word, sizeof(word));
+  }
+
+  std::uint32_t dim_;
+  std::uint32_t state_dim_;
+  std::uint32_t counter_dim_ = 0;
+  bool keeps_count_;
+  bool tracks_dirty_;
+  std::uint32_t count_at_ = 0;  // 0: not kept; the key is there
+  std::uint32_t step_at_ = 0;
+  std::uint32_t seconds_at_ = 0;
+  std::uint32_t values_at_ = 0;
+  std::uint32_t state_at_ = 0;
+  std::uint32_t stride_ = 0;
+};
+
+}  // namespace sparsefleet

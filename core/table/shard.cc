@@ -1,0 +1,165 @@
+#include "table/shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+namespace sparsefleet {
+namespace {
+
+// Items whose memory is fetched together: enough to hide a miss, few enough to stay in the cache.
+constexpr std::size_t kBlock = 64;
+
+template <typename Visit>
+void ForEachBlock(std::span<const BatchItem> items, Visit visit) {
+  for (; items.size() > kBlock; items = items.subspan(kBlock)) visit(items.first(kBlock));
+  if (!items.empty()) visit(items);
+}
+
+}  // namespace
+
+TableTraits::TableTraits(SparseSpec table_spec)
+    : spec(std::move(table_spec)),
+      optimizer(spec.optimizer),
+      layout(spec, static_cast<std::uint32_t>(optimizer.StateDim(spec.dim))),
+      initializer(spec.initializer, spec.seed) {}
+
+std::uint32_t Shard::FindExact(const BatchItem& item) const {
+  return index_.Find(item.hash, [&](std::uint32_t row) {
+    return RowLayout::KeyOf(storage_.row(row)) == item.key;
+  });
+}
+
+void Shard::Locate(std::span<const BatchItem> items, std::uint32_t* rows) const {
+  for (const BatchItem& item : items) index_.Prefetch(item.hash);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    rows[i] = index_.FindLikely(items[i].hash);
+    if (rows[i] != kNoRow) storage_.Prefetch(rows[i]);
+  }
+}
+
+std::uint32_t Shard::Confirm(const BatchItem& item, std::uint32_t likely) const {
+  if (likely == kNoRow || RowLayout::KeyOf(storage_.row(likely)) == item.key) return likely;
+  return FindExact(item);
+}
+
+void Shard::Read(std::span<const BatchItem> items, float* out,
+                 std::vector<BatchItem>& missing) const {
+  const RowLayout& layout = traits_.layout;
+  const std::size_t dim = layout.dim();
+  const std::shared_lock lock(mutex_);
+  ForEachBlock(items, [&](std::span<const BatchItem> block) {
+    std::uint32_t rows[kBlock];
+    Locate(block, rows);
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const std::uint32_t row = Confirm(block[i], rows[i]);
+      if (row == kNoRow) {
+        missing.push_back(block[i]);
+        continue;
+      }
+      const float* values = layout.values(storage_.row(row));
+      std::memcpy(out + block[i].position * dim, values, dim * sizeof(float));
+    }
+  });
+}
+
+void Shard::ReadOrCreate(std::span<const BatchItem> items, const Moment& now, float* out) {
+  const RowLayout& layout = traits_.layout;
+  const std::size_t dim = layout.dim();
+  const std::unique_lock lock(mutex_);
+  for (const BatchItem& item : items) {
+    std::uint32_t row = FindExact(item);
+    if (row == kNoRow && Admits(item, now)) row = Create(item, now);
+    float* to = out + item.position * dim;
+    if (row == kNoRow) {
+      std::fill(to, to + dim, 0.0F);
+    } else {
+      std::memcpy(to, layout.values(storage_.row(row)), dim * sizeof(float));
+    }
+  }
+}
+
+void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushResult& result) {
+  const RowLayout& layout = traits_.layout;
+  const RowKernels& kernels = traits_.optimizer.kernels();
+  const std::size_t dim = layout.dim();
+  const bool creates = traits_.spec.admission.kind == AdmissionKind::kAlways;
+  const std::unique_lock lock(mutex_);
+  ForEachBlock(items, [&](std::span<const BatchItem> block) {
+    std::uint32_t rows[kBlock];
+    Locate(block, rows);
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const float* input = change.input + block[i].position * dim;
+      if (!kernels.all_finite(input, dim)) {
+        ++result.rejected_non_finite;
+        continue;
+      }
+      std::uint32_t row = Confirm(block[i], rows[i]);
+      // A caller's wrong promise of unique keys may have made the row just now.
+      if (row == kNoRow) row = FindExact(block[i]);
+      if (row == kNoRow && !creates) {
+        ++result.not_admitted;
+        continue;
+      }
+      if (row == kNoRow) {
+        row = Create(block[i], change.now);
+      } else {
+        BeforeWrite(row);
+      }
+      std::byte* record = storage_.row(row);
+      if (change.add) {
+        kernels.add(layout.values(record), input, dim);
+      } else {
+        traits_.optimizer.Update(layout.values(record), layout.state(record), input, dim,
+                                 change.learning_rate, change.scratch);
+      }
+      layout.Touch(record, change.now.step_word, change.now.seconds);
+      ++result.applied;
+    }
+  });
+}
+
+std::uint32_t Shard::NewRow(const BatchItem& item) {
+  const std::uint32_t row = storage_.size();
+  if (row >= index_.capacity()) RebuildIndex(index_.capacity() * 3 / 2 + 1);
+  storage_.Append();
+  RowLayout::SetKey(storage_.row(row), item.key);
+  index_.Insert(item.hash, row);
+  return row;
+}
+
+void Shard::RebuildIndex(std::uint64_t capacity) {
+  index_.Rebuild(capacity, storage_.size(), [&](std::uint32_t row) {
+    return PlacementHash(RowLayout::KeyOf(storage_.row(row)));
+  });
+}
+
+std::uint32_t Shard::Create(const BatchItem& item, const Moment& now) {
+  const RowLayout& layout = traits_.layout;
+  const std::uint32_t row = NewRow(item);
+  std::byte* record = storage_.row(row);
+  layout.InitCounters(record, now.step_word, now.seconds);
+  traits_.initializer.Fill(item.key, {layout.values(record), layout.dim()});
+  traits_.optimizer.InitState(layout.state(record), layout.dim());
+  ++rows_created_;
+  return row;
+}
+
+bool Shard::Admits(const BatchItem& item, const Moment& now) {
+  const AdmissionSpec& admission = traits_.spec.admission;
+  switch (admission.kind) {
+    case AdmissionKind::kAlways:
+      return true;
+    case AdmissionKind::kCount:
+      if (admission.count > 1 && candidates_.Increment(item.key, item.hash) < admission.count) {
+        return false;
+      }
+      candidates_.Erase(item.key, item.hash);
+      return true;
+    case AdmissionKind::kProbability:
+      return AdmissionDraw(traits_.spec.seed, item.key, now.step) < admission.probability;
+  }
+  return true;
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,203 @@
+#include "table/table_set.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace sparsefleet {
+namespace {
+
+std::string Prefix(std::string_view table) { return "table '" + std::string(table) + "': "; }
+
+Status Conflict(std::string_view table, const std::string& difference) {
+  return {Code::kTableConflict, Prefix(table) + "defined already, its " + difference};
+}
+
+Status WrongKind(std::string_view table, bool is_dense) {
+  return {Code::kInvalidArgument,
+          Prefix(table) + (is_dense ? "is dense, not sparse" : "is sparse, not dense")};
+}
+
+}  // namespace
+
+Status TableSet::Define(const SparseSpec& spec) {
+  // Made before the lock is taken: an existing table is the rarer case, and waiting the worse.
+  auto created = SparseTable::Create(spec);
+  if (!created.ok()) return created.status();
+  const std::unique_lock lock(mutex_);
+  const auto found = tables_.find(spec.name);
+  if (found == tables_.end()) {
+    tables_.emplace(spec.name, Entry{std::move(created).value(),
+                                     std::make_shared<std::atomic<std::uint64_t>>(0)});
+    return Status::Ok();
+  }
+  const auto* table = std::get_if<std::shared_ptr<SparseTable>>(&found->second.table);
+  if (table == nullptr) return Conflict(spec.name, "kind is dense, asked for sparse");
+  const std::string difference = DescribeDifference((*table)->spec(), spec);
+  return difference.empty() ? Status::Ok() : Conflict(spec.name, difference);
+}
+
+Status TableSet::Define(const DenseSpec& spec, std::uint32_t index, std::uint32_t num_servers) {
+  if (Status status = spec.Validate(); !status.ok()) return status;
+  if (index >= num_servers) {
+    return {Code::kInvalidArgument, Prefix(spec.name) + "server " + std::to_string(index) + " of " +
+                                        std::to_string(num_servers)};
+  }
+  const DenseRange range = DenseRangeOf(spec.size, spec.min_block_size, index, num_servers);
+  const std::unique_lock lock(mutex_);
+  const auto found = tables_.find(spec.name);
+  if (found == tables_.end()) {
+    auto created = DenseTable::Create(spec, range);
+    if (!created.ok()) return created.status();
+    tables_.emplace(spec.name, Entry{std::move(created).value(),
+                                     std::make_shared<std::atomic<std::uint64_t>>(0)});
+    return Status::Ok();
+  }
+  const auto* table = std::get_if<std::shared_ptr<DenseTable>>(&found->second.table);
+  if (table == nullptr) return Conflict(spec.name, "kind is sparse, asked for dense");
+  if (const auto difference = DescribeDifference((*table)->spec(), spec); !difference.empty()) {
+    return Conflict(spec.name, difference);
+  }
+  if ((*table)->range() != range) {
+    return Conflict(spec.name, "range begins at " + std::to_string((*table)->range().begin) +
+                                   ", asked for " + std::to_string(range.begin));
+  }
+  return Status::Ok();
+}
+
+Result<TableSet::Entry> TableSet::Find(std::string_view name) const {
+  const std::shared_lock lock(mutex_);
+  if (const auto found = tables_.find(name); found != tables_.end()) return found->second;
+  constexpr std::size_t kNamed = 10;
+  std::string known;
+  std::size_t named = 0;
+  for (const auto& [other, entry] : tables_) {
+    if (named++ == kNamed) break;
+    known += (known.empty() ? "'" : ", '") + other + "'";
+  }
+  if (tables_.size() > kNamed) known += " and " + std::to_string(tables_.size() - kNamed) + " more";
+  return Status(Code::kUnknownTable,
+                "no table '" + std::string(name) + "'; " +
+                    (known.empty() ? "none is defined" : "there are " + known));
+}
+
+Result<std::shared_ptr<SparseTable>> TableSet::Sparse(std::string_view name) const {
+  auto entry = Find(name);
+  if (!entry.ok()) return entry.status();
+  const auto* table = std::get_if<std::shared_ptr<SparseTable>>(&entry.value().table);
+  if (table == nullptr) return WrongKind(name, true);
+  return *table;
+}
+
+Result<std::shared_ptr<DenseTable>> TableSet::Dense(std::string_view name) const {
+  auto entry = Find(name);
+  if (!entry.ok()) return entry.status();
+  const auto* table = std::get_if<std::shared_ptr<DenseTable>>(&entry.value().table);
+  if (table == nullptr) return WrongKind(name, false);
+  return *table;
+}
+
+std::vector<std::string> TableSet::Names() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : tables_) names.push_back(name);
+  return names;
+}
+
+Result<TableSet::Entry> TableSet::CheckSection(const PullSection& section) const {
+  auto entry = Find(section.table);
+  if (!entry.ok()) return entry;
+  const auto* sparse = std::get_if<std::shared_ptr<SparseTable>>(&entry.value().table);
+  if (section.dense == (sparse != nullptr)) return WrongKind(section.table, sparse == nullptr);
+  if (sparse != nullptr) {
+    const std::size_t wanted = section.keys.size() * (*sparse)->dim();
+    if (section.out.size() == wanted) return entry;
+    return Status(Code::kShapeMismatch,
+                  Prefix(section.table) + std::to_string(section.keys.size()) + " keys of width " +
+                      std::to_string((*sparse)->dim()) + " need " + std::to_string(wanted) +
+                      " floats of room, got " + std::to_string(section.out.size()));
+  }
+  const std::uint64_t size = std::get<std::shared_ptr<DenseTable>>(entry.value().table)->size();
+  if (section.offset <= size && section.out.size() <= size - section.offset) return entry;
+  return Status(Code::kShapeMismatch, Prefix(section.table) + "elements " +
+                                          std::to_string(section.offset) + " + " +
+                                          std::to_string(section.out.size()) + " lie outside the " +
+                                          std::to_string(size) + " held here");
+}
+
+Result<TableSet::Entry> TableSet::CheckSection(const PushSection& section) const {
+  auto entry = Find(section.table);
+  if (!entry.ok()) return entry;
+  const auto* sparse = std::get_if<std::shared_ptr<SparseTable>>(&entry.value().table);
+  if (section.dense == (sparse != nullptr)) return WrongKind(section.table, sparse == nullptr);
+  const Status status = sparse != nullptr
+                            ? (*sparse)->CheckPush(section.keys, section.gradients)
+                            : std::get<std::shared_ptr<DenseTable>>(entry.value().table)
+                                  ->CheckPush(section.gradients);
+  if (!status.ok()) return status;
+  return entry;
+}
+
+Status TableSet::Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step) {
+  std::vector<AnyTable> tables;
+  tables.reserve(sections.size());
+  for (const PullSection& section : sections) {
+    auto entry = CheckSection(section);
+    if (!entry.ok()) return entry.status();
+    tables.push_back(std::move(entry).value().table);
+  }
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const PullSection& section = sections[i];
+    const Status status = section.dense ? std::get<std::shared_ptr<DenseTable>>(tables[i])->Read(
+                                              section.offset, section.out)
+                                        : std::get<std::shared_ptr<SparseTable>>(tables[i])->Pull(
+                                              section.keys, mode, step, section.out);
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::uint64_t step) {
+  std::vector<Entry> entries;
+  entries.reserve(sections.size());
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const auto same = [&](const PushSection& other) { return other.table == sections[i].table; };
+    if (std::any_of(sections.begin(), sections.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+      return Status(Code::kInvalidArgument, Prefix(sections[i].table) + "occurs twice in one push");
+    }
+    auto entry = CheckSection(sections[i]);
+    if (!entry.ok()) return entry.status();
+    entries.push_back(std::move(entry).value());
+  }
+  PushResult total;
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const PushSection& s = sections[i];
+    Result<PushResult> result = PushResult{};
+    if (s.dense) {
+      auto& table = std::get<std::shared_ptr<DenseTable>>(entries[i].table);
+      result = s.add ? table->Add(s.gradients) : table->Push(s.gradients);
+    } else {
+      auto& table = std::get<std::shared_ptr<SparseTable>>(entries[i].table);
+      result = s.add ? table->Add(s.keys, s.gradients, step, s.keys_are_unique)
+                     : table->Push(s.keys, s.gradients, step, s.keys_are_unique);
+    }
+    if (!result.ok()) return result.status();
+    total += result.value();
+    entries[i].version->fetch_add(1);
+  }
+  return total;
+}
+
+Status TableSet::SetLearningRate(std::string_view table, double learning_rate) {
+  auto entry = Find(table);
+  if (!entry.ok()) return entry.status();
+  return std::visit([&](auto& held) { return held->SetLearningRate(learning_rate); },
+                    entry.value().table);
+}
+
+Result<std::uint64_t> TableSet::Version(std::string_view table) const {
+  auto entry = Find(table);
+  if (!entry.ok()) return entry.status();
+  return entry.value().version->load();
+}
+
+}  // namespace sparsefleet

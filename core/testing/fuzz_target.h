@@ -1,0 +1,135 @@
+// A dispatcher with tables and no sockets, to feed frames of any kind to.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/dispatcher.h"
+#include "testing/frame_corpus.h"
+#include "transport/frame.h"
+
+namespace sparsefleet::testing {
+
+// Counts what comes back. Not thread-safe.
+struct TallySink : ReplySink {
+  std::uint64_t replies = 0;
+  std::uint64_t errors = 0;
+  std::uint64_t abandoned = 0;
+  Reply last;
+  void Send(const FrameHeader&, Reply reply) override {
+    ++replies;
+    errors += reply.error ? 1 : 0;
+    last = std::move(reply);
+  }
+  void Abandon() override { ++abandoned; }
+};
+
+// Jobs run at once, on the caller's thread. Not thread-safe.
+class FuzzTarget {
+ public:
+  static constexpr std::uint64_t kMaxFrameBytes = 1 << 20;
+
+  explicit FuzzTarget(const std::string& save_root)
+      : sessions_(std::chrono::hours(1)),
+        dispatcher_(Options(save_root), Hooks(), tables_, coordinator_, sessions_) {
+    for (const auto& spec : CorpusSparseTables()) (void)tables_.Define(spec);
+    for (const auto& spec : CorpusDenseTables()) (void)tables_.Define(spec);
+    Rejoin();
+  }
+
+  // The way of a frame's bytes through a connection, without the connection.
+  void Feed(std::span<const std::byte> frame) {
+    if (frame.size() < kFrameHeaderBytes) return;
+    auto header = DecodeFrameHeader(frame.first<kFrameHeaderBytes>(), kMaxFrameBytes);
+    if (!header.ok()) return;
+    const auto rest = frame.subspan(kFrameHeaderBytes);
+    if (header.value().body_bytes > rest.size()) return;  // a connection would wait for more
+    // Exactly its own memory, so that a sanitizer sees a read beyond it.
+    const std::size_t size = header.value().body_bytes;
+    const auto body = std::make_unique_for_overwrite<std::byte[]>(size);
+    std::copy_n(rest.begin(), size, body.get());
+    if (header.value().type == MessageType::kHello) {
+      if (dispatcher_.Hello({body.get(), size}, "fuzz").ok()) ++greeted_;
+      return;
+    }
+    ++handled_;
+    (void)dispatcher_.Handle(session_, {body.get(), size}, ReplyTo{sink_, header.value()});
+  }
+
+  // Ends all waits as if their deadlines had passed.
+  void ExpireAll() { coordinator_.Expire(Coordinator::TimePoint::max()); }
+
+  // A new client, since a damaged frame may have acknowledged all of the old one's future.
+  void Rejoin() {
+    HelloRequest hello;
+    hello.client_id = next_client_++;
+    hello.client_name = "fuzz";
+    if (session_ != nullptr) {
+      coordinator_.ForgetOwner(session_->id());
+      sessions_.End(*session_);
+    }
+    session_ = sessions_.Join(hello, "fuzz", std::chrono::steady_clock::now()).session;
+  }
+
+  TableSet& tables() { return tables_; }
+  const TallySink& sink() const { return *sink_; }
+  std::uint64_t handled() const { return handled_; }
+  std::uint64_t greeted() const { return greeted_; }
+
+ private:
+  static DispatcherOptions Options(const std::string& save_root) {
+    DispatcherOptions options;
+    options.max_frame_bytes = kMaxFrameBytes;
+    options.max_dense_bytes = 1 << 20;
+    options.save_root = save_root;
+    return options;
+  }
+  static DispatcherHooks Hooks() {
+    DispatcherHooks hooks;
+    hooks.run_job = [](const std::function<void()>& job) { job(); };
+    hooks.on_wait = [](Coordinator::TimePoint) {};
+    hooks.on_shutdown_request = [] {};
+    hooks.add_stats = [](StatMap&) {};
+    hooks.log = [](int, const std::string&) {};
+    return hooks;
+  }
+
+  TableSet tables_;
+  Coordinator coordinator_;
+  SessionTable sessions_;
+  Dispatcher dispatcher_;
+  std::shared_ptr<TallySink> sink_ = std::make_shared<TallySink>();
+  std::shared_ptr<Session> session_;
+  std::uint64_t next_client_ = 1;
+  std::uint64_t handled_ = 0;
+  std::uint64_t greeted_ = 0;
+};
+
+// A directory of its own below the system's temporary one, removed in the end.
+class ScratchDirectory {
+ public:
+  explicit ScratchDirectory(const std::string& name) {
+    static std::uint64_t count = 0;
+    path_ =
+        std::filesystem::temp_directory_path() /
+        (name + "-" + std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()) +
+         "-" + std::to_string(count++));
+    std::filesystem::create_directories(path_);
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace sparsefleet::testing

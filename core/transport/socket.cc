@@ -1,0 +1,222 @@
+#include "transport/socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <system_error>
+
+namespace sparsefleet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The list is the caller's to free.
+Result<addrinfo*> Resolve(const Endpoint& endpoint, bool to_listen) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
+  if (error == 0) return found;
+  return Status(to_listen ? Code::kIo : Code::kPeerLost,
+                "cannot find the address of host '" + endpoint.host +
+                    "': " + (error == EAI_SYSTEM ? ErrnoText(errno) : gai_strerror(error)));
+}
+
+Result<OwnedSocket> OpenSocket(const addrinfo& address) {
+  OwnedSocket socket(::socket(address.ai_family, address.ai_socktype, address.ai_protocol));
+  if (socket.fd() < 0) return Status(Code::kIo, "cannot open a socket: " + ErrnoText(errno));
+  if (Status s = PrepareSocket(socket.fd()); !s.ok()) return s;
+  return socket;
+}
+
+int Milliseconds(Clock::duration left) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  return static_cast<int>(ms < 0 ? 0 : ms > 3'600'000 ? 3'600'000 : ms);
+}
+
+// False at the deadline.
+bool AwaitWritable(int fd, Clock::time_point deadline) {
+  for (;;) {
+    pollfd entry{fd, POLLOUT, 0};
+    if (::poll(&entry, 1, Milliseconds(deadline - Clock::now())) > 0) return true;
+    if (Clock::now() >= deadline) return false;
+  }
+}
+
+Status BadEndpoint(std::string_view text, std::string_view why) {
+  return {Code::kInvalidArgument, "endpoint '" + std::string(text) + "': " + std::string(why) +
+                                      "; wanted host:port or [v6-address]:port"};
+}
+
+}  // namespace
+
+OwnedSocket& OwnedSocket::operator=(OwnedSocket&& other) noexcept {
+  if (this != &other) {
+    CloseSocket(fd_);
+    fd_ = other.Release();
+  }
+  return *this;
+}
+
+OwnedSocket::~OwnedSocket() { CloseSocket(fd_); }
+
+std::string ErrnoText(int error) { return std::generic_category().message(error); }
+
+void CloseSocket(int fd) {
+  // Not repeated after EINTR: the descriptor is gone by then, and its number may be reused.
+  if (fd >= 0) ::close(fd);
+}
+
+std::string Endpoint::ToString() const {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<Endpoint> ParseEndpoint(std::string_view text) {
+  Endpoint endpoint;
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const auto close = text.find("]:");
+    if (close == std::string_view::npos) return BadEndpoint(text, "no ']:' after '['");
+    endpoint.host = text.substr(1, close - 1);
+    port = text.substr(close + 2);
+  } else {
+    const auto colon = text.find(':');
+    if (colon == std::string_view::npos) return BadEndpoint(text, "no port");
+    if (text.find(':', colon + 1) != std::string_view::npos) {
+      return BadEndpoint(text, "more than one ':' outside brackets");
+    }
+    endpoint.host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+  }
+  if (endpoint.host.empty()) return BadEndpoint(text, "no host");
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
+  if (port.empty() || error != std::errc() || end != port.data() + port.size()) {
+    return BadEndpoint(text, "port '" + std::string(port) + "' is not a number of 0 to 65535");
+  }
+  return endpoint;
+}
+
+Status PrepareSocket(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  const int fd_flags = ::fcntl(fd, F_GETFD);
+  if (flags < 0 || fd_flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+      ::fcntl(fd, F_SETFD, fd_flags | FD_CLOEXEC) != 0) {
+    return {Code::kIo, "cannot prepare a socket: " + ErrnoText(errno)};
+  }
+  const int on = 1;
+#ifdef SO_NOSIGPIPE
+  ::setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+#endif
+  // Both are refused by sockets that are not TCP (socket pairs), which do without.
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  return Status::Ok();
+}
+
+Result<int> Listen(const Endpoint& endpoint, int backlog) {
+  const std::string prefix = "cannot listen on " + endpoint.ToString() + ": ";
+  auto addresses = Resolve(endpoint, true);
+  if (!addresses.ok()) return addresses.status().WithPrefix(prefix);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(addresses.value(), &freeaddrinfo);
+  Status last(Code::kIo, prefix + "the host has no address");
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+    auto opened = OpenSocket(*a);
+    if (!opened.ok()) {
+      last = opened.status().WithPrefix(prefix);
+      continue;
+    }
+    OwnedSocket socket = std::move(opened).value();
+    const int on = 1;
+    ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 &&
+        ::listen(socket.fd(), backlog) == 0) {
+      return socket.Release();
+    }
+    last = Status(Code::kIo, prefix + ErrnoText(errno));
+  }
+  return last;
+}
+
+Result<std::uint16_t> BoundPort(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return Status(Code::kIo, "cannot ask a socket for its port: " + ErrnoText(errno));
+  }
+  if (address.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+  }
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port);
+  }
+  return Status(Code::kIo, "the socket has no port: it is not a TCP socket");
+}
+
+Result<Dialer> Dialer::Start(const Endpoint& endpoint) {
+  Dialer dialer;
+  dialer.prefix_ = "cannot connect to " + endpoint.ToString() + ": ";
+  auto addresses = Resolve(endpoint, false);
+  if (!addresses.ok()) return addresses.status().WithPrefix(dialer.prefix_);
+  dialer.addresses_.reset(addresses.value());
+  dialer.at_ = dialer.addresses_.get();
+  return dialer;
+}
+
+int Dialer::Begin() {
+  auto opened = OpenSocket(*at_);
+  if (!opened.ok()) return errno;
+  socket_ = std::move(opened).value();
+  if (::connect(socket_.fd(), at_->ai_addr, at_->ai_addrlen) == 0) return 0;
+  // An interrupted connect goes on by itself, like one that is in progress.
+  return errno == EINTR ? EINPROGRESS : errno;
+}
+
+Result<std::optional<OwnedSocket>> Dialer::Step() {
+  int error = 0;
+  if (socket_.fd() >= 0) {
+    pollfd entry{socket_.fd(), POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) return std::optional<OwnedSocket>();
+    socklen_t size = sizeof(error);
+    if (::getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    if (error != 0) at_ = at_->ai_next;
+  } else {
+    error = EAGAIN;  // nothing tried so far
+  }
+  while (error != 0 && at_ != nullptr) {
+    error = Begin();
+    if (error == EINPROGRESS) return std::optional<OwnedSocket>();
+    if (error != 0) at_ = at_->ai_next;
+  }
+  if (error == 0) return std::optional<OwnedSocket>(std::move(socket_));
+  return Status(Code::kPeerLost, prefix_ + ErrnoText(error));
+}
+
+Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s) {
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(timeout_s));
+  auto dialer = Dialer::Start(endpoint);
+  if (!dialer.ok()) return dialer.status();
+  for (;;) {
+    auto step = dialer.value().Step();
+    if (!step.ok()) return step.status();
+    if (step.value()) return step.value()->Release();
+    if (!AwaitWritable(dialer.value().fd(), deadline)) {
+      return Status(Code::kDeadlineExceeded,
+                    "cannot connect to " + endpoint.ToString() + ": no answer in time");
+    }
+  }
+}
+
+}  // namespace sparsefleet
