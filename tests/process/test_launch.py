@@ -25,10 +25,16 @@ def say(name, pid):
 def hang():
     while True:
         time.sleep(60)
-say(f"{role}-{index}", os.getpid())
 if role == "server":
     print("server up")
+say(f"{role}-{index}", os.getpid())
+if role == "server":
     hang()
+"""
+WAIT_FOR_SERVERS = """
+for number in range(len(os.environ["SPARSEFLEET_SERVERS"].split(","))):
+    while not os.path.exists(f"pids/server-{number}"):
+        time.sleep(0.01)
 """
 
 
@@ -49,13 +55,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_every_process_is_told_its_role_in_both_families(start: Start, tmp_path: Path) -> None:
-    script = """
+    script = (
+        WAIT_FOR_SERVERS
+        + """
 print("worker prints")
 print("to stderr", file=sys.stderr)
 path = os.environ["SPARSEFLEET_JOB_KEY_FILE"]
 found = dict(os.environ, KEY=open(path).read(), MODE=oct(os.stat(path).st_mode), ARGS=sys.argv[1:])
 pathlib.Path(f"env-{index}").write_text(json.dumps(found))
 """
+    )
     words = ("--servers", "2", "--workers", "2", "--env", "COLOUR=blue", "--transport", "plain")
     launcher = start(script, *words, after=("--lr", "0.1", "--servers"))
     assert launcher.wait() == 0, launcher.output()
@@ -81,33 +90,28 @@ pathlib.Path(f"env-{index}").write_text(json.dumps(found))
     launcher.wait_for_no_child()
 
 
-def test_servers_know_their_place_and_can_listen_there(start: Start, tmp_path: Path) -> None:
-    script = """
-import socket
-endpoints = os.environ["SPARSEFLEET_SERVERS"].split(",")
-for number, endpoint in enumerate(endpoints):
-    host, port = endpoint.split(":")
-    for _ in range(3000):
-        try:
-            connection = socket.create_connection((host, int(port)))
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.01)
-    assert connection.makefile().readline() == f"{number} {endpoint}\\n"
-"""
-    server = """
-import os, socket
+def test_servers_know_their_place_and_can_listen_there(tmp_path: Path) -> None:
+    script = """\
+import os, socket, time
 if os.environ["TRAINING_ROLE"] == "PSERVER":
     own = (os.environ["POD_IP"], int(os.environ["PADDLE_PORT"]))
     listener = socket.create_server(own)
     text = f"{os.environ['PADDLE_PSERVER_ID']} {own[0]}:{own[1]}\\n"
     while True:
         listener.accept()[0].sendall(text.encode())
+
+def connect(host, port):
+    while True:
+        try:
+            return socket.create_connection((host, int(port)))
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+for number, endpoint in enumerate(os.environ["SPARSEFLEET_SERVERS"].split(",")):
+    with connect(*endpoint.split(":")) as connection, connection.makefile() as lines:
+        assert lines.readline() == f"{number} {endpoint}\\n"
 """
-    (tmp_path / "server_part.py").write_text(server)
-    launcher = start(script, "--servers", "3")
-    (tmp_path / "train.py").write_text("import server_part\n" + PRELUDE + script)
-    launcher.close()
+    (tmp_path / "train.py").write_text(script)
     launcher = LaunchProcess(tmp_path, "--servers", "3", "train.py")
     try:
         assert launcher.wait() == 0, launcher.output()

@@ -31,6 +31,7 @@ from sparsefleet.launch.node_link import (
     HubLink,
     LeafLink,
     LinkConfig,
+    LinkEvent,
     NodeLink,
     OtherNodeFailed,
 )
@@ -187,14 +188,22 @@ class _Job:
         for child in self._failures:
             if not (self._config.keep_going and child.plan.role == "worker"):
                 return _failed(child)
-        event = self._link.event() if self._link is not None else None
+        if self._link is not None:
+            while (event := self._link.event()) is not None:
+                ending = self._hear(event)
+                if ending is not None:
+                    return ending
+        if any(child.is_running for child in self._children if child.plan.role == "worker"):
+            return None
+        return self._workers_ended()
+
+    def _hear(self, event: LinkEvent) -> _Ending | None:
         if isinstance(event, OtherNodeFailed):
             return _Ending(event.exit_code, event.text, is_ours=False)
         if isinstance(event, AllDone):
             return _Ending(0, "all workers of all nodes are done")
-        if any(child.is_running for child in self._children if child.plan.role == "worker"):
-            return None
-        return self._workers_ended()
+        self._display.note(event.text)
+        return None
 
     def _workers_ended(self) -> _Ending | None:
         """Nothing to wait for on this node; with --keep-going one good worker is enough."""

@@ -2,8 +2,8 @@
 everywhere, and a failure on one node ends the job on all.
 
 The launcher of node 0 is the hub, to which the others (leaves) connect. Messages:
-`join RANK SHAPE`, `done`, `fail CODE TEXT` and `alive` to the hub; `all-done`, `end CODE TEXT` and
-`alive` from it.
+`join RANK SHAPE`, `done`, `fail CODE TEXT` and `alive` to the hub; `welcome`, `all-done`,
+`end CODE TEXT` and `alive` from it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from sparsefleet.launch.link_wire import Wire
 __all__ = [
     "AllDone",
     "HubLink",
+    "Joined",
     "LeafLink",
     "LinkConfig",
     "LinkEvent",
@@ -68,11 +69,18 @@ class OtherNodeFailed:
     text: str
 
 
-LinkEvent = AllDone | OtherNodeFailed
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A node is there: seen from the hub the one named, seen from a leaf itself."""
+
+    text: str
+
+
+LinkEvent = AllDone | Joined | OtherNodeFailed
 
 
 class NodeLink(ABC):
-    """What hub and leaves have in common. Events end the job: only the first one counts."""
+    """What hub and leaves have in common. The first event that ends the job is the last one."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         self._config = config
@@ -115,10 +123,12 @@ class NodeLink(ABC):
         thread.start()
 
     def _emit(self, event: LinkEvent) -> None:
-        if not self._over.is_set():
+        if self._over.is_set():
+            return
+        if not isinstance(event, Joined):
             self._over.set()
-            self._events.put(event)
-            self._wake()
+        self._events.put(event)
+        self._wake()
 
     def _follow(self, wire: Wire, handle: Callable[[str], bool]) -> None:
         """Receives until `handle` says it was the last, telling now and then of being alive."""
@@ -206,6 +216,8 @@ class HubLink(NodeLink):
             if rank is None:
                 return
             try:
+                wire.send("welcome")
+                self._emit(Joined(f"{self._name(rank)} joined"))
                 self._follow(wire, partial(self._handle, rank))
             except (RpcError, OSError) as error:
                 if not self._over.is_set():
@@ -327,6 +339,9 @@ class LeafLink(NodeLink):
 
     def _handle(self, text: str) -> bool:
         word, _, rest = text.partition(" ")
+        if word == "welcome":
+            self._emit(Joined(f"joined {self._config.nodes[0]}, node 0"))
+            return False
         if word == "all-done":
             self._emit(AllDone())
         elif word == "end":
