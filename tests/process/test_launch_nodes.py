@@ -66,6 +66,10 @@ def end_worker(directory: Path, index: int, code: int = 0) -> None:
     draft.rename(directory / f"end-{index}")
 
 
+def have_met(launchers: list[LaunchProcess]) -> bool:
+    return all("joined" in launcher.output() for launcher in launchers)
+
+
 def test_processes_are_dealt_and_servers_stay_until_all_nodes_are_done(
     start_node: StartNode, start_port: int, tmp_path: Path
 ) -> None:
@@ -95,6 +99,7 @@ def test_failure_on_one_node_ends_the_job_on_all(
 ) -> None:
     launchers = [start_node(0), start_node(1)]
     launchers[0].wait_for_pids(5)
+    wait_until(lambda: have_met(launchers), "nodes joined")
     end_worker(tmp_path, failing, code=7)
     assert [launcher.wait() for launcher in launchers] == [7, 7]
     culprit = 0 if failing == 0 else 1
@@ -106,6 +111,7 @@ def test_failure_on_one_node_ends_the_job_on_all(
 def test_signal_to_one_launcher_ends_the_job_on_all(start_node: StartNode) -> None:
     first, second = start_node(0), start_node(1)
     first.wait_for_pids(5)
+    wait_until(lambda: have_met([first, second]), "nodes joined")
     second.send(signal.SIGINT)
     assert second.wait() == 130
     assert first.wait() == 130
@@ -117,17 +123,12 @@ def test_signal_to_one_launcher_ends_the_job_on_all(start_node: StartNode) -> No
 def test_lost_node_ends_the_job(start_node: StartNode, killed: int) -> None:
     launchers = [start_node(0), start_node(1)]
     launchers[0].wait_for_pids(5)
-    # Both have met once one of them can tell the other is gone.
-    wait_until(lambda: _have_met(launchers), "nodes joined")
+    wait_until(lambda: have_met(launchers), "nodes joined")
     launchers[killed].process.kill()
     assert launchers[1 - killed].wait() == 1
     assert f"node {killed} (127.0.0.1" in launchers[1 - killed].output()
     assert "is lost" in launchers[1 - killed].output()
     launchers[0].wait_for_no_child()
-
-
-def _have_met(launchers: list[LaunchProcess]) -> bool:
-    return all("joined" in launcher.output() for launcher in launchers)
 
 
 def test_node_that_never_comes_is_named(start_node: StartNode) -> None:

@@ -35,6 +35,7 @@ _ALIVE_S = 2.0
 _HANDSHAKE_S = 10.0
 _RETRY_S = 0.5
 _CLOSE_S = 5.0
+_LINGER_S = 5.0  # a launcher that tries to reach another one succeeds within this
 _MAX_TEXT = 1000
 _CODE_OF_LOST_NODE = 1
 _CODE_OF_WRONG_COMMAND = 2
@@ -107,12 +108,20 @@ class NodeLink(ABC):
         """The job is over because of this node."""
 
     def close(self) -> None:
-        """Ends all threads and connections, once what was said has been delivered."""
+        """Ends all threads and connections, once what was said has been delivered.
+
+        A failure is also told to a node which is only about to join.
+        """
+        self._linger()
         self._closing.set()
         self._end_sending()
         deadline = time.monotonic() + _CLOSE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    @abstractmethod
+    def _linger(self) -> None:
+        """Waits a while for nodes that have not heard yet that the job is over."""
 
     @abstractmethod
     def _end_sending(self) -> None: ...
@@ -157,6 +166,8 @@ class HubLink(NodeLink):
         super().__init__(config, wake)
         self._wires: dict[int, Wire] = {}
         self._done: set[int] = set()
+        self._last_word = ""
+        self._all_joined = threading.Event()
         self._join_deadline = time.monotonic() + config.join_timeout_s
         host = config.nodes[0]
         try:
@@ -175,6 +186,10 @@ class HubLink(NodeLink):
         self._over.set()
         self._broadcast(_with_code("end", exit_code, text))
 
+    def _linger(self) -> None:
+        if self._last_word:
+            self._all_joined.wait(_LINGER_S)
+
     def _end_sending(self) -> None:
         with self._lock:
             for wire in self._wires.values():
@@ -192,7 +207,7 @@ class HubLink(NodeLink):
                 self._start(partial(self._serve, connection))
 
     def _check_join_deadline(self) -> None:
-        if time.monotonic() < self._join_deadline:
+        if self._over.is_set() or time.monotonic() < self._join_deadline:
             return
         with self._lock:
             ranks = range(1, len(self._config.nodes))
@@ -216,12 +231,22 @@ class HubLink(NodeLink):
             if rank is None:
                 return
             try:
-                wire.send("welcome")
-                self._emit(Joined(f"{self._name(rank)} joined"))
+                self._welcome(wire, rank)
                 self._follow(wire, partial(self._handle, rank))
             except (RpcError, OSError) as error:
                 if not self._over.is_set():
                     self._fail(_CODE_OF_LOST_NODE, f"{self._name(rank)} is lost: {error}")
+
+    def _welcome(self, wire: Wire, rank: int) -> None:
+        wire.send("welcome")
+        with self._lock:
+            last_word = self._last_word
+            are_all_here = len(self._wires) == len(self._config.nodes) - 1
+        if last_word:
+            wire.send(last_word)
+        self._emit(Joined(f"{self._name(rank)} joined"))
+        if are_all_here:
+            self._all_joined.set()
 
     def _admit(self, wire: Wire, text: str) -> int | None:
         """The rank of a node that may join; None if it was told why not."""
@@ -264,6 +289,7 @@ class HubLink(NodeLink):
 
     def _broadcast(self, text: str) -> None:
         with self._lock:
+            self._last_word = text
             wires = list(self._wires.values())
         for wire in wires:
             try:
@@ -279,6 +305,7 @@ class LeafLink(NodeLink):
         super().__init__(config, wake)
         self._wire: Wire | None = None
         self._unsent: list[str] = []
+        self._has_spoken = threading.Event()
         self._start(self._run)
 
     def report_done(self) -> None:
@@ -299,6 +326,10 @@ class LeafLink(NodeLink):
             except PeerLostError:
                 return  # the receiving thread sees that, too
 
+    def _linger(self) -> None:
+        if self._unsent:
+            self._has_spoken.wait(_LINGER_S)
+
     def _end_sending(self) -> None:
         with self._lock:
             if self._wire is not None:
@@ -318,6 +349,7 @@ class LeafLink(NodeLink):
                     self._wire = wire
                     for text in self._unsent:
                         wire.send(text)
+                self._has_spoken.set()
                 self._follow(wire, self._handle)
         except AuthError as error:
             self._emit(OtherNodeFailed(_CODE_OF_LOST_NODE, f"{where}: {error}"))

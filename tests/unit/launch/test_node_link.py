@@ -91,6 +91,29 @@ def test_failure_reaches_all_others(three: list[Listener], failing: int) -> None
     assert three[failing].link.event() is None
 
 
+def test_node_about_to_join_hears_that_the_hub_has_failed(
+    open_link: Callable[..., Listener],
+) -> None:
+    hub = open_link(0)
+    hub.link.report_failure(3, "worker 0 ended")
+    late = [open_link(1), open_link(2)]
+    hub.link.close()
+    for listener in late:
+        assert isinstance(listener.next(), Joined)
+        assert listener.next() == OtherNodeFailed(3, "worker 0 ended")
+
+
+def test_hub_hears_of_a_failure_before_the_leaf_has_joined(
+    open_link: Callable[..., Listener],
+) -> None:
+    leaf = open_link(1)
+    leaf.link.report_failure(3, "worker 1 ended")
+    hub = open_link(0)
+    leaf.link.close()
+    assert isinstance(hub.next(), Joined)
+    assert hub.next() == OtherNodeFailed(3, "worker 1 ended")
+
+
 def test_leaf_that_goes_away_fails_the_job(three: list[Listener]) -> None:
     three[1].link.close()
     event = three[0].next()
