@@ -1,7 +1,7 @@
 """The `sparsefleet` command.
 
 Ends with 0 when all went well, 1 when something failed (one line says what), 2 when the
-command line is wrong.
+command line is wrong; `launch` hands on the code of the process that failed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from typing import get_args
 from sparsefleet import __version__
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.launch import (
+    LAUNCH_DESCRIPTION,
+    LAUNCH_EPILOG,
+    add_launch_flags,
+    launch_config,
+    run_job,
+)
 from sparsefleet.server import ServerConfig, TransportName, run_server
 
 __all__ = ["main"]
@@ -65,6 +72,7 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_server_command(commands)
     _add_stats_command(commands)
+    _add_launch_command(commands)
     return parser
 
 
@@ -176,6 +184,15 @@ def _add_stats_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
     _add_log_level(parser, "error")
 
 
+def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add_command(
+        commands, "launch", "run a job of servers and workers", LAUNCH_DESCRIPTION
+    )
+    parser.epilog = LAUNCH_EPILOG
+    _add_log_level(parser, "warning")
+    add_launch_flags(parser)
+
+
 def _run_server_command(options: argparse.Namespace) -> int:
     try:
         config = ServerConfig(
@@ -192,6 +209,14 @@ def _run_server_command(options: argparse.Namespace) -> int:
         raise _UsageError(str(error)) from error
     run_server(config)
     return 0
+
+
+def _run_launch_command(options: argparse.Namespace) -> int:
+    try:
+        config = launch_config(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+    return run_job(config)
 
 
 def _run_stats_command(options: argparse.Namespace) -> int:
@@ -235,7 +260,11 @@ def _show(number: float | None) -> str:
     return f"{number:,.0f}" if number == int(number) else f"{number:,.3f}"
 
 
-_COMMANDS = {"server": _run_server_command, "stats": _run_stats_command}
+_COMMANDS = {
+    "launch": _run_launch_command,
+    "server": _run_server_command,
+    "stats": _run_stats_command,
+}
 
 
 if __name__ == "__main__":

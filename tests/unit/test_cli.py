@@ -19,7 +19,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"sparsefleet {__version__}\n"
 
 
-@pytest.mark.parametrize("command", [(), ("server",), ("stats",)])
+@pytest.mark.parametrize("command", [(), ("server",), ("stats",), ("launch",)])
 def test_help_explains_and_exits_0(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 # From the top down: a room imports only rooms below its own. The files at the end
 # belong to no room and know nothing but what follows them.
 ROOMS = [
-    ["__init__", "__main__", "cli", "launch"],
+    ["__init__", "__main__", "cli", "distributed", "launch"],
     ["fluid"],
     ["serve"],
     ["train"],

@@ -1,0 +1,80 @@
+"""Reading environment variables so that every complaint names the variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparsefleet.endpoint import parse_endpoint
+from sparsefleet.errors import ConfigError
+
+__all__ = ["CheckedEnviron", "Variable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable that is set. Its readers raise ConfigError: name, found, wanted.
+
+    >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
+    Traceback (most recent call last):
+    ...
+    sparsefleet.errors.ConfigError: PADDLE_TRAINERS_NUM must be an integer >= 1, got 'two'
+    """
+
+    name: str
+    text: str
+
+    def integer(self, *, low: int, below: tuple[int, str] | None = None) -> int:
+        """An int >= low and, if given, < below[0]; below[1] says what that limit is."""
+        text = self.text.strip()
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and int(text) >= low):
+            raise self.refused(f"an integer >= {low}")
+        if below is not None and int(text) >= below[0]:
+            raise self.refused(f"less than {below[0]} ({below[1]})")
+        return int(text)
+
+    def one_of(self, *choices: str) -> str:
+        text = self.text.strip()
+        if text not in choices:
+            raise self.refused(" or ".join(choices))
+        return text
+
+    def endpoints(self) -> tuple[str, ...]:
+        """ "host:port,host:port": at least one, none twice, no port 0."""
+        found = tuple(part.strip() for part in self.text.split(","))
+        for index, text in enumerate(found):
+            try:
+                endpoint = parse_endpoint(text)
+            except ConfigError as error:
+                raise ConfigError(f"{self.name}: {error}, in {self.text!r}") from error
+            if endpoint.port == 0:
+                raise ConfigError(f"{self.name}: {text!r} has port 0; give the real port")
+            if text in found[:index]:
+                raise ConfigError(f"{self.name}: {text!r} occurs twice in {self.text!r}")
+        return found
+
+    def refused(self, wanted: str) -> ConfigError:
+        return ConfigError(f"{self.name} must be {wanted}, got {self.text!r}")
+
+
+class CheckedEnviron:
+    """An environment whose variables are checked as they are read.
+
+    `environ[name]` raises ConfigError if the variable is not set; `environ.get(name)` gives
+    None then. A variable set to nothing counts as not set.
+    """
+
+    def __init__(self, variables: Mapping[str, str], purpose: str) -> None:
+        self._variables = variables
+        self._purpose = purpose
+
+    def get(self, name: str) -> Variable | None:
+        text = self._variables.get(name, "")
+        return Variable(name, text) if text.strip() else None
+
+    def __getitem__(self, name: str) -> Variable:
+        found = self.get(name)
+        if found is None:
+            raise ConfigError(f"{name} is not set, but {self._purpose}")
+        return found

@@ -1,0 +1,77 @@
+"""What a process is within its job, as a plain value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sparsefleet.endpoint import parse_endpoint
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require, require_int
+
+__all__ = ["RoleInfo", "RoleKind"]
+
+RoleKind = Literal["worker", "server", "local"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleInfo:
+    """The role of this process and the shape of its job.
+
+    >>> role = RoleInfo(kind="worker", index=1, worker_num=2, server_endpoints=("10.0.0.7:9100",))
+    >>> role.is_worker, role.is_first_worker, role.server_num
+    (True, False, 1)
+    """
+
+    kind: RoleKind
+    """local: everything in this process, which is then its own only worker."""
+
+    index: int = 0
+    """Place among the workers, or among the servers, from 0."""
+
+    worker_num: int = 1
+    """Workers in the job."""
+
+    server_endpoints: tuple[str, ...] = ()
+    """Every server as "host:port", in the same order everywhere. Empty: there are none."""
+
+    worker_endpoints: tuple[str, ...] = ()
+    """Every worker as "host:port"; known in collective jobs only."""
+
+    current_endpoint: str = ""
+    """This process as "host:port", where it has one."""
+
+    def __post_init__(self) -> None:
+        kinds = get_args(RoleKind)
+        require(self.kind in kinds, self, "kind", " or ".join(repr(kind) for kind in kinds))
+        require_int(self, "index", 0, 2**31 - 1)
+        require_int(self, "worker_num", 1, 2**31 - 1)
+        for field in ("server_endpoints", "worker_endpoints"):
+            endpoints: tuple[str, ...] = getattr(self, field)
+            for endpoint in endpoints:
+                parse_endpoint(endpoint)
+            distinct = len(set(endpoints)) == len(endpoints)
+            require(distinct, self, field, "a list without duplicates")
+        if self.kind == "server" and self.index >= len(self.server_endpoints):
+            raise ConfigError(
+                f"RoleInfo.index of a server must be less than the number of servers, "
+                f"{len(self.server_endpoints)}, got {self.index}"
+            )
+
+    @property
+    def is_worker(self) -> bool:
+        """True for a process that trains."""
+        return self.kind != "server"
+
+    @property
+    def is_server(self) -> bool:
+        return self.kind == "server"
+
+    @property
+    def is_first_worker(self) -> bool:
+        """True for the one worker which does what is to be done once."""
+        return self.is_worker and self.index == 0
+
+    @property
+    def server_num(self) -> int:
+        return len(self.server_endpoints)

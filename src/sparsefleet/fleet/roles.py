@@ -1,0 +1,202 @@
+"""Roles from the environment.
+
+A launcher or scheduler tells each process what it is by one of these families of variables:
+
+* ours: SPARSEFLEET_ROLE, SPARSEFLEET_SERVERS, SPARSEFLEET_WORKERS, SPARSEFLEET_INDEX;
+* Paddle's: TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINERS_NUM and more;
+* torchrun's, in collective jobs: RANK, WORLD_SIZE.
+
+The first family of which a variable is set counts, and then must be whole. With none set,
+everything runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from sparsefleet.endpoint import Endpoint
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.environment import CheckedEnviron, Variable
+from sparsefleet.fleet.role_info import RoleInfo
+
+__all__ = ["read_general_role", "read_paddle_role", "role_from_environment", "split_files"]
+
+_OURS = ("SPARSEFLEET_ROLE", "SPARSEFLEET_SERVERS", "SPARSEFLEET_WORKERS", "SPARSEFLEET_INDEX")
+_PADDLE = (
+    "TRAINING_ROLE",
+    "PADDLE_PSERVERS_IP_PORT_LIST",
+    "PADDLE_TRAINERS_NUM",
+    "PADDLE_TRAINER_ID",
+    "PADDLE_PORT",
+)
+_PADDLE_COLLECTIVE = (
+    "PADDLE_TRAINER_ENDPOINTS",
+    "PADDLE_CURRENT_ENDPOINT",
+    "PADDLE_TRAINER_ID",
+    "PADDLE_TRAINING_ROLE",
+)
+_TORCHRUN = ("RANK", "WORLD_SIZE")
+
+
+def role_from_environment(
+    variables: Mapping[str, str] | None = None, *, is_collective: bool = False
+) -> RoleInfo:
+    """The role of this process. Raises ConfigError naming the variable that is wrong.
+
+    >>> role_from_environment({}).kind
+    'local'
+    >>> role_from_environment({
+    ...     "SPARSEFLEET_ROLE": "worker", "SPARSEFLEET_INDEX": "1", "SPARSEFLEET_WORKERS": "2",
+    ...     "SPARSEFLEET_SERVERS": "10.0.0.7:9100",
+    ... }).index
+    1
+    """
+    variables = os.environ if variables is None else variables
+    if is_collective:
+        if _any_set(variables, _PADDLE_COLLECTIVE):
+            return _read_paddle_collective(variables)
+        if _any_set(variables, _TORCHRUN):
+            return _read_torchrun(variables)
+        return RoleInfo(kind="local")
+    if _any_set(variables, _OURS):
+        return _read_ours(variables)
+    if _any_set(variables, _PADDLE):
+        return read_paddle_role(variables)
+    return RoleInfo(kind="local")
+
+
+def split_files(files: list[str], role: RoleInfo) -> list[str]:
+    """The files of this worker: a contiguous part, the first workers one more if need be.
+
+    >>> split_files(["a", "b", "c", "d", "e"], RoleInfo(kind="worker", index=1, worker_num=2))
+    ['d', 'e']
+    """
+    if not isinstance(files, list):
+        raise TypeError(f"files must be a list of names, got {type(files).__name__}")
+    size, larger = divmod(len(files), role.worker_num)
+    start = role.index * size + min(role.index, larger)
+    return files[start : start + size + (role.index < larger)]
+
+
+def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
+    """Paddle's family, for servers and workers; as PaddleCloudRoleMaker reads it."""
+    environ = CheckedEnviron(variables, "others of Paddle's family (TRAINING_ROLE ...) are")
+    servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
+    worker_num = environ["PADDLE_TRAINERS_NUM"].integer(low=1)
+    if environ["TRAINING_ROLE"].one_of("TRAINER", "PSERVER") == "TRAINER":
+        limit = (worker_num, "PADDLE_TRAINERS_NUM")
+        return RoleInfo(
+            kind="worker",
+            index=environ["PADDLE_TRAINER_ID"].integer(low=0, below=limit),
+            worker_num=worker_num,
+            server_endpoints=servers,
+        )
+    own = _own_paddle_endpoint(environ)
+    if own not in servers:
+        raise ConfigError(
+            f"POD_IP:PADDLE_PORT is {own!r}, which does not occur in "
+            f"PADDLE_PSERVERS_IP_PORT_LIST {','.join(servers)!r}"
+        )
+    return _server(servers, servers.index(own), worker_num)
+
+
+def read_general_role(variables: Mapping[str, str]) -> RoleInfo:
+    """Paddle's family with the workers' endpoints; as GeneralRoleMaker reads it."""
+    environ = CheckedEnviron(variables, "GeneralRoleMaker needs it")
+    servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
+    workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
+    if environ["TRAINING_ROLE"].one_of("TRAINER", "PSERVER") == "TRAINER":
+        limit = (len(workers), "endpoints in PADDLE_TRAINER_ENDPOINTS")
+        index = environ["PADDLE_TRAINER_ID"].integer(low=0, below=limit)
+        return RoleInfo(
+            kind="worker",
+            index=index,
+            worker_num=len(workers),
+            server_endpoints=servers,
+            worker_endpoints=workers,
+            current_endpoint=workers[index],
+        )
+    index_variable = environ.get("PADDLE_PSERVER_ID")
+    if index_variable is not None:
+        limit = (len(servers), "servers in PADDLE_PSERVERS_IP_PORT_LIST")
+        index = index_variable.integer(low=0, below=limit)
+        return _server(servers, index, len(workers), workers)
+    own = _own_paddle_endpoint(environ)
+    if own not in servers:
+        raise ConfigError(
+            f"POD_IP:PADDLE_PORT is {own!r}, which does not occur in "
+            f"PADDLE_PSERVERS_IP_PORT_LIST {','.join(servers)!r}; PADDLE_PSERVER_ID would "
+            "give the place directly"
+        )
+    return _server(servers, servers.index(own), len(workers), workers)
+
+
+def _read_ours(variables: Mapping[str, str]) -> RoleInfo:
+    environ = CheckedEnviron(
+        variables, "others of SPARSEFLEET_ROLE, _SERVERS, _WORKERS, _INDEX are"
+    )
+    kind = environ["SPARSEFLEET_ROLE"].one_of("worker", "server")
+    servers = environ["SPARSEFLEET_SERVERS"].endpoints()
+    worker_num = environ["SPARSEFLEET_WORKERS"].integer(low=1)
+    index_variable = environ["SPARSEFLEET_INDEX"]
+    if kind == "server":
+        limit = (len(servers), "servers in SPARSEFLEET_SERVERS")
+        return _server(servers, index_variable.integer(low=0, below=limit), worker_num)
+    return RoleInfo(
+        kind="worker",
+        index=index_variable.integer(low=0, below=(worker_num, "SPARSEFLEET_WORKERS")),
+        worker_num=worker_num,
+        server_endpoints=servers,
+    )
+
+
+def _read_paddle_collective(variables: Mapping[str, str]) -> RoleInfo:
+    environ = CheckedEnviron(variables, "others of Paddle's collective family are")
+    workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
+    limit = (len(workers), "endpoints in PADDLE_TRAINER_ENDPOINTS")
+    index = _or(environ.get("PADDLE_TRAINER_ID"), "0").integer(low=0, below=limit)
+    _or(environ.get("PADDLE_TRAINING_ROLE"), "TRAINER").one_of("TRAINER")
+    current = _or(environ.get("PADDLE_CURRENT_ENDPOINT"), workers[index])
+    if current.text not in workers:
+        raise current.refused(f"one of PADDLE_TRAINER_ENDPOINTS, {','.join(workers)}")
+    return RoleInfo(
+        kind="worker",
+        index=index,
+        worker_num=len(workers),
+        worker_endpoints=workers,
+        current_endpoint=current.text,
+    )
+
+
+def _read_torchrun(variables: Mapping[str, str]) -> RoleInfo:
+    environ = CheckedEnviron(variables, "torchrun sets both RANK and WORLD_SIZE")
+    worker_num = environ["WORLD_SIZE"].integer(low=1)
+    index = environ["RANK"].integer(low=0, below=(worker_num, "WORLD_SIZE"))
+    return RoleInfo(kind="worker", index=index, worker_num=worker_num)
+
+
+def _own_paddle_endpoint(environ: CheckedEnviron) -> str:
+    port = environ["PADDLE_PORT"].integer(low=1, below=(2**16, "ports end there"))
+    return str(Endpoint(environ["POD_IP"].text.strip(), port))
+
+
+def _server(
+    servers: tuple[str, ...], index: int, worker_num: int, workers: tuple[str, ...] = ()
+) -> RoleInfo:
+    return RoleInfo(
+        kind="server",
+        index=index,
+        worker_num=worker_num,
+        server_endpoints=servers,
+        worker_endpoints=workers,
+        current_endpoint=servers[index],
+    )
+
+
+def _or(variable: Variable | None, default: str) -> Variable:
+    return Variable("default", default) if variable is None else variable
+
+
+def _any_set(variables: Mapping[str, str], names: tuple[str, ...]) -> bool:
+    return any(variables.get(name, "").strip() for name in names)

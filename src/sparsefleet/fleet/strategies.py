@@ -1,0 +1,271 @@
+"""Fluid's strategies: a mode, with the five configs that describe it in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fleet.runtime_configs import (
+    ModeName,
+    ServerRuntimeConfig,
+    TrainerRuntimeConfig,
+    cpu_num,
+)
+from sparsefleet.fleet.settings import Settings, unknown_field
+from sparsefleet.fleet.transpiler_config import DistributeTranspilerConfig
+
+__all__ = [
+    "AsyncStrategy",
+    "DistributedStrategy",
+    "DistributedStrategyFactory",
+    "GeoStrategy",
+    "HalfAsyncStrategy",
+    "StrategyFactory",
+    "SyncStrategy",
+    "strategy_from",
+]
+
+SettingsKind = TypeVar("SettingsKind", bound=Settings)
+
+_DEBUG_DEFAULTS: dict[str, object] = {
+    "dump_slot": 0,
+    "dump_converter": "",
+    "dump_fields": [],
+    "dump_file_num": 16,
+    "dump_fields_path": "",
+    "dump_param": [],
+}
+
+
+class DistributedStrategy:
+    """A mode and its configs.
+
+    `get_X()` gives the live config, to be changed in place. `set_X()` takes a whole config or a
+    dict of fields. What makes the mode what it is cannot be changed by either setter: it is
+    put back.
+    """
+
+    mode_name: ClassVar[ModeName]
+    """Which of the four modes this is."""
+
+    _program_values: ClassVar[dict[str, object]] = {}
+    _execute_values: ClassVar[dict[str, object]] = {}
+
+    def __init__(self) -> None:
+        self._program_config = DistributeTranspilerConfig()
+        self._trainer_runtime_config = TrainerRuntimeConfig()
+        self._server_runtime_config = ServerRuntimeConfig()
+        self._execute_strategy = ExecutionStrategy(num_threads=cpu_num())
+        self._build_strategy = BuildStrategy()
+        if cpu_num() > 1:
+            self._build_strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce
+        self._debug_opt: dict[str, object] | None = None
+        self.impose()
+
+    def impose(self) -> None:
+        """Puts back what makes the mode what it is, in all configs."""
+        for name, value in self._imposed_program_values().items():
+            setattr(self._program_config, name, value)
+        for name, value in self._execute_values.items():
+            setattr(self._execute_strategy, name, value)
+        self._build_strategy.async_mode = True
+        self._trainer_runtime_config.mode = self.mode_name
+
+    def _imposed_program_values(self) -> dict[str, object]:
+        # In this order: each of the two may be True only while the other is False.
+        return {"sync_mode": False, "runtime_split_send_recv": True, **self._program_values}
+
+    def get_program_config(self) -> DistributeTranspilerConfig:
+        return self._program_config
+
+    def set_program_config(self, config: DistributeTranspilerConfig | Mapping[str, object]) -> None:
+        imposed = self._imposed_program_values()
+        self._program_config = _changed(self._program_config, config, imposed)
+        self.impose()
+
+    def get_trainer_runtime_config(self) -> TrainerRuntimeConfig:
+        return self._trainer_runtime_config
+
+    def set_trainer_runtime_config(
+        self, config: TrainerRuntimeConfig | Mapping[str, object]
+    ) -> None:
+        """A dict has the keys of `runtime_configs`."""
+        if isinstance(config, TrainerRuntimeConfig):
+            self._trainer_runtime_config = config
+        elif isinstance(config, Mapping):
+            self._trainer_runtime_config.update(config)
+        else:
+            raise _wrong_type(TrainerRuntimeConfig, config)
+        self.impose()
+
+    def get_server_runtime_config(self) -> ServerRuntimeConfig:
+        return self._server_runtime_config
+
+    def set_server_runtime_config(self, config: ServerRuntimeConfig | Mapping[str, object]) -> None:
+        self._server_runtime_config = _changed(self._server_runtime_config, config, {})
+        self.impose()
+
+    def get_execute_strategy(self) -> ExecutionStrategy:
+        return self._execute_strategy
+
+    def set_execute_strategy(self, config: ExecutionStrategy | Mapping[str, object]) -> None:
+        imposed = self._execute_values
+        self._execute_strategy = _changed(self._execute_strategy, config, imposed)
+        self.impose()
+
+    def get_build_strategy(self) -> BuildStrategy:
+        return self._build_strategy
+
+    def set_build_strategy(self, config: BuildStrategy | Mapping[str, object]) -> None:
+        self._build_strategy = _changed(self._build_strategy, config, {"async_mode": True})
+        self.impose()
+
+    def get_debug_opt(self) -> dict[str, object] | None:
+        """What `train_from_dataset` writes of each instance; None: nothing."""
+        return None if self._debug_opt is None else dict(self._debug_opt)
+
+    def set_debug_opt(self, options: Mapping[str, object]) -> None:
+        if not isinstance(options, Mapping):
+            raise TypeError(f"debug options must be a dict, got {type(options).__name__}")
+        for name in options:
+            if name not in _DEBUG_DEFAULTS:
+                raise unknown_field("debug options", name, _DEBUG_DEFAULTS)
+        self._debug_opt = {**_DEBUG_DEFAULTS, **options}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class SyncStrategy(DistributedStrategy):
+    """All workers step together; the servers apply the mean of their gradients."""
+
+    mode_name = "sync"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": True,
+        "completely_not_async": True,
+        "geo_sgd_mode": False,
+    }
+    _execute_values: ClassVar[dict[str, object]] = {"use_thread_barrier": True}
+
+
+class HalfAsyncStrategy(DistributedStrategy):
+    """The threads of a worker step together, the workers do not wait for each other."""
+
+    mode_name = "half_async"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": True,
+        "completely_not_async": False,
+        "geo_sgd_mode": False,
+    }
+    _execute_values: ClassVar[dict[str, object]] = {"use_thread_barrier": True}
+
+
+class AsyncStrategy(DistributedStrategy):
+    """Nobody waits for anybody."""
+
+    mode_name = "async"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": False,
+        "completely_not_async": False,
+        "geo_sgd_mode": False,
+    }
+
+
+class GeoStrategy(DistributedStrategy):
+    """Workers train on their own copies and exchange the differences now and then."""
+
+    mode_name = "geo"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": False,
+        "completely_not_async": False,
+        "geo_sgd_mode": True,
+    }
+
+    def __init__(self, update_frequency: int = 100) -> None:
+        is_int = isinstance(update_frequency, int) and not isinstance(update_frequency, bool)
+        if not is_int or update_frequency < 1:
+            raise ConfigError(
+                f"update_frequency must be an int >= 1 (batches between exchanges), "
+                f"got {update_frequency!r}"
+            )
+        super().__init__()
+        self._program_config.geo_sgd_need_push_nums = update_frequency
+
+
+class StrategyFactory:
+    """Makes the strategies; also called DistributedStrategyFactory.
+
+    >>> StrategyFactory.create_geo_strategy(update_frequency=400).mode_name
+    'geo'
+    """
+
+    @staticmethod
+    def create_sync_strategy() -> SyncStrategy:
+        return SyncStrategy()
+
+    @staticmethod
+    def create_half_async_strategy() -> HalfAsyncStrategy:
+        return HalfAsyncStrategy()
+
+    @staticmethod
+    def create_async_strategy() -> AsyncStrategy:
+        return AsyncStrategy()
+
+    @staticmethod
+    def create_geo_strategy(update_frequency: int = 100) -> GeoStrategy:
+        return GeoStrategy(update_frequency)
+
+
+DistributedStrategyFactory = StrategyFactory
+
+
+def strategy_from(
+    given: DistributedStrategy | DistributeTranspilerConfig | None,
+) -> DistributedStrategy:
+    """The strategy meant by what a script hands over, as Fluid 1.8.5 understands it.
+
+    None is sync. A bare config is sync if `sync_mode`; half-async if gradients are not split
+    at run time; else what its flags say. Raises TypeError for anything else.
+    """
+    if given is None:
+        return SyncStrategy()
+    if isinstance(given, DistributedStrategy):
+        return given
+    if not isinstance(given, DistributeTranspilerConfig):
+        raise TypeError(
+            "strategy must come from StrategyFactory or be a DistributeTranspilerConfig, "
+            f"got {type(given).__name__}"
+        )
+    strategy = _strategy_of_flags(given)
+    strategy.set_program_config(given)
+    return strategy
+
+
+def _strategy_of_flags(config: DistributeTranspilerConfig) -> DistributedStrategy:
+    if config.sync_mode:
+        return SyncStrategy()
+    if not config.runtime_split_send_recv:
+        return HalfAsyncStrategy()
+    if config.geo_sgd_mode:
+        return GeoStrategy(config.geo_sgd_need_push_nums)
+    return HalfAsyncStrategy() if config.half_async else AsyncStrategy()
+
+
+def _changed(
+    live: SettingsKind, given: SettingsKind | Mapping[str, object], imposed: Mapping[str, object]
+) -> SettingsKind:
+    """`given` itself, or `live` with the fields of a dict but for those that are imposed."""
+    if isinstance(given, type(live)):
+        return given
+    if not isinstance(given, Mapping):
+        raise _wrong_type(type(live), given)
+    for name in imposed.keys() & given.keys():
+        given = {key: value for key, value in given.items() if key != name}
+    live.update(given)
+    return live
+
+
+def _wrong_type(wanted: type, found: object) -> TypeError:
+    return TypeError(f"config must be a {wanted.__name__} or a dict, got {type(found).__name__}")

@@ -1,0 +1,88 @@
+"""Outlives a launcher that was killed, to end what it left behind.
+
+Run by its path, isolated: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a pipe from
+the launcher, one message a line: `+PID` and `-PID` for a process group that has begun and ended,
+`file PATH` for a file to be removed. The pipe closes when the launcher ends, however it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+
+_LOOK_S = 0.05
+_KILLED_S = 10.0  # what SIGKILL does not end by then, waits for a device and will end with it
+
+
+def main(arguments: list[str]) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups, files = _listen(sys.stdin.buffer)
+    for path in files:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    _end(groups, float(arguments[0]))
+    return 0
+
+
+def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes]]:
+    """Follows the launcher until it is gone: the groups still there, the files to remove."""
+    groups: set[int] = set()
+    files: list[bytes] = []
+    for line in lines:
+        message = line.rstrip(b"\n")
+        if message.startswith(b"+"):
+            groups.add(int(message[1:]))
+        elif message.startswith(b"-"):
+            groups.discard(int(message[1:]))
+        elif message.startswith(b"file "):
+            files.append(message.removeprefix(b"file "))
+    return groups, files
+
+
+def _end(groups: set[int], grace_s: float) -> None:
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.kill(group, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while (groups := {group for group in groups if _exists(group)}) and (
+        time.monotonic() < deadline
+    ):
+        for group in groups:
+            if not _leader_lives(group):
+                _kill(group)
+        time.sleep(_LOOK_S)
+    for group in groups:
+        _kill(group)
+    deadline = time.monotonic() + _KILLED_S
+    while any(_exists(group) for group in groups) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:  # none left, or (macOS) only such as await their parent
+        return False
+    return True
+
+
+def _leader_lives(group: int) -> bool:
+    try:
+        os.kill(group, 0)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Waiting for what a launcher waits for: a child that ends, a signal to end, another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["EndingSignals"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class EndingSignals:
+    """Notes SIGINT, SIGTERM and SIGHUP while open, and wakes `wait` for these and SIGCHLD.
+
+    Opened in the main thread only, as Python runs the handlers there; `wake` works in any.
+    """
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.count = 0
+        """Signals to end, so far."""
+        self._before: dict[signal.Signals, object] = {}
+        self._wakeup_before = -1
+        self._receiver, self._sender = socket.socketpair()
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns at a signal, at `wake`, or after that long."""
+        self._receiver.settimeout(max(timeout_s, 0.001))
+        with contextlib.suppress(TimeoutError):
+            self._receiver.recv(4096)
+
+    def wake(self) -> None:
+        """Ends the `wait` under way, or the next one."""
+        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
+            self._sender.send(b"\0")
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("a job must be launched from the main thread")
+        self._sender.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        for number in _ENDING:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup asked for it
+            self._before[number] = signal.signal(number, self._note)
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _only_wake)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._receiver.close()
+        self._sender.close()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.count += 1
+        if self.first is None:
+            self.first = signal.Signals(number)
+
+
+def _only_wake(number: int, frame: FrameType | None) -> None:
+    """Being handled at all, a signal writes to the wakeup descriptor."""
+    del number, frame

@@ -1,0 +1,79 @@
+"""The launcher's side of the guard: a process that ends the job if the launcher is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from sparsefleet.launch import _guard
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Guard"]
+
+_log = logging.getLogger("sparsefleet.launch")
+_END_S = 30.0
+
+
+class Guard:
+    """Knows every process group of the job; acts when the launcher is gone.
+
+    It sees that by the end of a pipe whose only writer is the launcher, which the system
+    closes even on SIGKILL.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        path = str(Path(_guard.__file__).resolve())
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", path, str(grace_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def add(self, group: int) -> None:
+        self._tell(f"+{group}")
+
+    def remove(self, group: int) -> None:
+        """To be called before anything else can get the same number."""
+        self._tell(f"-{group}")
+
+    def remove_file(self, path: str) -> None:
+        """Has the file removed when the launcher is gone."""
+        self._tell(f"file {path}")
+
+    def _tell(self, message: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{message}\n".encode("utf-8", "surrogateescape"))
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            _log.warning(
+                "the guard process %d is gone: if this launcher is killed, processes may stay",
+                self._process.pid,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

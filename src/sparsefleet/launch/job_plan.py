@@ -1,0 +1,176 @@
+"""Which processes a job has on this node, and what each is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sparsefleet.endpoint import Endpoint, parse_endpoint
+from sparsefleet.launch.launch_config import LaunchConfig
+
+__all__ = ["ProcessPlan", "child_environment", "deal", "fixed_endpoints", "link_port", "plan_node"]
+
+# Of an outer launcher or an earlier job; each process gets its own.
+_ROLE_VARIABLES = (
+    "PADDLE_PORT",
+    "PADDLE_PSERVER_ID",
+    "PADDLE_TRAINER_ENDPOINTS",
+    "PADDLE_TRAINER_ID",
+    "POD_IP",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessPlan:
+    """One process to be started."""
+
+    role: Literal["server", "worker"]
+    index: int
+    """Among all servers, or all workers, of the job."""
+    command: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What it is told by its environment."""
+    log_path: str
+    endpoint: str = ""
+    """Where it listens, if it is a server."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role} {self.index}"
+
+
+def deal(count: int, num_nodes: int) -> list[range]:
+    """Which of `count` processes each node gets: contiguous, the first nodes one more.
+
+    >>> deal(5, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    size, larger = divmod(count, num_nodes)
+    parts = []
+    start = 0
+    for node in range(num_nodes):
+        end = start + size + (node < larger)
+        parts.append(range(start, end))
+        start = end
+    return parts
+
+
+def fixed_endpoints(config: LaunchConfig) -> list[str]:
+    """Where all servers listen, known without asking for free ports; [] if it is not."""
+    if config.endpoints:
+        return list(config.endpoints)
+    if config.start_port == 0:
+        return []
+    hosts = config.nodes or ("127.0.0.1",)
+    used: Counter[str] = Counter()
+    endpoints = []
+    for host, part in zip(hosts, deal(config.num_servers, len(hosts)), strict=True):
+        for _ in part:
+            endpoints.append(str(Endpoint(_bare(host), config.start_port + used[host])))
+            used[host] += 1
+    return endpoints
+
+
+def link_port(config: LaunchConfig) -> int:
+    """Where the launchers of several nodes meet: on the first node, after its servers' ports."""
+    first = config.nodes[0]
+    parts = deal(config.num_servers, len(config.nodes))
+    taken = sum(len(part) for host, part in zip(config.nodes, parts, strict=True) if host == first)
+    return config.start_port + taken
+
+
+def plan_node(config: LaunchConfig, endpoints: list[str]) -> list[ProcessPlan]:
+    """The processes of this node, servers first."""
+    num_nodes = max(1, len(config.nodes))
+    servers = deal(config.num_servers, num_nodes)[config.node_rank]
+    workers = deal(config.num_workers, num_nodes)[config.node_rank]
+    return [_plan_server(config, endpoints, index) for index in servers] + [
+        _plan_worker(config, endpoints, index) for index in workers
+    ]
+
+
+def child_environment(
+    inherited: Mapping[str, str], config: LaunchConfig, job: Mapping[str, str], plan: ProcessPlan
+) -> dict[str, str]:
+    """The whole environment of a process. `job` is what all processes are told alike."""
+    dropped = {*_ROLE_VARIABLES, *config.unset_variables}
+    kept = {name: text for name, text in inherited.items() if name not in dropped}
+    return {
+        **kept,
+        **dict(config.set_variables),
+        "PYTHONUNBUFFERED": "1",
+        **job,
+        **plan.variables,
+    }
+
+
+def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> ProcessPlan:
+    endpoint = parse_endpoint(endpoints[index])
+    return ProcessPlan(
+        role="server",
+        index=index,
+        command=_server_command(config, endpoints, index),
+        variables={
+            **_job_shape(config, endpoints),
+            "SPARSEFLEET_ROLE": "server",
+            "SPARSEFLEET_INDEX": str(index),
+            "TRAINING_ROLE": "PSERVER",
+            "POD_IP": endpoint.host,
+            "PADDLE_PORT": str(endpoint.port),
+            "PADDLE_PSERVER_ID": str(index),
+        },
+        log_path=os.path.join(config.log_dir, f"serverlog.{index}"),
+        endpoint=endpoints[index],
+    )
+
+
+def _plan_worker(config: LaunchConfig, endpoints: list[str], index: int) -> ProcessPlan:
+    return ProcessPlan(
+        role="worker",
+        index=index,
+        command=_script_command(config),
+        variables={
+            **_job_shape(config, endpoints),
+            "SPARSEFLEET_ROLE": "worker",
+            "SPARSEFLEET_INDEX": str(index),
+            "TRAINING_ROLE": "TRAINER",
+            "PADDLE_TRAINER_ID": str(index),
+        },
+        log_path=os.path.join(config.log_dir, f"workerlog.{index}"),
+    )
+
+
+def _job_shape(config: LaunchConfig, endpoints: list[str]) -> dict[str, str]:
+    return {
+        "SPARSEFLEET_SERVERS": ",".join(endpoints),
+        "SPARSEFLEET_WORKERS": str(config.num_workers),
+        "SPARSEFLEET_TRANSPORT": config.transport,
+        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints),
+        "PADDLE_TRAINERS_NUM": str(config.num_workers),
+    }
+
+
+def _script_command(config: LaunchConfig) -> tuple[str, ...]:
+    how = ("-m", config.script) if config.is_module else (config.script,)
+    return (sys.executable, "-u", *how, *config.arguments)
+
+
+def _server_command(config: LaunchConfig, endpoints: list[str], index: int) -> tuple[str, ...]:
+    if not config.native_servers:
+        return _script_command(config)
+    flags = {
+        "--endpoint": endpoints[index],
+        "--index": str(index),
+        "--num-servers": str(config.num_servers),
+        "--transport": config.transport,
+    }
+    words = [word for flag in flags.items() for word in flag]
+    return (sys.executable, "-u", "-m", "sparsefleet", "server", *words)
+
+
+def _bare(host: str) -> str:
+    return host.removeprefix("[").removesuffix("]")

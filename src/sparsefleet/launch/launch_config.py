@@ -1,0 +1,128 @@
+"""What a job consists of, as the command line says it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sparsefleet.endpoint import parse_endpoint
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
+
+__all__ = ["LaunchConfig", "TransportName"]
+
+# The server room has the same type; importing it would need the native extension, which the
+# launcher does not.
+TransportName = Literal["tls", "plain"]
+
+_MAX_PROCESSES = 2**16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchConfig:
+    """One job: a script, run by servers and workers.
+
+    >>> LaunchConfig(script="json.tool", is_module=True, num_workers=2).nodes
+    ()
+    """
+
+    script: str
+    """Path of a Python script, run once for each server and each worker."""
+
+    arguments: tuple[str, ...] = ()
+    """Handed to the script."""
+
+    is_module: bool = False
+    """`script` is the name of a module, run as by `python -m`."""
+
+    num_servers: int = 1
+    """Servers, on all nodes together."""
+
+    num_workers: int = 1
+    """Workers, on all nodes together."""
+
+    log_dir: str = "logs"
+    """Gets one file for each process: serverlog.0, workerlog.0 ..."""
+
+    transport: TransportName = "tls"
+    """How servers and workers talk; told to them by SPARSEFLEET_TRANSPORT."""
+
+    start_port: int = 0
+    """The servers of a host listen at this port and those following it. 0: free ones."""
+
+    endpoints: tuple[str, ...] = ()
+    """Where the servers listen, instead of `start_port`; all on this machine."""
+
+    nodes: tuple[str, ...] = ()
+    """The machines of the job by name or address, the same list everywhere. Empty: this one."""
+
+    node_rank: int = 0
+    """This machine's place in `nodes`."""
+
+    native_servers: bool = False
+    """Servers run `sparsefleet server` instead of the script."""
+
+    keep_going: bool = False
+    """A worker that fails does not end the job."""
+
+    quiet: bool = False
+    """Show failures only."""
+
+    grace_s: float = 10.0
+    """From asking a process to end (SIGTERM) to killing it."""
+
+    join_timeout_s: float = 300.0
+    """All nodes must have been started within this."""
+
+    set_variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables for every process."""
+
+    unset_variables: tuple[str, ...] = ()
+    """Environment variables no process gets to see."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.script), self, "script", "the path of a script, or a module")
+        if not self.is_module and not os.path.isfile(self.script):
+            raise ConfigError(f"script {self.script!r} does not exist, or is no file")
+        require_int(self, "num_servers", 1, _MAX_PROCESSES)
+        require_int(self, "num_workers", 1, _MAX_PROCESSES)
+        transports = get_args(TransportName)
+        require(self.transport in transports, self, "transport", " or ".join(transports))
+        require_int(self, "start_port", 0, 65535)
+        require_not_negative(self, "grace_s")
+        require_positive(self, "join_timeout_s")
+        self._check_endpoints()
+        self._check_nodes()
+        if not self.endpoints and self.start_port + self.num_servers > 65535:
+            raise ConfigError(
+                f"LaunchConfig.start_port must leave room for {self.num_servers} servers "
+                f"below 65536, got {self.start_port}"
+            )
+
+    def _check_endpoints(self) -> None:
+        for text in self.endpoints:
+            parse_endpoint(text)
+        if not self.endpoints:
+            return
+        require(len(set(self.endpoints)) == len(self.endpoints), self, "endpoints", "all different")
+        if len(self.endpoints) != self.num_servers:
+            raise ConfigError(
+                f"LaunchConfig.endpoints must be as many as the servers, {self.num_servers}, "
+                f"got {len(self.endpoints)}: {','.join(self.endpoints)}"
+            )
+        if self.nodes:
+            raise ConfigError("LaunchConfig.endpoints and nodes exclude each other")
+
+    def _check_nodes(self) -> None:
+        if not self.nodes:
+            require(self.node_rank == 0, self, "node_rank", "0 unless nodes are given")
+            return
+        require_int(self, "node_rank", 0, len(self.nodes) - 1)
+        for host in self.nodes:
+            parse_endpoint(f"{host}:1")
+        if self.start_port == 0:
+            raise ConfigError(
+                "LaunchConfig.start_port must be given with nodes: all nodes must know the "
+                "servers' ports beforehand"
+            )

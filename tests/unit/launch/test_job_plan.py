@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from sparsefleet.launch import LaunchConfig
+from sparsefleet.launch.job_plan import (
+    child_environment,
+    deal,
+    fixed_endpoints,
+    link_port,
+    plan_node,
+)
+
+
+def config(**fields: Any) -> LaunchConfig:
+    return LaunchConfig(**{"script": "train", "is_module": True, **fields})
+
+
+@pytest.mark.parametrize("count", range(8))
+@pytest.mark.parametrize("num_nodes", range(1, 5))
+def test_dealing_is_contiguous_complete_and_even(count: int, num_nodes: int) -> None:
+    parts = deal(count, num_nodes)
+    assert [index for part in parts for index in part] == list(range(count))
+    sizes = [len(part) for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_endpoints_follow_the_nodes() -> None:
+    assert fixed_endpoints(config(num_servers=2)) == []
+    assert fixed_endpoints(config(num_servers=2, start_port=9100)) == [
+        "127.0.0.1:9100",
+        "127.0.0.1:9101",
+    ]
+    two = config(num_servers=3, start_port=9100, nodes=("host1", "host2"))
+    assert fixed_endpoints(two) == ["host1:9100", "host1:9101", "host2:9100"]
+    assert link_port(two) == 9102
+    same = config(num_servers=3, start_port=9100, nodes=("a", "a"))
+    assert fixed_endpoints(same) == ["a:9100", "a:9101", "a:9102"]
+    assert link_port(same) == 9103
+    v6 = config(start_port=9100, nodes=("[fd00::1]",))
+    assert fixed_endpoints(v6) == ["[fd00::1]:9100"]
+
+
+def test_each_node_gets_its_part() -> None:
+    plans = []
+    for rank in range(2):
+        job = config(num_servers=3, num_workers=3, start_port=1, nodes=("a", "b"), node_rank=rank)
+        plans.append([plan.name for plan in plan_node(job, fixed_endpoints(job))])
+    assert plans == [
+        ["server 0", "server 1", "worker 0", "worker 1"],
+        ["server 2", "worker 2"],
+    ]
+
+
+def test_commands_of_servers_and_workers() -> None:
+    job = config(arguments=("--lr", "1"), start_port=9100)
+    server, worker = plan_node(job, fixed_endpoints(job))
+    assert server.command == worker.command
+    assert worker.command == (sys.executable, "-u", "-m", "train", "--lr", "1")
+    native = config(native_servers=True, start_port=9100, transport="plain")
+    server, worker = plan_node(native, fixed_endpoints(native))
+    assert server.command[3:5] == ("sparsefleet", "server")
+    assert server.command[-1] == "plain"
+    assert worker.command[-1] == "train"
+
+
+def test_environment_drops_roles_of_an_outer_job() -> None:
+    job = config(start_port=9100, set_variables=(("A", "1"),), unset_variables=("http_proxy",))
+    worker = plan_node(job, fixed_endpoints(job))[1]
+    inherited = {"POD_IP": "x", "PADDLE_PORT": "1", "http_proxy": "y", "HOME": "/root"}
+    told = child_environment(inherited, job, {"KEY": "k"}, worker)
+    assert "POD_IP" not in told
+    assert "http_proxy" not in told
+    assert (told["HOME"], told["A"], told["KEY"]) == ("/root", "1", "k")
+    assert told["SPARSEFLEET_ROLE"] == "worker"

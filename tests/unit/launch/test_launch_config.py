@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.launch import LaunchConfig
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.touch()
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"script": "missing.py"}, "script 'missing.py' does not exist"),
+        ({"script": ""}, "script must be"),
+        ({"num_servers": 0}, r"num_servers must be an int in 1\.\."),
+        ({"num_workers": 0}, "num_workers"),
+        ({"num_workers": "2"}, "num_workers"),
+        ({"transport": "pigeon"}, "transport must be tls or plain"),
+        ({"start_port": 70000}, "start_port"),
+        ({"start_port": 65535, "num_servers": 2}, "room for 2 servers"),
+        ({"grace_s": -1.0}, "grace_s"),
+        ({"join_timeout_s": 0.0}, "join_timeout_s"),
+        ({"endpoints": ("a",)}, "HOST:PORT"),
+        ({"endpoints": ("a:1", "b:1")}, "as many as the servers, 1, got 2"),
+        ({"endpoints": ("a:1", "a:1"), "num_servers": 2}, "all different"),
+        ({"endpoints": ("a:1",), "nodes": ("a",)}, "exclude each other"),
+        ({"node_rank": 1}, "0 unless nodes are given"),
+        ({"nodes": ("a", "b"), "node_rank": 2, "start_port": 9100}, "node_rank"),
+        ({"nodes": ("a", "b")}, "start_port must be given with nodes"),
+        ({"nodes": ("a", ""), "start_port": 9100}, "HOST:PORT"),
+    ],
+)
+def test_wrong_field_is_named(fields: dict[str, Any], message: str, script: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LaunchConfig(**{"script": script, **fields})
