@@ -16,6 +16,7 @@ using TimePoint = SteadyClock::time_point;
 
 // A call looks this often whether the heartbeat has given a server up.
 constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
+constexpr auto kTimeToTell = std::chrono::milliseconds(200);
 // A server that goes down closes connections like one that has another key: ask again.
 constexpr int kMaxAuthFailures = 4;
 
@@ -44,10 +45,10 @@ class Call {
       state.link = core.links[part.server].get();
       states_.push_back(std::move(state));
     }
-    if (IsRecorded(spec.type)) sequence_ = core.sequences.Open();
+    if (IsRecorded(spec.type)) sequence_ = core.SequencesOf(spec.type).Open();
   }
   ~Call() {
-    if (sequence_ > 0) core_.sequences.Close(sequence_);
+    if (sequence_ > 0) core_.SequencesOf(spec_.type).Close(sequence_);
   }
   Call(const Call&) = delete;
 
@@ -68,7 +69,7 @@ class Call {
   }
   Status TimedOut(const PartState& state) const;
   Status Lost(const PartState& state) const;
-  std::uint32_t TimeoutForServer(TimePoint now) const;
+  TimePoint ReplyBy(TimePoint now) const;
 
   ClientCore& core_;
   const CallSpec& spec_;
@@ -153,16 +154,14 @@ void Call::BeginTry(PartState& state, TimePoint now) {
   header.type = spec_.type;
   header.request_id = core_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   header.sequence = sequence_;
-  header.acked_below = core_.sequences.AckedBelow();
-  header.timeout_ms = TimeoutForServer(now);
-  state.connection->Begin(header, state.part->request.pieces, state.part->reply);
+  header.acked_below = core_.SequencesOf(spec_.type).AckedBelow();
+  state.connection->Begin(header, ReplyBy(now), state.part->request.pieces, state.part->reply);
 }
 
-std::uint32_t Call::TimeoutForServer(TimePoint now) const {
-  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - now);
+TimePoint Call::ReplyBy(TimePoint now) const {
+  if (!spec_.is_long) return deadline_;
   // A server whose wait ends without the event says who is missing: in time to be heard.
-  if (spec_.is_long) left -= std::min(left / 10, std::chrono::milliseconds(200));
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
+  return deadline_ - std::min<SteadyClock::duration>((deadline_ - now) / 10, kTimeToTell);
 }
 
 void Call::Finish(PartState& state) {

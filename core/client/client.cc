@@ -90,9 +90,14 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   const CallSpec spec{MessageType::kHeartbeat, "", "connecting to",
                       core->options.connect_timeout_s};
   if (auto reached = CallAll(*core, spec, {}); !reached.ok()) return reached.status();
-  auto heartbeat = Heartbeat::Start(
-      {core->options.heartbeat_interval_s, core->options.peer_timeout_s, core->options.log},
-      core->links);
+  HeartbeatOptions beats;
+  beats.interval_s = core->options.heartbeat_interval_s;
+  beats.peer_timeout_s = core->options.peer_timeout_s;
+  beats.acked_below = [raw = core.get()] {
+    return raw->SequencesOf(MessageType::kHeartbeat).AckedBelow();
+  };
+  beats.log = core->options.log;
+  auto heartbeat = Heartbeat::Start(std::move(beats), core->links);
   if (!heartbeat.ok()) return heartbeat.status();
   core->heartbeat = std::move(heartbeat).value();
   return std::unique_ptr<Client>(new Client(std::move(core)));

@@ -1,6 +1,7 @@
 // What all calls of one client share. Kept alive by the client and by its open cuts.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,13 +22,16 @@ struct ClientCore {
   ~ClientCore();
 
   std::uint32_t num_servers() const { return static_cast<std::uint32_t>(links.size()); }
+  Sequences& SequencesOf(MessageType type) {
+    return windows[static_cast<std::size_t>(WindowOf(type))];
+  }
   void Log(int severity, const std::string& message) const {
     if (options.log) options.log(severity, message);
   }
 
   const ClientOptions options;
   std::vector<std::unique_ptr<ServerLink>> links;  // in server order; the list never changes
-  Sequences sequences;
+  std::array<Sequences, kNumWindows> windows;
   std::atomic<std::uint64_t> next_request_id{1};
   TableDirectory tables;
   ScratchPool scratch;

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/client.h"
@@ -323,6 +324,57 @@ const Test kAcks("replies in hand are acknowledged with the next request", [] {
   Require(seen.size() == 3);
   for (const auto& [sequence, acked_below] : seen) ExpectEqual(acked_below, sequence);
   Expect(seen[0].first < seen[1].first && seen[1].first < seen[2].first);
+});
+
+const Test kOwnWindow("a barrier that stays open holds up no acknowledgement of pushes", [] {
+  CountingScript script;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool waits = false;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;
+  FakeServer server([&](const FrameHeader& header, auto) {
+    std::lock_guard lock(mutex);
+    if (header.type == MessageType::kBarrier) {
+      waits = true;
+      changed.notify_all();
+      return Act::Only(Kind::kSilence);
+    }
+    if (header.type == MessageType::kPush) seen.push_back({header.sequence, header.acked_below});
+    return script.Answer(header);
+  });
+  auto client = RequireOk(Client::Connect(Options({&server})));
+  std::jthread waiter([&] { ExpectCode(client->Barrier("b", 2, 1.0), Code::kDeadlineExceeded); });
+  {
+    std::unique_lock lock(mutex);
+    Require(changed.wait_for(lock, std::chrono::seconds(20), [&] { return waits; }));
+  }
+  for (int i = 0; i < 3; ++i) RequireOk(PushOne(*client).status());
+  for (const auto& [sequence, acked_below] : seen) ExpectEqual(acked_below, sequence);
+});
+
+const Test kBeatsTell("heartbeats tell of a barrier that was given up", [] {
+  CountingScript script;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t given_up = 0;
+  bool is_told = false;
+  FakeServer server([&](const FrameHeader& header, auto) {
+    std::lock_guard lock(mutex);
+    if (header.type == MessageType::kBarrier) {
+      given_up = header.sequence;
+      return Act::Only(Kind::kSilence);
+    }
+    is_told = is_told || (given_up > 0 && header.type == MessageType::kHeartbeat &&
+                          header.acked_below > given_up);
+    changed.notify_all();
+    return script.Answer(header);
+  });
+  auto options = Options({&server});
+  options.heartbeat_interval_s = 0.05;
+  auto client = RequireOk(Client::Connect(options));
+  ExpectCode(client->Barrier("b", 2, 0.2), Code::kDeadlineExceeded);
+  std::unique_lock lock(mutex);
+  Expect(changed.wait_for(lock, std::chrono::seconds(20), [&] { return is_told; }));
 });
 
 const Test kTooLarge("a push over the server's frame limit is refused before it is sent", [] {

@@ -72,7 +72,7 @@ Result<bool> Connection::Shake() {
   FrameHeader header;
   header.type = MessageType::kHello;
   const iovec body{hello_body_.data(), hello_body_.size()};
-  hello_.Begin(header, {&body, 1}, hello_reply_);
+  hello_.Begin(header, Exchange::TimePoint::max(), {&body, 1}, hello_reply_);
   return true;
 }
 

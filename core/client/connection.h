@@ -34,8 +34,9 @@ class Connection {
 
   // Begins an exchange, see Exchange::Begin. On a new connection it waits for the greeting.
   // REQUIRES: none is under way.
-  void Begin(const FrameHeader& header, std::span<const iovec> body, ReplyBuffer& reply) {
-    exchange_.Begin(header, body, reply);
+  void Begin(const FrameHeader& header, Exchange::TimePoint reply_by, std::span<const iovec> body,
+             ReplyBuffer& reply) {
+    exchange_.Begin(header, reply_by, body, reply);
   }
 
   // Goes on: true when the reply is whole, see outcome(). After an error, which includes

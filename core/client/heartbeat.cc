@@ -77,13 +77,12 @@ void Heartbeat::Run() {
 void Heartbeat::Begin(Beat& beat, MessageType type, TimePoint now) {
   FrameHeader header;
   header.type = type;
-  header.timeout_ms =
-      static_cast<std::uint32_t>(std::clamp(options_.peer_timeout_s * 1000.0, 1.0, 4e9));
+  if (type == MessageType::kHeartbeat) header.acked_below = options_.acked_below();
   beat.began = now;
   // Two beats may be lost before a less patient server gives this client up.
   beat.next = now + ToDuration(std::min(options_.interval_s, beat.link->server_patience_s() / 3));
   beat.is_runnable = true;
-  beat.connection->Begin(header, {}, beat.reply);
+  beat.connection->Begin(header, now + ToDuration(options_.peer_timeout_s), {}, beat.reply);
 }
 
 void Heartbeat::Advance(Beat& beat, TimePoint now) {

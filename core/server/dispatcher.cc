@@ -57,9 +57,14 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
     to.Send(Reply::From(status));
     return status;
   }
-  if (request.acked_below > 0) session->replies().Acknowledge(request.acked_below);
+  if (request.acked_below > 0) {
+    session->replies(request.type).Acknowledge(request.acked_below);
+    if (WindowOf(request.type) == Window::kMeeting) {
+      coordinator_.Withdraw(session->id(), request.acked_below);
+    }
+  }
   if (IsRecorded(request.type)) {
-    const auto verdict = session->replies().Begin(to);
+    const auto verdict = session->replies(request.type).Begin(to);
     switch (verdict.kind) {
       case ReplyMemory::Verdict::Kind::kInProgress:
         return Status::Ok();
@@ -106,7 +111,7 @@ Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
   return [session = call.session, to = call.to](const Result<ReplyBody>& result) {
     const Reply reply = Reply::From(result);
     if (to.request.sequence > 0) {
-      session->replies().Finish(to.request.sequence, reply).Send(reply);
+      session->replies(to.request.type).Finish(to.request.sequence, reply).Send(reply);
     } else {
       to.Send(reply);
     }
