@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "client/seconds.h"
+#include "store/interrupt.h"
 #include "table/key.h"
 
 namespace sparsefleet {
@@ -106,7 +107,11 @@ Status Call::Run() {
     }
     // What other servers were asked is not left half way, unless that may take long.
     if (all_done || (spec_.is_long && !failure_.ok())) return failure_;
-    if (Await()) continue;
+    if (Await()) {
+      if (!ScopedInterrupt::IsDue()) continue;
+      const auto open = std::ranges::find(states_, false, &PartState::is_done);
+      return {Code::kDeadlineExceeded, Where(*open) + ": interrupted"};
+    }
     if (!failure_.ok()) return failure_;
     const auto late = std::ranges::find(states_, false, &PartState::is_done);
     return TimedOut(*late);
@@ -221,6 +226,7 @@ bool Call::Await() {
   const TimePoint now = SteadyClock::now();
   if (now >= deadline_) return false;
   TimePoint until = std::min(deadline_, now + kLostCheckInterval);
+  if (ScopedInterrupt::is_set()) until = std::min(until, now + kInterruptInterval);
   polled_.clear();
   for (const auto& state : states_) {
     const bool is_open = !state.is_done && state.connection;
