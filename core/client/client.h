@@ -39,8 +39,10 @@ struct ClientOptions {
 
 class Client final : public Store {
  public:
-  // Reaches every server, proves the key, compares protocol version and number of
-  // servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that failed.
+  // Looks the endpoints up, once: a client does not follow a server to another address, where it
+  // would come without its tables anyway. Reaches every server, proves the key, compares protocol
+  // version and number of servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that
+  // failed.
   static Result<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client() override;
 

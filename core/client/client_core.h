@@ -18,7 +18,7 @@
 namespace sparsefleet {
 
 struct ClientCore {
-  ClientCore(ClientOptions given, std::vector<Endpoint> endpoints, LinkOptions link_options);
+  ClientCore(ClientOptions given, std::vector<ResolvedEndpoint> servers, LinkOptions link_options);
   ~ClientCore();
 
   std::uint32_t num_servers() const { return static_cast<std::uint32_t>(links.size()); }

@@ -28,13 +28,10 @@ Result<bool> Connection::Step() {
   for (;;) {
     Result<bool> over = false;
     switch (phase_) {
-      case Phase::kStart: {
-        auto dialer = Dialer::Start(host_.endpoint());
-        if (!dialer.ok()) return dialer.status();
-        dialer_ = std::move(dialer).value();
+      case Phase::kStart:
+        dialer_.emplace(host_.address());
         over = true;
         break;
-      }
       case Phase::kDialing:
         over = Dial();
         break;

@@ -19,7 +19,7 @@ namespace sparsefleet {
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
-  virtual const Endpoint& endpoint() const = 0;
+  virtual const ResolvedEndpoint& address() const = 0;
   virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd) = 0;
   virtual Body MakeHello(bool control) const = 0;
   // The answer to hello: kServerRestarted if the server is not the one known so far.
