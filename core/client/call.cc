@@ -17,6 +17,9 @@ using TimePoint = SteadyClock::time_point;
 
 // A call looks this often whether the heartbeat has given a server up.
 constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
+// A long call that hears nothing for so many try_timeout_s is sent again over a new connection: the
+// old one may be dead without a word, and the server hands the reply to the newest.
+constexpr double kTriesToRenew = 2.0;
 constexpr auto kTimeToTell = std::chrono::milliseconds(200);
 // A server that goes down closes connections like one that has another key: ask again.
 constexpr int kMaxAuthFailures = 4;
@@ -31,8 +34,9 @@ struct PartState {
   bool is_done = false;
   int tries = 0;
   int auth_failures = 0;
+  std::uint64_t session = 0;  // of the server, that a recorded request may have reached
   TimePoint next_try;
-  TimePoint try_deadline;
+  TimePoint began;  // this try, or its renewal
   Status last;
 };
 
@@ -58,18 +62,22 @@ class Call {
  private:
   Status CheckSizes() const;
   void Advance(PartState& state, TimePoint now);
+  void Renew(PartState& state, TimePoint now);
   void BeginTry(PartState& state, TimePoint now);
+  void Send(PartState& state, TimePoint now);
   void Finish(PartState& state);
   void Retry(PartState& state, const Status& cause, TimePoint now);
   void GiveUp(PartState& state, Status status);
   bool MayRetry(const PartState& state, Code code) const;
   bool Await();
+  TimePoint TryDeadline(const PartState& state) const;
 
   std::string Where(const PartState& state) const {
     return spec_.subject + spec_.action + " " + state.link->Describe();
   }
   Status TimedOut(const PartState& state) const;
   Status Lost(const PartState& state) const;
+  Status Forgotten(const PartState& state) const;
   TimePoint ReplyBy(TimePoint now) const;
 
   ClientCore& core_;
@@ -130,6 +138,13 @@ void Call::Advance(PartState& state, TimePoint now) {
   if (state.is_runnable) {
     state.is_runnable = false;
     auto whole = state.connection->Step();
+    if (state.connection->is_other_session()) {
+      GiveUp(state, Forgotten(state));
+      return;
+    }
+    if (sequence_ > 0 && state.connection->is_greeted()) {
+      state.session = state.connection->session();
+    }
     if (!whole.ok()) {
       Retry(state, whole.status(), now);
       return;
@@ -139,8 +154,10 @@ void Call::Advance(PartState& state, TimePoint now) {
       return;
     }
   }
-  const bool has_try_deadline = !spec_.is_long || !state.connection->is_greeted();
-  if (has_try_deadline && now >= state.try_deadline) {
+  if (now < TryDeadline(state)) return;
+  if (spec_.is_long && state.connection->is_greeted()) {
+    Renew(state, now);
+  } else {
     Retry(state,
           Status(Code::kDeadlineExceeded,
                  "no answer within try_timeout_s = " + ShowSeconds(core_.options.try_timeout_s)),
@@ -148,19 +165,36 @@ void Call::Advance(PartState& state, TimePoint now) {
   }
 }
 
+TimePoint Call::TryDeadline(const PartState& state) const {
+  const bool waits = spec_.is_long && state.connection->is_greeted();
+  return state.began + ToDuration(core_.options.try_timeout_s * (waits ? kTriesToRenew : 1.0));
+}
+
 void Call::BeginTry(PartState& state, TimePoint now) {
   state.connection = state.link->TakeIdle();
   state.is_reused = state.connection != nullptr;
   if (!state.is_reused) state.connection = state.link->OpenNew();
-  state.is_runnable = true;
   ++state.tries;
-  state.try_deadline = now + ToDuration(core_.options.try_timeout_s);
+  Send(state, now);
+}
+
+// The try goes on over a new connection.
+void Call::Renew(PartState& state, TimePoint now) {
+  state.connection = state.link->OpenNew();
+  state.is_reused = false;
+  Send(state, now);
+}
+
+void Call::Send(PartState& state, TimePoint now) {
+  state.is_runnable = true;
+  state.began = now;
   FrameHeader header;
   header.type = spec_.type;
   header.request_id = core_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   header.sequence = sequence_;
   header.acked_below = core_.SequencesOf(spec_.type).AckedBelow();
-  state.connection->Begin(header, ReplyBy(now), state.part->request.pieces, state.part->reply);
+  state.connection->Begin(header, ReplyBy(now), state.part->request.pieces, state.part->reply,
+                          state.session);
 }
 
 TimePoint Call::ReplyBy(TimePoint now) const {
@@ -232,7 +266,8 @@ bool Call::Await() {
     const bool is_open = !state.is_done && state.connection;
     polled_.push_back({is_open ? state.connection->fd() : -1,
                        is_open ? state.connection->wanted_events() : short{0}, 0});
-    if (is_open) until = std::min(until, state.try_deadline > now ? state.try_deadline : until);
+    if (is_open) until = std::min(until, std::max(now, TryDeadline(state)));
+    if (is_open && state.is_runnable) until = now;  // a new connection has no socket yet
     if (!state.is_done && !state.connection) until = std::min(until, state.next_try);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
@@ -258,6 +293,13 @@ Status Call::Lost(const PartState& state) const {
                      ShowSeconds(core_.options.peer_timeout_s) + ")";
   if (!state.last.ok()) text += ": " + state.last.message();
   return {Code::kPeerLost, std::move(text)};
+}
+
+Status Call::Forgotten(const PartState& state) const {
+  return {Code::kPeerLost,
+          Where(state) +
+              ": the request was sent before, and since then the server has forgotten this "
+              "client, which was away for too long: it may or may not have been carried out"};
 }
 
 }  // namespace

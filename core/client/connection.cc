@@ -42,6 +42,10 @@ Result<bool> Connection::Step() {
         over = Greet();
         break;
       case Phase::kReady:
+        if (is_other_session()) {
+          return Status(Code::kPeerLost,
+                        "the server has forgotten this client, which was away for too long");
+        }
         return exchange_.Step(*channel_, host_.max_reply_bytes());
     }
     if (!over.ok() || !over.value()) return over;
@@ -80,6 +84,7 @@ Result<bool> Connection::Greet() {
   auto reply = DecodeHelloReply(hello_reply_.body);
   if (!reply.ok()) return reply.status();
   if (Status s = host_.Greeted(reply.value()); !s.ok()) return s;
+  session_ = reply.value().session;
   return true;
 }
 

@@ -34,8 +34,10 @@ class Connection {
 
   // Begins an exchange, see Exchange::Begin. On a new connection it waits for the greeting.
   // REQUIRES: none is under way.
+  // Not sent where the server greets with another session than `only_session` (0: any).
   void Begin(const FrameHeader& header, Exchange::TimePoint reply_by, std::span<const iovec> body,
-             ReplyBuffer& reply) {
+             ReplyBuffer& reply, std::uint64_t only_session = 0) {
+    only_session_ = only_session;
     exchange_.Begin(header, reply_by, body, reply);
   }
 
@@ -43,6 +45,12 @@ class Connection {
   // one that the server gave in place of a greeting, the connection is of no use.
   Result<bool> Step();
   const Status& outcome() const { return exchange_.outcome(); }
+
+  // The server's session of this client, once greeted.
+  std::uint64_t session() const { return session_; }
+  bool is_other_session() const {
+    return is_greeted() && only_session_ != 0 && session_ != only_session_;
+  }
 
   bool is_active() const { return exchange_.is_active(); }
   bool is_greeted() const { return phase_ == Phase::kReady; }
@@ -62,6 +70,8 @@ class Connection {
   ConnectionHost& host_;
   const bool control_;
   Phase phase_ = Phase::kStart;
+  std::uint64_t session_ = 0;
+  std::uint64_t only_session_ = 0;
   std::optional<Dialer> dialer_;
   std::unique_ptr<Channel> channel_;
   Ready shake_wants_ = Ready::kWantWrite;

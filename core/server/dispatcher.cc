@@ -44,6 +44,7 @@ Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
   reply.incarnation = options_.incarnation;
   reply.max_frame_bytes = options_.max_frame_bytes;
   reply.peer_timeout_s = options_.peer_timeout_s;
+  reply.session = joined.session->number();
   return Greeting{std::move(joined.session), Encode(reply)};
 }
 

@@ -31,9 +31,11 @@ class Session {
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::size_t kMaxCuts = 64;
 
-  Session(std::uint64_t id, std::string name, TimePoint now);
+  // `number`: no other session of this server has had it.
+  Session(std::uint64_t id, std::uint64_t number, std::string name, TimePoint now);
 
   std::uint64_t id() const { return id_; }
+  std::uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
   Coordinator::Owner owner() const { return {id_, name_}; }
   ReplyMemory& replies(MessageType type) {
@@ -56,6 +58,7 @@ class Session {
 
  private:
   const std::uint64_t id_;
+  const std::uint64_t number_;
   const std::string name_;
   std::atomic<TimePoint> last_seen_;
   std::array<ReplyMemory, kNumWindows> replies_;

@@ -70,6 +70,27 @@ bool AwaitWritable(int fd, Clock::time_point deadline) {
   }
 }
 
+// A peer whose machine or path is gone sends no end. The system's own patience is two hours for a
+// silent connection, and a quarter of an hour for one with bytes on the way.
+void NoticeDeadPeers(int fd) {
+  constexpr int kIdleSeconds = 20;
+  constexpr int kProbeSeconds = 5;
+  constexpr int kProbes = 4;
+#if defined(TCP_KEEPIDLE)
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kIdleSeconds, sizeof(kIdleSeconds));
+#elif defined(TCP_KEEPALIVE)
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPALIVE, &kIdleSeconds, sizeof(kIdleSeconds));
+#endif
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeSeconds, sizeof(kProbeSeconds));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof(kProbes));
+#ifdef TCP_USER_TIMEOUT
+  // Also bounds how long a peer may take no bytes at all: generous, for a server under load.
+  constexpr unsigned kUnackedMilliseconds = 90'000;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnackedMilliseconds,
+               sizeof(kUnackedMilliseconds));
+#endif
+}
+
 Status BadEndpoint(std::string_view text, std::string_view why) {
   return {Code::kInvalidArgument, "endpoint '" + std::string(text) + "': " + std::string(why) +
                                       "; wanted host:port or [v6-address]:port"};
@@ -138,6 +159,7 @@ Status PrepareSocket(int fd) {
   // Both are refused by sockets that are not TCP (socket pairs), which do without.
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  NoticeDeadPeers(fd);
   return Status::Ok();
 }
 
