@@ -178,8 +178,11 @@ void Heartbeat::SayGoodbye() {
     beat.connection.reset();
     --left;
   };
+  // One that is being made is awaited: its greeting, coming after a goodbye by another way, would
+  // bring the client back to be missed.
   for (auto& beat : beats_) {
-    if (!beat.connection || !beat.connection->is_greeted() || beat.link->is_lost()) end(beat);
+    if (!beat.connection) beat.connection = beat.link->TakeIdle();
+    if (!beat.connection || beat.link->is_lost()) end(beat);
   }
   while (left > 0 && SteadyClock::now() < until) {
     for (std::size_t i = 0; i < beats_.size(); ++i) {
@@ -187,7 +190,9 @@ void Heartbeat::SayGoodbye() {
       if (!beat.connection) continue;
       if (beat.connection->is_active() && beat.is_runnable) {
         beat.is_runnable = false;
-        if (!beat.connection->Step().ok()) end(beat);
+        const bool is_broken = !beat.connection->Step().ok();
+        if (is_broken && !said[i]) beat.connection = beat.link->TakeIdle();
+        if (is_broken && (said[i] || !beat.connection)) end(beat);
       }
       if (!beat.connection || beat.connection->is_active()) continue;
       if (said[i]) {
