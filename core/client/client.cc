@@ -60,8 +60,9 @@ ClientCore::ClientCore(ClientOptions given, std::vector<ResolvedEndpoint> server
 }
 
 ClientCore::~ClientCore() {
-  for (const auto& link : links) link->CloseIdle();
+  // Says goodbye, if need be over an idle connection.
   heartbeat.reset();
+  for (const auto& link : links) link->CloseIdle();
 }
 
 Client::Client(std::shared_ptr<ClientCore> core) : core_(std::move(core)) {}
@@ -100,7 +101,12 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   beats.acked_below = [raw = core.get()] {
     return raw->SequencesOf(MessageType::kHeartbeat).AckedBelow();
   };
-  beats.log = core->options.log;
+  auto log = LogQueue::Start(core->options.log);
+  if (!log.ok()) return log.status();
+  core->log_queue = std::move(log).value();
+  beats.log = [queue = core->log_queue.get()](int severity, const std::string& message) {
+    queue->Add(severity, message);
+  };
   auto heartbeat = Heartbeat::Start(std::move(beats), core->links);
   if (!heartbeat.ok()) return heartbeat.status();
   core->heartbeat = std::move(heartbeat).value();

@@ -33,7 +33,8 @@ struct ClientOptions {
   double max_backoff_s = 2.0;
   std::uint64_t max_frame_bytes = 256ull << 20;
 
-  // Told of a retry, a lost or returned server. Severity as in ServerOptions.
+  // Told of a retry, a lost or returned server, on a thread of any kind; it may take its time.
+  // Severity as in ServerOptions.
   std::function<void(int severity, const std::string& message)> log;
 };
 

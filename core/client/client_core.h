@@ -10,6 +10,7 @@
 
 #include "client/client.h"
 #include "client/heartbeat.h"
+#include "client/log_queue.h"
 #include "client/row_scratch.h"
 #include "client/sequences.h"
 #include "client/server_link.h"
@@ -35,6 +36,7 @@ struct ClientCore {
   std::atomic<std::uint64_t> next_request_id{1};
   TableDirectory tables;
   ScratchPool scratch;
+  std::unique_ptr<LogQueue> log_queue;   // for what the heartbeat has to say
   std::unique_ptr<Heartbeat> heartbeat;  // begins when every server has been reached
 };
 
