@@ -15,6 +15,7 @@
 #include "client/client.h"
 #include "log_callback.h"
 #include "raise.h"
+#include "store/interrupt.h"
 #include "store/local_store.h"
 #include "store/store.h"
 #include "store_handle.h"
@@ -40,6 +41,23 @@ auto Call(const StoreHandle& handle, F f) {
   nb::gil_scoped_release release;
   const std::shared_ptr<Store> held = std::move(store);
   return f(*held);
+}
+
+// As Call(), for calls that may wait for long: a signal whose Python handler raises (Ctrl-C) ends
+// the call, and its exception is thrown. Handlers run on the main thread only.
+template <typename F>
+auto Wait(const StoreHandle& handle, F f) {
+  std::optional<nb::python_error> raised;
+  auto result = Call(handle, [&](Store& store) {
+    const ScopedInterrupt interrupt([&raised] {
+      nb::gil_scoped_acquire gil;
+      if (PyErr_CheckSignals() != 0) raised.emplace();
+      return raised.has_value();
+    });
+    return f(store);
+  });
+  if (raised) throw nb::python_error(std::move(*raised));
+  return result;
 }
 
 void Pull(const StoreHandle& handle, const std::vector<PullTuple>& parts, PullMode mode,
@@ -161,7 +179,7 @@ void BindTables(nb::class_<StoreHandle>& store) {
       .def(
           "shrink",
           [](const StoreHandle& h, const std::string& table, std::uint64_t step, double timeout_s) {
-            return Check(Call(h, [&](Store& s) { return s.Shrink(table, step, timeout_s); }));
+            return Check(Wait(h, [&](Store& s) { return s.Shrink(table, step, timeout_s); }));
           },
           "table"_a, "step"_a, "timeout_s"_a)
       .def(
@@ -178,13 +196,13 @@ void BindTables(nb::class_<StoreHandle>& store) {
       .def(
           "save",
           [](const StoreHandle& h, const std::string& directory, double timeout_s) {
-            Check(Call(h, [&](Store& s) { return s.Save(directory, timeout_s); }));
+            Check(Wait(h, [&](Store& s) { return s.Save(directory, timeout_s); }));
           },
           "directory"_a, "timeout_s"_a)
       .def(
           "load",
           [](const StoreHandle& h, const std::string& directory, double timeout_s) {
-            Check(Call(h, [&](Store& s) { return s.Load(directory, timeout_s); }));
+            Check(Wait(h, [&](Store& s) { return s.Load(directory, timeout_s); }));
           },
           "directory"_a, "timeout_s"_a);
 }
@@ -201,14 +219,14 @@ void BindMeeting(nb::class_<StoreHandle>& store) {
           "wait_version",
           [](const StoreHandle& h, const std::string& table, std::uint64_t at_least,
              double timeout_s) {
-            Check(Call(h, [&](Store& s) { return s.WaitVersion(table, at_least, timeout_s); }));
+            Check(Wait(h, [&](Store& s) { return s.WaitVersion(table, at_least, timeout_s); }));
           },
           "table"_a, "at_least"_a, "timeout_s"_a)
       .def(
           "barrier",
           [](const StoreHandle& h, const std::string& name, std::uint32_t members,
              double timeout_s) {
-            Check(Call(h, [&](Store& s) { return s.Barrier(name, members, timeout_s); }));
+            Check(Wait(h, [&](Store& s) { return s.Barrier(name, members, timeout_s); }));
           },
           "name"_a, "members"_a, "timeout_s"_a)
       .def(
@@ -222,7 +240,7 @@ void BindMeeting(nb::class_<StoreHandle>& store) {
           "get_note",
           [](const StoreHandle& h, const std::string& key, bool wait, double timeout_s) {
             const std::string value =
-                Check(Call(h, [&](Store& s) { return s.GetNote(key, wait, timeout_s); }));
+                Check(Wait(h, [&](Store& s) { return s.GetNote(key, wait, timeout_s); }));
             return nb::bytes(value.data(), value.size());
           },
           "key"_a, "wait"_a, "timeout_s"_a)

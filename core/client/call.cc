@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "client/seconds.h"
+#include "store/interrupt.h"
 #include "table/key.h"
 
 namespace sparsefleet {
@@ -16,6 +17,10 @@ using TimePoint = SteadyClock::time_point;
 
 // A call looks this often whether the heartbeat has given a server up.
 constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
+// A long call that hears nothing for so many try_timeout_s is sent again over a new connection: the
+// old one may be dead without a word, and the server hands the reply to the newest.
+constexpr double kTriesToRenew = 2.0;
+constexpr auto kTimeToTell = std::chrono::milliseconds(200);
 // A server that goes down closes connections like one that has another key: ask again.
 constexpr int kMaxAuthFailures = 4;
 
@@ -29,8 +34,9 @@ struct PartState {
   bool is_done = false;
   int tries = 0;
   int auth_failures = 0;
+  std::uint64_t session = 0;  // of the server, that a recorded request may have reached
   TimePoint next_try;
-  TimePoint try_deadline;
+  TimePoint began;  // this try, or its renewal
   Status last;
 };
 
@@ -44,10 +50,10 @@ class Call {
       state.link = core.links[part.server].get();
       states_.push_back(std::move(state));
     }
-    if (IsRecorded(spec.type)) sequence_ = core.sequences.Open();
+    if (IsRecorded(spec.type)) sequence_ = core.SequencesOf(spec.type).Open();
   }
   ~Call() {
-    if (sequence_ > 0) core_.sequences.Close(sequence_);
+    if (sequence_ > 0) core_.SequencesOf(spec_.type).Close(sequence_);
   }
   Call(const Call&) = delete;
 
@@ -56,19 +62,23 @@ class Call {
  private:
   Status CheckSizes() const;
   void Advance(PartState& state, TimePoint now);
+  void Renew(PartState& state, TimePoint now);
   void BeginTry(PartState& state, TimePoint now);
+  void Send(PartState& state, TimePoint now);
   void Finish(PartState& state);
   void Retry(PartState& state, const Status& cause, TimePoint now);
   void GiveUp(PartState& state, Status status);
   bool MayRetry(const PartState& state, Code code) const;
   bool Await();
+  TimePoint TryDeadline(const PartState& state) const;
 
   std::string Where(const PartState& state) const {
     return spec_.subject + spec_.action + " " + state.link->Describe();
   }
   Status TimedOut(const PartState& state) const;
   Status Lost(const PartState& state) const;
-  std::uint32_t TimeoutForServer(TimePoint now) const;
+  Status Forgotten(const PartState& state) const;
+  TimePoint ReplyBy(TimePoint now) const;
 
   ClientCore& core_;
   const CallSpec& spec_;
@@ -105,7 +115,11 @@ Status Call::Run() {
     }
     // What other servers were asked is not left half way, unless that may take long.
     if (all_done || (spec_.is_long && !failure_.ok())) return failure_;
-    if (Await()) continue;
+    if (Await()) {
+      if (!ScopedInterrupt::IsDue()) continue;
+      const auto open = std::ranges::find(states_, false, &PartState::is_done);
+      return {Code::kDeadlineExceeded, Where(*open) + ": interrupted"};
+    }
     if (!failure_.ok()) return failure_;
     const auto late = std::ranges::find(states_, false, &PartState::is_done);
     return TimedOut(*late);
@@ -124,6 +138,13 @@ void Call::Advance(PartState& state, TimePoint now) {
   if (state.is_runnable) {
     state.is_runnable = false;
     auto whole = state.connection->Step();
+    if (state.connection->is_other_session()) {
+      GiveUp(state, Forgotten(state));
+      return;
+    }
+    if (sequence_ > 0 && state.connection->is_greeted()) {
+      state.session = state.connection->session();
+    }
     if (!whole.ok()) {
       Retry(state, whole.status(), now);
       return;
@@ -133,8 +154,10 @@ void Call::Advance(PartState& state, TimePoint now) {
       return;
     }
   }
-  const bool has_try_deadline = !spec_.is_long || !state.connection->is_greeted();
-  if (has_try_deadline && now >= state.try_deadline) {
+  if (now < TryDeadline(state)) return;
+  if (spec_.is_long && state.connection->is_greeted()) {
+    Renew(state, now);
+  } else {
     Retry(state,
           Status(Code::kDeadlineExceeded,
                  "no answer within try_timeout_s = " + ShowSeconds(core_.options.try_timeout_s)),
@@ -142,27 +165,42 @@ void Call::Advance(PartState& state, TimePoint now) {
   }
 }
 
+TimePoint Call::TryDeadline(const PartState& state) const {
+  const bool waits = spec_.is_long && state.connection->is_greeted();
+  return state.began + ToDuration(core_.options.try_timeout_s * (waits ? kTriesToRenew : 1.0));
+}
+
 void Call::BeginTry(PartState& state, TimePoint now) {
   state.connection = state.link->TakeIdle();
   state.is_reused = state.connection != nullptr;
   if (!state.is_reused) state.connection = state.link->OpenNew();
-  state.is_runnable = true;
   ++state.tries;
-  state.try_deadline = now + ToDuration(core_.options.try_timeout_s);
+  Send(state, now);
+}
+
+// The try goes on over a new connection.
+void Call::Renew(PartState& state, TimePoint now) {
+  state.connection = state.link->OpenNew();
+  state.is_reused = false;
+  Send(state, now);
+}
+
+void Call::Send(PartState& state, TimePoint now) {
+  state.is_runnable = true;
+  state.began = now;
   FrameHeader header;
   header.type = spec_.type;
   header.request_id = core_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   header.sequence = sequence_;
-  header.acked_below = core_.sequences.AckedBelow();
-  header.timeout_ms = TimeoutForServer(now);
-  state.connection->Begin(header, state.part->request.pieces, state.part->reply);
+  header.acked_below = core_.SequencesOf(spec_.type).AckedBelow();
+  state.connection->Begin(header, ReplyBy(now), state.part->request.pieces, state.part->reply,
+                          state.session);
 }
 
-std::uint32_t Call::TimeoutForServer(TimePoint now) const {
-  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - now);
+TimePoint Call::ReplyBy(TimePoint now) const {
+  if (!spec_.is_long) return deadline_;
   // A server whose wait ends without the event says who is missing: in time to be heard.
-  if (spec_.is_long) left -= std::min(left / 10, std::chrono::milliseconds(200));
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
+  return deadline_ - std::min<SteadyClock::duration>((deadline_ - now) / 10, kTimeToTell);
 }
 
 void Call::Finish(PartState& state) {
@@ -222,12 +260,14 @@ bool Call::Await() {
   const TimePoint now = SteadyClock::now();
   if (now >= deadline_) return false;
   TimePoint until = std::min(deadline_, now + kLostCheckInterval);
+  if (ScopedInterrupt::is_set()) until = std::min(until, now + kInterruptInterval);
   polled_.clear();
   for (const auto& state : states_) {
     const bool is_open = !state.is_done && state.connection;
     polled_.push_back({is_open ? state.connection->fd() : -1,
                        is_open ? state.connection->wanted_events() : short{0}, 0});
-    if (is_open) until = std::min(until, state.try_deadline > now ? state.try_deadline : until);
+    if (is_open) until = std::min(until, std::max(now, TryDeadline(state)));
+    if (is_open && state.is_runnable) until = now;  // a new connection has no socket yet
     if (!state.is_done && !state.connection) until = std::min(until, state.next_try);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
@@ -253,6 +293,13 @@ Status Call::Lost(const PartState& state) const {
                      ShowSeconds(core_.options.peer_timeout_s) + ")";
   if (!state.last.ok()) text += ": " + state.last.message();
   return {Code::kPeerLost, std::move(text)};
+}
+
+Status Call::Forgotten(const PartState& state) const {
+  return {Code::kPeerLost,
+          Where(state) +
+              ": the request was sent before, and since then the server has forgotten this "
+              "client, which was away for too long: it may or may not have been carried out"};
 }
 
 }  // namespace

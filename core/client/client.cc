@@ -5,6 +5,8 @@
 
 #include "client/call.h"
 #include "client/client_core.h"
+#include "client/resolve.h"
+#include "client/table_lookup.h"
 #include "transport/key_proof.h"
 
 namespace sparsefleet {
@@ -49,17 +51,18 @@ Status CheckDirectory(std::string_view directory) {
 
 }  // namespace
 
-ClientCore::ClientCore(ClientOptions given, std::vector<Endpoint> endpoints,
+ClientCore::ClientCore(ClientOptions given, std::vector<ResolvedEndpoint> servers,
                        LinkOptions link_options)
     : options(std::move(given)) {
-  for (std::uint32_t i = 0; i < endpoints.size(); ++i) {
-    links.push_back(std::make_unique<ServerLink>(i, std::move(endpoints[i]), link_options));
+  for (std::uint32_t i = 0; i < servers.size(); ++i) {
+    links.push_back(std::make_unique<ServerLink>(i, std::move(servers[i]), link_options));
   }
 }
 
 ClientCore::~ClientCore() {
-  for (const auto& link : links) link->CloseIdle();
+  // Says goodbye, if need be over an idle connection.
   heartbeat.reset();
+  for (const auto& link : links) link->CloseIdle();
 }
 
 Client::Client(std::shared_ptr<ClientCore> core) : core_(std::move(core)) {}
@@ -83,16 +86,28 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   link_options.num_servers = static_cast<std::uint32_t>(endpoints.size());
   link_options.max_frame_bytes = options.max_frame_bytes;
   link_options.channels = std::move(channels).value();
-  auto core = std::make_shared<ClientCore>(std::move(options), std::move(endpoints),
+  const CallClock clock(options.connect_timeout_s);
+  auto servers = ResolveAll(endpoints, options.connect_timeout_s);
+  if (!servers.ok()) return servers.status();
+  auto core = std::make_shared<ClientCore>(std::move(options), std::move(servers).value(),
                                            std::move(link_options));
 
   // Servers may still be starting: a beat to each, tried again until they are there.
-  const CallSpec spec{MessageType::kHeartbeat, "", "connecting to",
-                      core->options.connect_timeout_s};
+  const CallSpec spec{MessageType::kHeartbeat, "", "connecting to", clock.left_s()};
   if (auto reached = CallAll(*core, spec, {}); !reached.ok()) return reached.status();
-  auto heartbeat = Heartbeat::Start(
-      {core->options.heartbeat_interval_s, core->options.peer_timeout_s, core->options.log},
-      core->links);
+  HeartbeatOptions beats;
+  beats.interval_s = core->options.heartbeat_interval_s;
+  beats.peer_timeout_s = core->options.peer_timeout_s;
+  beats.acked_below = [raw = core.get()] {
+    return raw->SequencesOf(MessageType::kHeartbeat).AckedBelow();
+  };
+  auto log = LogQueue::Start(core->options.log);
+  if (!log.ok()) return log.status();
+  core->log_queue = std::move(log).value();
+  beats.log = [queue = core->log_queue.get()](int severity, const std::string& message) {
+    queue->Add(severity, message);
+  };
+  auto heartbeat = Heartbeat::Start(std::move(beats), core->links);
   if (!heartbeat.ok()) return heartbeat.status();
   core->heartbeat = std::move(heartbeat).value();
   return std::unique_ptr<Client>(new Client(std::move(core)));

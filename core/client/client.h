@@ -33,14 +33,17 @@ struct ClientOptions {
   double max_backoff_s = 2.0;
   std::uint64_t max_frame_bytes = 256ull << 20;
 
-  // Told of a retry, a lost or returned server. Severity as in ServerOptions.
+  // Told of a retry, a lost or returned server, on a thread of any kind; it may take its time.
+  // Severity as in ServerOptions.
   std::function<void(int severity, const std::string& message)> log;
 };
 
 class Client final : public Store {
  public:
-  // Reaches every server, proves the key, compares protocol version and number of
-  // servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that failed.
+  // Looks the endpoints up, once: a client does not follow a server to another address, where it
+  // would come without its tables anyway. Reaches every server, proves the key, compares protocol
+  // version and number of servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that
+  // failed.
   static Result<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client() override;
 

@@ -1,6 +1,7 @@
 // What all calls of one client share. Kept alive by the client and by its open cuts.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "client/client.h"
 #include "client/heartbeat.h"
+#include "client/log_queue.h"
 #include "client/row_scratch.h"
 #include "client/sequences.h"
 #include "client/server_link.h"
@@ -17,20 +19,24 @@
 namespace sparsefleet {
 
 struct ClientCore {
-  ClientCore(ClientOptions given, std::vector<Endpoint> endpoints, LinkOptions link_options);
+  ClientCore(ClientOptions given, std::vector<ResolvedEndpoint> servers, LinkOptions link_options);
   ~ClientCore();
 
   std::uint32_t num_servers() const { return static_cast<std::uint32_t>(links.size()); }
+  Sequences& SequencesOf(MessageType type) {
+    return windows[static_cast<std::size_t>(WindowOf(type))];
+  }
   void Log(int severity, const std::string& message) const {
     if (options.log) options.log(severity, message);
   }
 
   const ClientOptions options;
   std::vector<std::unique_ptr<ServerLink>> links;  // in server order; the list never changes
-  Sequences sequences;
+  std::array<Sequences, kNumWindows> windows;
   std::atomic<std::uint64_t> next_request_id{1};
   TableDirectory tables;
   ScratchPool scratch;
+  std::unique_ptr<LogQueue> log_queue;   // for what the heartbeat has to say
   std::unique_ptr<Heartbeat> heartbeat;  // begins when every server has been reached
 };
 

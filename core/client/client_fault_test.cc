@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/client.h"
@@ -325,6 +326,146 @@ const Test kAcks("replies in hand are acknowledged with the next request", [] {
   Expect(seen[0].first < seen[1].first && seen[1].first < seen[2].first);
 });
 
+const Test kOwnWindow("a barrier that stays open holds up no acknowledgement of pushes", [] {
+  CountingScript script;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool waits = false;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;
+  FakeServer server([&](const FrameHeader& header, auto) {
+    std::lock_guard lock(mutex);
+    if (header.type == MessageType::kBarrier) {
+      waits = true;
+      changed.notify_all();
+      return Act::Only(Kind::kSilence);
+    }
+    if (header.type == MessageType::kPush) seen.push_back({header.sequence, header.acked_below});
+    return script.Answer(header);
+  });
+  auto client = RequireOk(Client::Connect(Options({&server})));
+  std::jthread waiter([&] { ExpectCode(client->Barrier("b", 2, 1.0), Code::kDeadlineExceeded); });
+  {
+    std::unique_lock lock(mutex);
+    Require(changed.wait_for(lock, std::chrono::seconds(20), [&] { return waits; }));
+  }
+  for (int i = 0; i < 3; ++i) RequireOk(PushOne(*client).status());
+  for (const auto& [sequence, acked_below] : seen) ExpectEqual(acked_below, sequence);
+});
+
+const Test kBeatsTell("heartbeats tell of a barrier that was given up", [] {
+  CountingScript script;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t given_up = 0;
+  bool is_told = false;
+  FakeServer server([&](const FrameHeader& header, auto) {
+    std::lock_guard lock(mutex);
+    if (header.type == MessageType::kBarrier) {
+      given_up = header.sequence;
+      return Act::Only(Kind::kSilence);
+    }
+    is_told = is_told || (given_up > 0 && header.type == MessageType::kHeartbeat &&
+                          header.acked_below > given_up);
+    changed.notify_all();
+    return script.Answer(header);
+  });
+  auto options = Options({&server});
+  options.heartbeat_interval_s = 0.05;
+  auto client = RequireOk(Client::Connect(options));
+  ExpectCode(client->Barrier("b", 2, 0.2), Code::kDeadlineExceeded);
+  std::unique_lock lock(mutex);
+  Expect(changed.wait_for(lock, std::chrono::seconds(20), [&] { return is_told; }));
+});
+
+const Test kForgotten("a push is not repeated to a server that has forgotten the client", [] {
+  CountingScript script;
+  FakeServer* itself = nullptr;
+  FakeServer server([&](const FrameHeader& header, auto) {
+    Act act = script.Answer(header);
+    if (header.type == MessageType::kPush && script.requests(MessageType::kPush) == 1) {
+      ++itself->session;
+      act.kind = Kind::kClose;
+    }
+    return act;
+  });
+  itself = &server;
+  auto client = RequireOk(Client::Connect(Options({&server})));
+  const Status status = PushOne(*client).status();
+  ExpectCode(status, Code::kPeerLost);
+  Expect(Has(status, "forgotten") && Has(status, server.endpoint()), status.message());
+  ExpectEqual(script.requests(MessageType::kPush), 1);
+  RequireOk(PushOne(*client).status());
+});
+
+const Test kDeadWait("a barrier whose connection died unnoticed is joined over another one", [] {
+  CountingScript script;
+  std::atomic<int> barriers{0};
+  FakeServer server([&](const FrameHeader& header, auto) {
+    const bool is_unheard = header.type == MessageType::kBarrier && ++barriers == 1;
+    return is_unheard ? Act::Only(Kind::kSilence) : script.Answer(header);
+  });
+  LogBook log;
+  auto options = Options({&server});
+  options.try_timeout_s = 0.2;
+  options.log = log.Sink();
+  auto client = RequireOk(Client::Connect(options));
+  RequireOk(client->Barrier("epoch", 2, 20));
+  ExpectEqual(barriers.load(), 2);
+  ExpectEqual(log.CountOf("barrier"), 0);
+});
+
+const Test kNames("a name that is not found is kDeadlineExceeded naming the server", [] {
+  FakeServer here([](const FrameHeader&, auto) { return Act::Reply(); });
+  auto options = Options({&here});
+  options.endpoints.push_back("no-such-host.invalid:1");
+  options.connect_timeout_s = 0.3;
+  const Status status = Client::Connect(options).status();
+  ExpectCode(status, Code::kDeadlineExceeded);
+  Expect(Has(status, "server 1 (no-such-host.invalid:1)"), status.message());
+});
+
+const Test kByName("a server may be given by name", [] {
+  FakeServer server([](const FrameHeader&, auto) { return Act::Reply(); });
+  auto options = Options({&server});
+  options.endpoints[0].replace(0, options.endpoints[0].find(':'), "localhost");
+  RequireOk(RequireOk(Client::Connect(options))->PutNote("k", "v", 20));
+});
+
+const Test kStuckLog("a log function that does not return holds up no heartbeat", [] {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int beats = 0;
+  bool is_stuck = false;
+  bool may_go = false;
+  FakeServer silent([](const FrameHeader&, auto) { return Act::Reply(); });
+  FakeServer healthy([&](const FrameHeader& header, auto) {
+    std::lock_guard lock(mutex);
+    beats += header.type == MessageType::kHeartbeat ? 1 : 0;
+    changed.notify_all();
+    return Act::Reply();
+  });
+  auto options = Options({&silent, &healthy});
+  options.heartbeat_interval_s = 0.05;
+  options.peer_timeout_s = 0.3;
+  options.log = [&](int, const std::string& message) {
+    std::unique_lock lock(mutex);
+    if (message.find("is lost") == std::string::npos) return;
+    is_stuck = true;
+    changed.notify_all();
+    changed.wait_for(lock, std::chrono::seconds(20), [&] { return may_go; });
+  };
+  auto client = RequireOk(Client::Connect(options));
+  silent.answers = false;
+  {
+    std::unique_lock lock(mutex);
+    Require(changed.wait_for(lock, std::chrono::seconds(20), [&] { return is_stuck; }));
+    const int before = beats;
+    Expect(changed.wait_for(lock, std::chrono::seconds(15), [&] { return beats > before + 3; }));
+    may_go = true;
+    changed.notify_all();
+  }
+});
+
 const Test kTooLarge("a push over the server's frame limit is refused before it is sent", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) { return script.Answer(header); });
@@ -352,6 +493,10 @@ const Test kGoodbye("a client that goes says goodbye", [] {
     changed.notify_all();
     return Act::Reply();
   });
+  // At once, before the control connection is there, and after its first beat.
+  RequireOk(Client::Connect(Options({&server}))).reset();
+  ExpectEqual(goodbyes, 1);
+  beats = 0;
   auto client = RequireOk(Client::Connect(Options({&server})));
   {
     std::unique_lock lock(mutex);
@@ -359,7 +504,7 @@ const Test kGoodbye("a client that goes says goodbye", [] {
     Require(changed.wait_for(lock, std::chrono::seconds(20), [&] { return beats >= 2; }));
   }
   client.reset();
-  ExpectEqual(goodbyes, 1);
+  ExpectEqual(goodbyes, 2);
 });
 
 }  // namespace

@@ -28,13 +28,10 @@ Result<bool> Connection::Step() {
   for (;;) {
     Result<bool> over = false;
     switch (phase_) {
-      case Phase::kStart: {
-        auto dialer = Dialer::Start(host_.endpoint());
-        if (!dialer.ok()) return dialer.status();
-        dialer_ = std::move(dialer).value();
+      case Phase::kStart:
+        dialer_.emplace(host_.address());
         over = true;
         break;
-      }
       case Phase::kDialing:
         over = Dial();
         break;
@@ -45,6 +42,10 @@ Result<bool> Connection::Step() {
         over = Greet();
         break;
       case Phase::kReady:
+        if (is_other_session()) {
+          return Status(Code::kPeerLost,
+                        "the server has forgotten this client, which was away for too long");
+        }
         return exchange_.Step(*channel_, host_.max_reply_bytes());
     }
     if (!over.ok() || !over.value()) return over;
@@ -72,7 +73,7 @@ Result<bool> Connection::Shake() {
   FrameHeader header;
   header.type = MessageType::kHello;
   const iovec body{hello_body_.data(), hello_body_.size()};
-  hello_.Begin(header, {&body, 1}, hello_reply_);
+  hello_.Begin(header, Exchange::TimePoint::max(), {&body, 1}, hello_reply_);
   return true;
 }
 
@@ -83,6 +84,7 @@ Result<bool> Connection::Greet() {
   auto reply = DecodeHelloReply(hello_reply_.body);
   if (!reply.ok()) return reply.status();
   if (Status s = host_.Greeted(reply.value()); !s.ok()) return s;
+  session_ = reply.value().session;
   return true;
 }
 

@@ -19,7 +19,7 @@ namespace sparsefleet {
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
-  virtual const Endpoint& endpoint() const = 0;
+  virtual const ResolvedEndpoint& address() const = 0;
   virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd) = 0;
   virtual Body MakeHello(bool control) const = 0;
   // The answer to hello: kServerRestarted if the server is not the one known so far.
@@ -34,14 +34,23 @@ class Connection {
 
   // Begins an exchange, see Exchange::Begin. On a new connection it waits for the greeting.
   // REQUIRES: none is under way.
-  void Begin(const FrameHeader& header, std::span<const iovec> body, ReplyBuffer& reply) {
-    exchange_.Begin(header, body, reply);
+  // Not sent where the server greets with another session than `only_session` (0: any).
+  void Begin(const FrameHeader& header, Exchange::TimePoint reply_by, std::span<const iovec> body,
+             ReplyBuffer& reply, std::uint64_t only_session = 0) {
+    only_session_ = only_session;
+    exchange_.Begin(header, reply_by, body, reply);
   }
 
   // Goes on: true when the reply is whole, see outcome(). After an error, which includes
   // one that the server gave in place of a greeting, the connection is of no use.
   Result<bool> Step();
   const Status& outcome() const { return exchange_.outcome(); }
+
+  // The server's session of this client, once greeted.
+  std::uint64_t session() const { return session_; }
+  bool is_other_session() const {
+    return is_greeted() && only_session_ != 0 && session_ != only_session_;
+  }
 
   bool is_active() const { return exchange_.is_active(); }
   bool is_greeted() const { return phase_ == Phase::kReady; }
@@ -61,6 +70,8 @@ class Connection {
   ConnectionHost& host_;
   const bool control_;
   Phase phase_ = Phase::kStart;
+  std::uint64_t session_ = 0;
+  std::uint64_t only_session_ = 0;
   std::optional<Dialer> dialer_;
   std::unique_ptr<Channel> channel_;
   Ready shake_wants_ = Ready::kWantWrite;

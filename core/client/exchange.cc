@@ -31,13 +31,15 @@ Result<bool> Fill(Channel& channel, std::span<std::byte> room, std::size_t& fill
 
 }  // namespace
 
-void Exchange::Begin(const FrameHeader& header, std::span<const iovec> body, ReplyBuffer& reply) {
+void Exchange::Begin(const FrameHeader& header, TimePoint reply_by, std::span<const iovec> body,
+                     ReplyBuffer& reply) {
   active_ = true;
   header_ = header;
+  reply_by_ = reply_by;
+  has_begun_ = false;
   std::uint64_t body_bytes = 0;
   for (const auto& buffer : body) body_bytes += buffer.iov_len;
   header_.body_bytes = static_cast<std::uint32_t>(body_bytes);
-  EncodeFrameHeader(header_, head_);
   unsent_.clear();
   unsent_.push_back({head_.data(), head_.size()});
   unsent_.insert(unsent_.end(), body.begin(), body.end());
@@ -68,6 +70,14 @@ Result<bool> Exchange::Step(Channel& channel, std::uint64_t max_reply_bytes) {
 }
 
 Status Exchange::Send(Channel& channel) {
+  if (!has_begun_) {
+    has_begun_ = true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        reply_by_ - std::chrono::steady_clock::now());
+    header_.timeout_ms =
+        static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, UINT32_MAX));
+    EncodeFrameHeader(header_, head_);
+  }
   std::span<iovec> left(unsent_);
   while (!left.empty()) {
     auto progress = channel.Write(left);

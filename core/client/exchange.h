@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,9 +29,13 @@ struct ReplyBuffer {
 
 class Exchange {
  public:
-  // `header.body_bytes` is set here. The buffers of `body`, and `reply`, must stay where they are
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  // `header.body_bytes` is set here, and `timeout_ms` when the first byte goes out: the time left
+  // until `reply_by` then. The buffers of `body`, and `reply`, must stay where they are
   // until the exchange has ended or is not stepped any more.
-  void Begin(const FrameHeader& header, std::span<const iovec> body, ReplyBuffer& reply);
+  void Begin(const FrameHeader& header, TimePoint reply_by, std::span<const iovec> body,
+             ReplyBuffer& reply);
 
   bool is_active() const { return active_; }
   bool has_sent() const { return unsent_.empty(); }
@@ -50,6 +55,8 @@ class Exchange {
 
   bool active_ = false;
   FrameHeader header_;
+  TimePoint reply_by_;
+  bool has_begun_ = false;
   std::array<std::byte, kFrameHeaderBytes> head_;
   std::vector<iovec> unsent_;  // the front one may be partly sent, and is moved on then
   ReplyBuffer* reply_ = nullptr;

@@ -77,13 +77,12 @@ void Heartbeat::Run() {
 void Heartbeat::Begin(Beat& beat, MessageType type, TimePoint now) {
   FrameHeader header;
   header.type = type;
-  header.timeout_ms =
-      static_cast<std::uint32_t>(std::clamp(options_.peer_timeout_s * 1000.0, 1.0, 4e9));
+  if (type == MessageType::kHeartbeat) header.acked_below = options_.acked_below();
   beat.began = now;
   // Two beats may be lost before a less patient server gives this client up.
   beat.next = now + ToDuration(std::min(options_.interval_s, beat.link->server_patience_s() / 3));
   beat.is_runnable = true;
-  beat.connection->Begin(header, {}, beat.reply);
+  beat.connection->Begin(header, now + ToDuration(options_.peer_timeout_s), {}, beat.reply);
 }
 
 void Heartbeat::Advance(Beat& beat, TimePoint now) {
@@ -179,8 +178,11 @@ void Heartbeat::SayGoodbye() {
     beat.connection.reset();
     --left;
   };
+  // One that is being made is awaited: its greeting, coming after a goodbye by another way, would
+  // bring the client back to be missed.
   for (auto& beat : beats_) {
-    if (!beat.connection || !beat.connection->is_greeted() || beat.link->is_lost()) end(beat);
+    if (!beat.connection) beat.connection = beat.link->TakeIdle();
+    if (!beat.connection || beat.link->is_lost()) end(beat);
   }
   while (left > 0 && SteadyClock::now() < until) {
     for (std::size_t i = 0; i < beats_.size(); ++i) {
@@ -188,7 +190,9 @@ void Heartbeat::SayGoodbye() {
       if (!beat.connection) continue;
       if (beat.connection->is_active() && beat.is_runnable) {
         beat.is_runnable = false;
-        if (!beat.connection->Step().ok()) end(beat);
+        const bool is_broken = !beat.connection->Step().ok();
+        if (is_broken && !said[i]) beat.connection = beat.link->TakeIdle();
+        if (is_broken && (said[i] || !beat.connection)) end(beat);
       }
       if (!beat.connection || beat.connection->is_active()) continue;
       if (said[i]) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@ namespace sparsefleet {
 struct HeartbeatOptions {
   double interval_s = 2.0;
   double peer_timeout_s = 10.0;
+  std::function<std::uint64_t()> acked_below;                         // goes out with each beat
   std::function<void(int severity, const std::string& message)> log;  // may be empty
 };
 

@@ -1,4 +1,4 @@
-// The numbers of a client's recorded requests, and which of them are still open.
+// The numbers of a client's recorded requests in one window, and which of them are still open.
 // Thread-safe.
 #pragma once
 

@@ -5,14 +5,14 @@
 
 namespace sparsefleet {
 
-ServerLink::ServerLink(std::uint32_t index, Endpoint endpoint, LinkOptions options)
+ServerLink::ServerLink(std::uint32_t index, ResolvedEndpoint address, LinkOptions options)
     : index_(index),
-      endpoint_(std::move(endpoint)),
+      address_(std::move(address)),
       options_(std::move(options)),
       last_heard_(SteadyClock::now().time_since_epoch()) {}
 
 std::string ServerLink::Describe() const {
-  return "server " + std::to_string(index_) + " (" + endpoint_.ToString() + ")";
+  return "server " + std::to_string(index_) + " (" + address_.endpoint.ToString() + ")";
 }
 
 std::unique_ptr<Connection> ServerLink::TakeIdle() {

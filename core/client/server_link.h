@@ -33,7 +33,7 @@ struct LinkOptions {
 
 class ServerLink final : public ConnectionHost {
  public:
-  ServerLink(std::uint32_t index, Endpoint endpoint, LinkOptions options);
+  ServerLink(std::uint32_t index, ResolvedEndpoint address, LinkOptions options);
 
   std::uint32_t index() const { return index_; }
   std::string Describe() const;  // "server 2 (10.0.0.7:9100)"
@@ -65,7 +65,7 @@ class ServerLink final : public ConnectionHost {
   bool is_lost() const { return lost_; }
 
   // ConnectionHost.
-  const Endpoint& endpoint() const override { return endpoint_; }
+  const ResolvedEndpoint& address() const override { return address_; }
   Result<std::unique_ptr<Channel>> MakeChannel(int fd) override;
   Body MakeHello(bool control) const override;
   Status Greeted(const HelloReply& reply) override;
@@ -76,7 +76,7 @@ class ServerLink final : public ConnectionHost {
   static constexpr std::size_t kMaxIdle = 64;
 
   const std::uint32_t index_;
-  const Endpoint endpoint_;
+  const ResolvedEndpoint address_;
   const LinkOptions options_;
   std::atomic<std::uint64_t> incarnation_{0};
   std::atomic<std::uint64_t> server_max_frame_bytes_{UINT64_MAX};

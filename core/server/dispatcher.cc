@@ -45,6 +45,7 @@ Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
   reply.incarnation = options_.incarnation;
   reply.max_frame_bytes = options_.max_frame_bytes;
   reply.peer_timeout_s = options_.peer_timeout_s;
+  reply.session = joined.session->number();
   return Greeting{std::move(joined.session), Encode(reply)};
 }
 
@@ -58,9 +59,14 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
     to.Send(Reply::From(status));
     return status;
   }
-  if (request.acked_below > 0) session->replies().Acknowledge(request.acked_below);
+  if (request.acked_below > 0) {
+    session->replies(request.type).Acknowledge(request.acked_below);
+    if (WindowOf(request.type) == Window::kMeeting) {
+      coordinator_.Withdraw(session->id(), request.acked_below);
+    }
+  }
   if (IsRecorded(request.type)) {
-    const auto verdict = session->replies().Begin(to);
+    const auto verdict = session->replies(request.type).Begin(to);
     switch (verdict.kind) {
       case ReplyMemory::Verdict::Kind::kInProgress:
         return Status::Ok();
@@ -89,7 +95,7 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
 
 void Dispatcher::SendReply(Session& session, const ReplyTo& to, const Reply& reply) {
   if (to.request.sequence > 0) {
-    session.replies().Finish(to.request.sequence, reply).Send(reply);
+    session.replies(to.request.type).Finish(to.request.sequence, reply).Send(reply);
   } else {
     to.Send(reply);
   }

@@ -71,6 +71,38 @@ ServerOptions QuickToLose() {
   return options;
 }
 
+const Test kGhost("a barrier call that was given up does not count as a second member", [] {
+  TestServer server;
+  const Body barrier = Encode(BarrierRequest{"b", 2});
+  auto first = server.Join(1, "impatient");
+  first->Request(MessageType::kBarrier, barrier, 1);
+  // In order on its connection: the barrier call has arrived.
+  RequireOk(first->Call(MessageType::kStats, {}).status);
+  first->Close();
+  auto again = server.Join(1, "impatient");
+  const auto waiting = again->Request(MessageType::kBarrier, barrier, 2, 20'000, 2);
+  const auto asked = again->Request(MessageType::kStats, {});
+  ExpectEqual(again->ReadReply().header.request_id, asked);
+  auto other = server.Join(2, "other");
+  RequireOk(other->Call(MessageType::kBarrier, barrier, 1).status);
+  const auto reply = again->ReadReply();
+  ExpectEqual(reply.header.request_id, waiting);
+  RequireOk(reply.status);
+});
+
+const Test kWindows("a barrier and a push may have the same sequence: they count apart", [] {
+  TestServer server;
+  auto client = server.Join(1, "c");
+  auto other = server.Join(2, "other");
+  RequireOk(client->Call(MessageType::kDefineSparse, DefineOne(), 1).status);
+  const Body barrier = Encode(BarrierRequest{"b", 2});
+  const auto waiting = client->Request(MessageType::kBarrier, barrier, 2);
+  const auto pushed = client->Request(MessageType::kPush, PushOne(), 2, 20'000, 2);
+  ExpectEqual(client->ReadReply().header.request_id, pushed);
+  RequireOk(other->Call(MessageType::kBarrier, barrier, 1).status);
+  ExpectEqual(client->ReadReply().header.request_id, waiting);
+});
+
 const Test kOversized("a frame that claims too large a body gets TOO_LARGE and is closed", [] {
   TestServer server;
   auto client = server.Join(1, "liar");

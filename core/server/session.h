@@ -1,6 +1,7 @@
 // One client as a server knows it: over all its connections, and for a while after them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -30,12 +31,16 @@ class Session {
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::size_t kMaxCuts = 64;
 
-  Session(std::uint64_t id, std::string name, TimePoint now);
+  // `number`: no other session of this server has had it.
+  Session(std::uint64_t id, std::uint64_t number, std::string name, TimePoint now);
 
   std::uint64_t id() const { return id_; }
+  std::uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
   Coordinator::Owner owner() const { return {id_, name_}; }
-  ReplyMemory& replies() { return replies_; }
+  ReplyMemory& replies(MessageType type) {
+    return replies_[static_cast<std::size_t>(WindowOf(type))];
+  }
 
   // "client 'worker-1' (127.0.0.1:51234)"
   std::string Describe() const;
@@ -53,9 +58,10 @@ class Session {
 
  private:
   const std::uint64_t id_;
+  const std::uint64_t number_;
   const std::string name_;
   std::atomic<TimePoint> last_seen_;
-  ReplyMemory replies_;
+  std::array<ReplyMemory, kNumWindows> replies_;
   mutable std::mutex mutex_;
   std::string address_;
   std::uint64_t next_cut_ = 1;

@@ -26,7 +26,7 @@ SessionTable::Joined SessionTable::Join(const HelloRequest& hello, const std::st
   std::lock_guard lock(mutex_);
   Entry& entry = entries_[hello.client_id];
   if (entry.session == nullptr) {
-    entry.session = std::make_shared<Session>(hello.client_id, NameOf(hello), now);
+    entry.session = std::make_shared<Session>(hello.client_id, next_number_++, NameOf(hello), now);
     entry.session->SetAddress(address);
   }
   ++entry.connections;

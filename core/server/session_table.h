@@ -50,6 +50,7 @@ class SessionTable {
   };
   const std::chrono::nanoseconds peer_timeout_;
   mutable std::mutex mutex_;
+  std::uint64_t next_number_ = 1;
   std::unordered_map<std::uint64_t, Entry> entries_;
 };
 

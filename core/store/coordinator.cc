@@ -60,6 +60,11 @@ std::vector<typename Container::value_type> Extract(Container& from, Predicate g
   return gone;
 }
 
+Status GivenUp(std::string_view barrier, const Coordinator::Owner& owner) {
+  return {Code::kPeerLost,
+          Quoted("barrier", barrier) + ": '" + owner.name + "' has given this call up"};
+}
+
 Status CheckNote(std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kMaxNoteKeyBytes) {
     return {Code::kInvalidArgument, "note key of " + std::to_string(key.size()) +
@@ -86,6 +91,12 @@ void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, 
       const Status status = close_status_;
       lock.unlock();
       return done(status);
+    }
+    // A request that was overtaken by the news that nobody waits for it any more.
+    if (const auto bound = given_up_.find(owner.id);
+        bound != given_up_.end() && ticket < bound->second) {
+      lock.unlock();
+      return done(GivenUp(name, owner));
     }
     auto it = barriers_.find(name);
     if (it == barriers_.end()) it = barriers_.emplace(std::string(name), BarrierState{}).first;
@@ -274,10 +285,62 @@ Coordinator::TimePoint Coordinator::Expire(TimePoint now) {
   return next;
 }
 
+void Coordinator::TakeMembers(std::uint64_t owner_id, std::uint64_t tickets_below, Calls& calls) {
+  for (auto it = barriers_.begin(); it != barriers_.end();) {
+    auto& [name, barrier] = *it;
+    auto gone = Extract(barrier.arrived, [&](const Member& member) {
+      return member.wait.owner.id == owner_id && member.ticket < tickets_below;
+    });
+    for (auto& member : gone) {
+      const Status status = GivenUp(name, member.wait.owner);
+      calls.push_back([done = std::move(member.done), status] { done(status); });
+    }
+    it = barrier.arrived.empty() ? barriers_.erase(it) : std::next(it);
+  }
+}
+
+void Coordinator::TakeWaits(std::uint64_t owner_id, const char* why, Calls& calls) {
+  const auto take = [&](auto& waits_by_name) {
+    for (auto it = waits_by_name.begin(); it != waits_by_name.end();) {
+      for (auto& gone :
+           Extract(it->second, [&](const auto& w) { return w.wait.owner.id == owner_id; })) {
+        Status status(Code::kPeerLost, "'" + gone.wait.owner.name + "' " + why);
+        calls.push_back([done = std::move(gone.done), status] { done(status); });
+      }
+      it = it->second.empty() ? waits_by_name.erase(it) : std::next(it);
+    }
+  };
+  take(note_waits_);
+  take(version_waits_);
+}
+
+void Coordinator::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) {
+  Calls calls;
+  {
+    std::lock_guard lock(mutex_);
+    std::uint64_t& bound = given_up_[owner_id];
+    if (tickets_below <= bound) return;
+    bound = tickets_below;
+    TakeMembers(owner_id, tickets_below, calls);
+  }
+  RunAll(calls);
+}
+
+void Coordinator::Withdraw(std::uint64_t owner_id) {
+  Calls calls;
+  {
+    std::lock_guard lock(mutex_);
+    TakeMembers(owner_id, UINT64_MAX, calls);
+    TakeWaits(owner_id, "has given its wait up", calls);
+  }
+  RunAll(calls);
+}
+
 void Coordinator::ForgetOwner(std::uint64_t owner_id) {
   Calls calls;
   {
     std::lock_guard lock(mutex_);
+    given_up_.erase(owner_id);
     const auto is_owner = [&](const auto& waiting) { return waiting.wait.owner.id == owner_id; };
     for (auto it = barriers_.begin(); it != barriers_.end();) {
       auto& [name, barrier] = *it;
@@ -293,17 +356,7 @@ void Coordinator::ForgetOwner(std::uint64_t owner_id) {
       }
       it = barriers_.erase(it);
     }
-    const auto drop = [&](auto& waits_by_name) {
-      for (auto it = waits_by_name.begin(); it != waits_by_name.end();) {
-        for (auto& wait : Extract(it->second, is_owner)) {
-          Status status(Code::kPeerLost, "'" + wait.wait.owner.name + "' was lost while it waited");
-          calls.push_back([done = std::move(wait.done), status] { done(status); });
-        }
-        it = it->second.empty() ? waits_by_name.erase(it) : std::next(it);
-      }
-    };
-    drop(note_waits_);
-    drop(version_waits_);
+    TakeWaits(owner_id, "was lost while it waited", calls);
   }
   RunAll(calls);
 }

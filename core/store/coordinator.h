@@ -52,6 +52,10 @@ class Coordinator {
 
   // Ends waits whose deadline has passed; returns the next deadline, or TimePoint::max().
   TimePoint Expire(TimePoint now);
+  // The owner has given up its calls with tickets below this: they count at no barrier any more.
+  void Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below);
+  // It has given up all its waits.
+  void Withdraw(std::uint64_t owner_id);
   // Drops the owner's waits, and ends the barriers it takes part in with kPeerLost naming it.
   void ForgetOwner(std::uint64_t owner_id);
   // Ends every wait with `status`; later ones end at once.
@@ -84,7 +88,9 @@ class Coordinator {
   // Callbacks gathered under the lock, called after it.
   using Calls = std::vector<std::function<void()>>;
 
-  // These three REQUIRE mutex_ held.
+  // These REQUIRE mutex_ held.
+  void TakeMembers(std::uint64_t owner_id, std::uint64_t tickets_below, Calls& calls);
+  void TakeWaits(std::uint64_t owner_id, const char* why, Calls& calls);
   TimePoint ExpireBarriers(TimePoint now, Calls& calls);
   TimePoint ExpireNoteWaits(TimePoint now, Calls& calls);
   TimePoint ExpireVersionWaits(TimePoint now, Calls& calls);
@@ -93,6 +99,7 @@ class Coordinator {
   bool closed_ = false;
   Status close_status_;
   std::map<std::string, BarrierState, std::less<>> barriers_;
+  std::map<std::uint64_t, std::uint64_t> given_up_;  // owner: tickets below this, see Withdraw
   std::map<std::string, std::string, std::less<>> notes_;
   std::map<std::string, std::list<NoteWait>, std::less<>> note_waits_;
   std::map<std::string, std::list<VersionWait>, std::less<>> version_waits_;

@@ -68,6 +68,23 @@ const Test kRetry("a retry with the same ticket replaces the callback and counts
   ExpectEqual(second.all.size(), 2u);
 });
 
+const Test kGivenUp("a call that was given up counts at no barrier, also if it comes late", [] {
+  Coordinator coordinator;
+  Ends ghost;
+  Ends ends;
+  coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 1, Later(), ghost.Take());
+  coordinator.Withdraw(1, 2);
+  ExpectEqual(ghost.all.size(), 1u);
+  coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 1, Later(), ghost.Take());
+  ExpectEqual(ghost.all.size(), 2u);
+  ExpectCode(ghost.all[1], Code::kPeerLost);
+  coordinator.ArriveAtBarrier("b", 2, {1, "w0"}, 2, Later(), ends.Take());
+  Expect(ends.all.empty());
+  coordinator.ArriveAtBarrier("b", 2, {2, "w1"}, 1, Later(), ends.Take());
+  ExpectEqual(ends.all.size(), 2u);
+  for (const Status& status : ends.all) Expect(status.ok());
+});
+
 const Test kDeadlineTells("a deadline tells how many arrived and who; the others wait on", [] {
   Coordinator coordinator;
   Ends ends;

@@ -1,5 +1,6 @@
 #include "store/local_store.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "store/coordinator.h"
 #include "store/deadline.h"
+#include "store/interrupt.h"
 #include "store/table_views.h"
 #include "table/dump.h"
 
@@ -68,9 +70,24 @@ struct LocalStore::Impl {
   T WaitFor(double timeout_s, Begin begin) {
     auto outcome = std::make_shared<Outcome<T>>();
     const auto deadline = DeadlineAfter(timeout_s);
-    begin(deadline, [outcome](T value) { outcome->Set(std::move(value)); });
-    if (!outcome->WaitUntil(deadline)) coordinator.Expire(std::chrono::steady_clock::now());
+    const Coordinator::Owner owner = NextOwner();
+    begin(owner, deadline, [outcome](T value) { outcome->Set(std::move(value)); });
+    while (!outcome->WaitUntil(NextLook(deadline))) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        coordinator.Expire(std::chrono::steady_clock::now());
+        break;
+      }
+      if (ScopedInterrupt::IsDue()) {
+        coordinator.Withdraw(owner.id);
+        break;
+      }
+    }
     return outcome->Wait();
+  }
+
+  static Coordinator::TimePoint NextLook(Coordinator::TimePoint deadline) {
+    if (!ScopedInterrupt::is_set()) return deadline;
+    return std::min(deadline, Coordinator::TimePoint::clock::now() + kInterruptInterval);
   }
 
   Coordinator::Owner NextOwner() {
@@ -134,15 +151,15 @@ Result<std::uint64_t> LocalStore::Version(std::string_view table, double /*timeo
 Status LocalStore::WaitVersion(std::string_view table, std::uint64_t at_least, double timeout_s) {
   auto current = impl_->tables.Version(table);
   if (!current.ok()) return current.status();
-  return impl_->WaitFor<Status>(timeout_s, [&](auto deadline, auto done) {
-    impl_->coordinator.WaitVersion(table, current.value(), at_least, impl_->NextOwner(), deadline,
+  return impl_->WaitFor<Status>(timeout_s, [&](auto owner, auto deadline, auto done) {
+    impl_->coordinator.WaitVersion(table, current.value(), at_least, std::move(owner), deadline,
                                    std::move(done));
   });
 }
 
 Status LocalStore::Barrier(std::string_view name, std::uint32_t members, double timeout_s) {
-  return impl_->WaitFor<Status>(timeout_s, [&](auto deadline, auto done) {
-    impl_->coordinator.ArriveAtBarrier(name, members, impl_->NextOwner(), 0, deadline,
+  return impl_->WaitFor<Status>(timeout_s, [&](auto owner, auto deadline, auto done) {
+    impl_->coordinator.ArriveAtBarrier(name, members, std::move(owner), 0, deadline,
                                        std::move(done));
   });
 }
@@ -152,8 +169,8 @@ Status LocalStore::PutNote(std::string_view key, std::string_view value, double 
 }
 
 Result<std::string> LocalStore::GetNote(std::string_view key, bool wait, double timeout_s) {
-  return impl_->WaitFor<Result<std::string>>(timeout_s, [&](auto deadline, auto done) {
-    impl_->coordinator.GetNote(key, wait, impl_->NextOwner(), deadline, std::move(done));
+  return impl_->WaitFor<Result<std::string>>(timeout_s, [&](auto owner, auto deadline, auto done) {
+    impl_->coordinator.GetNote(key, wait, std::move(owner), deadline, std::move(done));
   });
 }
 

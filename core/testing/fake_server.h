@@ -65,6 +65,7 @@ class FakeServer {
 
   std::string endpoint() const { return "127.0.0.1:" + std::to_string(port_); }
   std::atomic<std::uint64_t> incarnation{77};
+  std::atomic<std::uint64_t> session{5};
   std::atomic<std::uint64_t> max_frame_bytes{1 << 20};
   std::atomic<std::uint8_t> version{kProtocolVersion};  // in the headers of replies
   std::atomic<bool> answers{true};                      // false: reads, but never says a word
@@ -128,8 +129,8 @@ class FakeServer {
   bool Answer(Channel& channel, const FrameHeader& request, const Body& body) {
     if (request.type == MessageType::kHello) {
       ++greetings;
-      return SendReply(channel, request, Encode(HelloReply{incarnation, max_frame_bytes, 10.0}),
-                       kFlagReply);
+      return SendReply(channel, request,
+                       Encode(HelloReply{incarnation, max_frame_bytes, 10.0, session}), kFlagReply);
     }
     const Act act = script_(request, body);
     switch (act.kind) {

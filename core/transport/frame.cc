@@ -69,6 +69,21 @@ T Load(const std::byte* at) {
 
 bool IsKnown(MessageType type) { return FindType(type) != nullptr; }
 
+Window WindowOf(MessageType type) {
+  switch (type) {
+    case MessageType::kShrink:
+    case MessageType::kSave:
+    case MessageType::kLoad:
+      return Window::kJob;
+    // Heartbeats tell of barriers that were given up, before the client comes to another one.
+    case MessageType::kHeartbeat:
+    case MessageType::kBarrier:
+      return Window::kMeeting;
+    default:
+      return Window::kQuick;
+  }
+}
+
 bool IsRecorded(MessageType type) {
   const TypeRow* row = FindType(type);
   return row != nullptr && row->recorded;

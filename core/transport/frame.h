@@ -49,6 +49,14 @@ enum class MessageType : std::uint8_t {
 // server remembers the reply until the client acknowledges it.
 bool IsRecorded(MessageType type);
 bool IsKnown(MessageType type);
+
+// Sequences are counted and acknowledged in windows of their own, so that a call that stays open
+// for minutes does not keep the server from forgetting the replies of all others.
+enum class Window : std::uint8_t { kQuick, kJob, kMeeting };
+inline constexpr std::size_t kNumWindows = 3;
+// The window that `sequence` and `acked_below` of a frame of this type belong to.
+Window WindowOf(MessageType type);
+
 const char* MessageName(MessageType type);  // "pull", "push", ...; "unknown"
 
 inline constexpr std::uint16_t kFlagReply = 1;  // server to client
@@ -59,8 +67,8 @@ struct FrameHeader {
   MessageType type = MessageType::kHello;
   std::uint16_t flags = 0;
   std::uint64_t request_id = 0;   // chosen by the client, echoed by the server
-  std::uint64_t sequence = 0;     // of this client; > 0 exactly for recorded types
-  std::uint64_t acked_below = 0;  // the client has the replies of all sequences below this
+  std::uint64_t sequence = 0;     // in its window; > 0 exactly for recorded types
+  std::uint64_t acked_below = 0;  // the calls of the window with sequences below this are over
   std::uint32_t timeout_ms = 0;   // how long the client waits for the reply
   std::uint32_t body_bytes = 0;
 };

@@ -77,6 +77,7 @@ Body Encode(const HelloReply& m) {
   out.Put(m.incarnation);
   out.Put(m.max_frame_bytes);
   out.Put(m.peer_timeout_s);
+  out.Put(m.session);
   return out.Take();
 }
 
@@ -86,6 +87,7 @@ Result<HelloReply> DecodeHelloReply(std::span<const std::byte> body) {
   m.incarnation = in.Get<std::uint64_t>();
   m.max_frame_bytes = in.Get<std::uint64_t>();
   m.peer_timeout_s = in.Get<double>();
+  m.session = in.Get<std::uint64_t>();
   if (Status s = in.Finish("hello reply"); !s.ok()) return s;
   return m;
 }

@@ -51,6 +51,7 @@ struct HelloReply {
   std::uint64_t incarnation = 0;  // random, another one after a restart of the server
   std::uint64_t max_frame_bytes = 0;
   double peer_timeout_s = 0;
+  std::uint64_t session = 0;  // another one once the server has forgotten the client's replies
 };
 Body Encode(const HelloRequest& message);
 Body Encode(const HelloReply& message);

@@ -83,7 +83,7 @@ std::function<Status(std::span<const std::byte>)> StatusOf(F decode) {
 std::vector<BodyKind> AllKinds() {
   return {
       {"hello", Encode(HelloRequest{1, 2, 3, true, "worker-0"}), StatusOf(DecodeHelloRequest)},
-      {"hello reply", Encode(HelloReply{5, 6, 7.5}), StatusOf(DecodeHelloReply)},
+      {"hello reply", Encode(HelloReply{5, 6, 7.5, 8}), StatusOf(DecodeHelloReply)},
       {"sparse spec", Encode(ExampleSparse()), StatusOf(DecodeSparseSpec)},
       {"dense spec", Encode(ExampleDense()), StatusOf(DecodeDenseSpec)},
       {"table request", Encode(TableRequest{"ads", 5, 0.5, 3}), StatusOf(DecodeTableRequest)},
@@ -153,10 +153,11 @@ const Test kHello("hello and its reply keep every field", [] {
   ExpectEqual(hello.num_servers, 3u);
   Expect(hello.control);
   ExpectEqual(hello.client_name, std::string("worker-0"));
-  const auto reply = RequireOk(DecodeHelloReply(Encode(HelloReply{5, 6, 7.5})));
+  const auto reply = RequireOk(DecodeHelloReply(Encode(HelloReply{5, 6, 7.5, 8})));
   ExpectEqual(reply.incarnation, 5u);
   ExpectEqual(reply.max_frame_bytes, 6u);
   ExpectEqual(reply.peer_timeout_s, 7.5);
+  ExpectEqual(reply.session, 8u);
 });
 
 const Test kSpecs("specs keep every field", [] {

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstring>
+#include <memory>
 #include <system_error>
 
 namespace sparsefleet {
@@ -18,23 +20,37 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The list is the caller's to free.
-Result<addrinfo*> Resolve(const Endpoint& endpoint, bool to_listen) {
+Result<std::vector<ResolvedEndpoint::Address>> AddressesOf(const Endpoint& endpoint, int flags) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &hints, &found);
-  if (error == 0) return found;
-  return Status(to_listen ? Code::kIo : Code::kPeerLost,
-                "cannot find the address of host '" + endpoint.host +
-                    "': " + (error == EAI_SYSTEM ? ErrnoText(errno) : gai_strerror(error)));
+  if (error != 0) {
+    return Status(Code::kPeerLost,
+                  "cannot find the address of host '" + endpoint.host +
+                      "': " + (error == EAI_SYSTEM ? ErrnoText(errno) : gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(found, &freeaddrinfo);
+  std::vector<ResolvedEndpoint::Address> addresses;
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+    if (a->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    ResolvedEndpoint::Address& address = addresses.emplace_back();
+    std::memcpy(&address.bytes, a->ai_addr, a->ai_addrlen);
+    address.size = a->ai_addrlen;
+    address.protocol = a->ai_protocol;
+  }
+  return addresses;
 }
 
-Result<OwnedSocket> OpenSocket(const addrinfo& address) {
-  OwnedSocket socket(::socket(address.ai_family, address.ai_socktype, address.ai_protocol));
+const sockaddr* PointerTo(const ResolvedEndpoint::Address& address) {
+  return reinterpret_cast<const sockaddr*>(&address.bytes);
+}
+
+Result<OwnedSocket> OpenSocket(const ResolvedEndpoint::Address& address) {
+  OwnedSocket socket(::socket(address.bytes.ss_family, SOCK_STREAM, address.protocol));
   if (socket.fd() < 0) return Status(Code::kIo, "cannot open a socket: " + ErrnoText(errno));
   if (Status s = PrepareSocket(socket.fd()); !s.ok()) return s;
   return socket;
@@ -52,6 +68,27 @@ bool AwaitWritable(int fd, Clock::time_point deadline) {
     if (::poll(&entry, 1, Milliseconds(deadline - Clock::now())) > 0) return true;
     if (Clock::now() >= deadline) return false;
   }
+}
+
+// A peer whose machine or path is gone sends no end. The system's own patience is two hours for a
+// silent connection, and a quarter of an hour for one with bytes on the way.
+void NoticeDeadPeers(int fd) {
+  constexpr int kIdleSeconds = 20;
+  constexpr int kProbeSeconds = 5;
+  constexpr int kProbes = 4;
+#if defined(TCP_KEEPIDLE)
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kIdleSeconds, sizeof(kIdleSeconds));
+#elif defined(TCP_KEEPALIVE)
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPALIVE, &kIdleSeconds, sizeof(kIdleSeconds));
+#endif
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeSeconds, sizeof(kProbeSeconds));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof(kProbes));
+#ifdef TCP_USER_TIMEOUT
+  // Also bounds how long a peer may take no bytes at all: generous, for a server under load.
+  constexpr unsigned kUnackedMilliseconds = 90'000;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnackedMilliseconds,
+               sizeof(kUnackedMilliseconds));
+#endif
 }
 
 Status BadEndpoint(std::string_view text, std::string_view why) {
@@ -122,17 +159,17 @@ Status PrepareSocket(int fd) {
   // Both are refused by sockets that are not TCP (socket pairs), which do without.
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  NoticeDeadPeers(fd);
   return Status::Ok();
 }
 
 Result<int> Listen(const Endpoint& endpoint, int backlog) {
   const std::string prefix = "cannot listen on " + endpoint.ToString() + ": ";
-  auto addresses = Resolve(endpoint, true);
-  if (!addresses.ok()) return addresses.status().WithPrefix(prefix);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(addresses.value(), &freeaddrinfo);
+  auto addresses = AddressesOf(endpoint, AI_PASSIVE);
+  if (!addresses.ok()) return Status(Code::kIo, prefix + addresses.status().message());
   Status last(Code::kIo, prefix + "the host has no address");
-  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
-    auto opened = OpenSocket(*a);
+  for (const auto& address : addresses.value()) {
+    auto opened = OpenSocket(address);
     if (!opened.ok()) {
       last = opened.status().WithPrefix(prefix);
       continue;
@@ -140,7 +177,7 @@ Result<int> Listen(const Endpoint& endpoint, int backlog) {
     OwnedSocket socket = std::move(opened).value();
     const int on = 1;
     ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (::bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 &&
+    if (::bind(socket.fd(), PointerTo(address), address.size) == 0 &&
         ::listen(socket.fd(), backlog) == 0) {
       return socket.Release();
     }
@@ -164,21 +201,18 @@ Result<std::uint16_t> BoundPort(int fd) {
   return Status(Code::kIo, "the socket has no port: it is not a TCP socket");
 }
 
-Result<Dialer> Dialer::Start(const Endpoint& endpoint) {
-  Dialer dialer;
-  dialer.prefix_ = "cannot connect to " + endpoint.ToString() + ": ";
-  auto addresses = Resolve(endpoint, false);
-  if (!addresses.ok()) return addresses.status().WithPrefix(dialer.prefix_);
-  dialer.addresses_.reset(addresses.value());
-  dialer.at_ = dialer.addresses_.get();
-  return dialer;
+Result<ResolvedEndpoint> Resolve(const Endpoint& endpoint, bool only_numeric) {
+  auto addresses = AddressesOf(endpoint, only_numeric ? AI_NUMERICHOST : 0);
+  if (!addresses.ok()) return addresses.status();
+  return ResolvedEndpoint{endpoint, std::move(addresses).value()};
 }
 
 int Dialer::Begin() {
-  auto opened = OpenSocket(*at_);
+  const ResolvedEndpoint::Address& address = to_.addresses[at_];
+  auto opened = OpenSocket(address);
   if (!opened.ok()) return errno;
   socket_ = std::move(opened).value();
-  if (::connect(socket_.fd(), at_->ai_addr, at_->ai_addrlen) == 0) return 0;
+  if (::connect(socket_.fd(), PointerTo(address), address.size) == 0) return 0;
   // An interrupted connect goes on by itself, like one that is in progress.
   return errno == EINTR ? EINPROGRESS : errno;
 }
@@ -190,29 +224,31 @@ Result<std::optional<OwnedSocket>> Dialer::Step() {
     if (::poll(&entry, 1, 0) <= 0) return std::optional<OwnedSocket>();
     socklen_t size = sizeof(error);
     if (::getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-    if (error != 0) at_ = at_->ai_next;
+    if (error != 0) ++at_;
   } else {
     error = EAGAIN;  // nothing tried so far
   }
-  while (error != 0 && at_ != nullptr) {
+  while (error != 0 && at_ < to_.addresses.size()) {
     error = Begin();
     if (error == EINPROGRESS) return std::optional<OwnedSocket>();
-    if (error != 0) at_ = at_->ai_next;
+    if (error != 0) ++at_;
   }
   if (error == 0) return std::optional<OwnedSocket>(std::move(socket_));
-  return Status(Code::kPeerLost, prefix_ + ErrnoText(error));
+  return Status(Code::kPeerLost,
+                "cannot connect to " + to_.endpoint.ToString() + ": " + ErrnoText(error));
 }
 
 Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s) {
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                            std::chrono::duration<double>(timeout_s));
-  auto dialer = Dialer::Start(endpoint);
-  if (!dialer.ok()) return dialer.status();
+  auto to = Resolve(endpoint);
+  if (!to.ok()) return to.status().WithPrefix("cannot connect to " + endpoint.ToString() + ": ");
+  Dialer dialer(std::move(to).value());
   for (;;) {
-    auto step = dialer.value().Step();
+    auto step = dialer.Step();
     if (!step.ok()) return step.status();
     if (step.value()) return step.value()->Release();
-    if (!AwaitWritable(dialer.value().fd(), deadline)) {
+    if (!AwaitWritable(dialer.fd(), deadline)) {
       return Status(Code::kDeadlineExceeded,
                     "cannot connect to " + endpoint.ToString() + ": no answer in time");
     }

@@ -1,14 +1,14 @@
 // Sockets: names to addresses, listening, connecting, waiting.
 #pragma once
 
-#include <netdb.h>
+#include <sys/socket.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "status/status.h"
 
@@ -22,6 +22,20 @@ struct Endpoint {
 
 // "host:port" or "[v6]:port"; kInvalidArgument saying what is wrong with `text`.
 Result<Endpoint> ParseEndpoint(std::string_view text);
+
+// Where to connect to. The endpoint is what people read.
+struct ResolvedEndpoint {
+  struct Address {
+    sockaddr_storage bytes{};
+    socklen_t size = 0;
+    int protocol = 0;
+  };
+  Endpoint endpoint;
+  std::vector<Address> addresses;  // in the order to try them
+};
+// Asks the system for the addresses of a host; may wait for a name server for long. kPeerLost if
+// it has none. With `only_numeric` it does not wait, and finds nothing for a name.
+Result<ResolvedEndpoint> Resolve(const Endpoint& endpoint, bool only_numeric = false);
 
 // A non-blocking listening socket (SO_REUSEADDR). kIo: "cannot listen on 1.2.3.4:80: address in
 // use".
@@ -56,11 +70,10 @@ class OwnedSocket {
 };
 
 // A connection being made, without waiting: the addresses of a host one after another.
-// Finding the addresses may wait for a name server. Not thread-safe.
+// Not thread-safe.
 class Dialer {
  public:
-  // kPeerLost if the host has no address.
-  static Result<Dialer> Start(const Endpoint& endpoint);
+  explicit Dialer(ResolvedEndpoint to) : to_(std::move(to)) {}
 
   // The connected socket (see PrepareSocket), or nothing while under way: call again when fd()
   // is writable. kPeerLost naming the endpoint when the last address has failed.
@@ -68,16 +81,11 @@ class Dialer {
   int fd() const { return socket_.fd(); }
 
  private:
-  struct AddressesDeleter {
-    void operator()(addrinfo* list) const { freeaddrinfo(list); }
-  };
-
   // The error of beginning to connect to the present address; 0 or EINPROGRESS if it goes on.
   int Begin();
 
-  std::string prefix_;
-  std::unique_ptr<addrinfo, AddressesDeleter> addresses_;
-  const addrinfo* at_ = nullptr;
+  ResolvedEndpoint to_;
+  std::size_t at_ = 0;  // of to_.addresses
   OwnedSocket socket_;
 };
 

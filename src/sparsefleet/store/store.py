@@ -9,9 +9,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-T = TypeVar("T")
 Unknown = Literal["zeros", "initial"]
 
 _log = logging.getLogger("sparsefleet.store")
@@ -276,13 +275,11 @@ class Store:
 
     def wait_version(self, table: str, at_least: int, *, timeout_s: float | None = None) -> None:
         """Returns when every server has applied ``at_least`` pushes to the table."""
-        deadline_s = self._deadline(timeout_s)
-        _interruptible(lambda: self._native.wait_version(table, at_least, deadline_s))
+        self._native.wait_version(table, at_least, self._deadline(timeout_s))
 
     def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
         """Returns when ``members`` calls with this name have arrived, from whatever worker."""
-        deadline_s = self._deadline(timeout_s)
-        _interruptible(lambda: self._native.barrier(name, members, deadline_s))
+        self._native.barrier(name, members, self._deadline(timeout_s))
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
         """Leaves a small note (up to 64 KiB) for other workers; replaces an older one."""
@@ -290,10 +287,7 @@ class Store:
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
         """The note, or ``NotFoundError``; with ``wait``, as soon as somebody puts it."""
-        deadline_s = self._deadline(timeout_s)
-        if not wait:
-            return self._native.get_note(key, False, deadline_s)
-        return _interruptible(lambda: self._native.get_note(key, True, deadline_s))
+        return self._native.get_note(key, wait, self._deadline(timeout_s))
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
         """Removes the note; ``NotFoundError`` if there is none."""
@@ -426,25 +420,3 @@ def _chunks(cut: _core.Cut, chunk_rows: int) -> Iterator[Rows]:
             yield Rows(*chunk)
     finally:
         cut.close()
-
-
-def _interruptible(wait: Callable[[], T]) -> T:
-    """Runs a native wait so that Ctrl-C in the main thread ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        return wait()
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(wait())
-        except BaseException as error:  # handed to the caller below
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="sparsefleet-wait", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.2)  # a join without a time limit cannot be interrupted on every platform
-    if failure:
-        raise failure[0]
-    return outcome[0]

@@ -1,0 +1,31 @@
+// A way for the caller to end its own blocking calls before their time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <utility>
+
+namespace sparsefleet {
+
+// While it lives, blocking calls that this thread makes to a store ask `check`, on this
+// thread, about every kInterruptInterval and after a signal, whether to give up.
+class ScopedInterrupt {
+ public:
+  explicit ScopedInterrupt(std::function<bool()> check)
+      : check_(std::move(check)), outer_(std::exchange(current_, this)) {}
+  ScopedInterrupt(const ScopedInterrupt&) = delete;
+  ScopedInterrupt& operator=(const ScopedInterrupt&) = delete;
+  ~ScopedInterrupt() { current_ = outer_; }
+
+  static bool is_set() { return current_ != nullptr; }
+  static bool IsDue() { return current_ != nullptr && current_->check_(); }
+
+ private:
+  static inline thread_local ScopedInterrupt* current_ = nullptr;
+  const std::function<bool()> check_;
+  ScopedInterrupt* const outer_;
+};
+
+inline constexpr auto kInterruptInterval = std::chrono::milliseconds(100);
+
+}  // namespace sparsefleet
