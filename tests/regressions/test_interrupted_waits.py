@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.servers import NativeServers
+
 from sparsefleet.errors import DeadlineError
 from sparsefleet.store import LocalStore, Store
-from tests.servers import NativeServers
 
 
 @pytest.fixture(params=["local", "remote"])
