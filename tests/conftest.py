@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.server_process import ServerProcess
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _usual_signals() -> None:
+    """Under nohup, or in the background of a shell, signals would be inherited as ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
