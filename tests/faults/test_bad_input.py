@@ -280,3 +280,26 @@ def test_settings_that_cannot_be_meant_are_refused(store: Store) -> None:
             RemoteStoreConfig(connect_timeout_s=bad)
     with pytest.raises(ConfigError, match="step"):
         store.step = 2**70
+
+
+def test_saving_or_loading_without_a_table_says_so(store: Store, tmp_path) -> None:
+    for act in (store.save, store.load):
+        with pytest.raises(ConfigError, match="no table is defined"):
+            act(tmp_path)
+
+
+def test_missing_gradient_and_text_for_a_key_are_named(store: Store) -> None:
+    store.define(ADS)
+    with pytest.raises(ShapeError, match="backward"):
+        store.push("ads", np.arange(2), None)
+    with pytest.raises(ConfigError, match="job_key must be bytes"):
+        RemoteStore(["127.0.0.1:80"], job_key="text")  # type: ignore[arg-type]
+
+
+def test_transport_comes_from_the_launcher_unless_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEFLEET_TRANSPORT", "plain")
+    with NativeServers(1, transport="plain") as servers:
+        with RemoteStore(servers.endpoints, job_key=JOB_KEY) as store:
+            assert store.stats()
+        with pytest.raises(AuthError):
+            RemoteStore(servers.endpoints, job_key=JOB_KEY, transport="tls")

@@ -39,7 +39,12 @@ def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Flo
     """The float32 values in exactly this shape; ``what`` names them in errors."""
     array = _as_array(table, what, values)
     if array.dtype != _FLOAT:
-        raise ShapeError(f"table '{table}': {what} must be float32, got {array.dtype}")
+        hint = (
+            "None: has backward() been called?"
+            if values is None
+            else f"{array.dtype}; convert with .astype(np.float32) or .float()"
+        )
+        raise ShapeError(f"table '{table}': {what} must be float32, got {hint}")
     if array.shape != shape:
         raise ShapeError(f"table '{table}': {what} must have shape {shape}, got {array.shape}")
     return _contiguous(array)

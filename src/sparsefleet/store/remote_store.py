@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -53,8 +54,9 @@ class RemoteStore(Store):
     """A store whose tables live on the servers at ``endpoints`` (``"host:port"``, in order).
 
     Every connection proves the job key (``job_key``, or see docs/env.md for where it comes
-    from) and is encrypted unless ``transport="plain"`` is asked for. ``name`` is what servers
-    call this client in their messages.
+    from) and is encrypted unless ``transport="plain"`` is asked for, here or by
+    ``SPARSEFLEET_TRANSPORT``, which the launcher sets. ``name`` is what servers call this client
+    in their messages.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class RemoteStore(Store):
         endpoints: Sequence[str],
         *,
         name: str = "client",
-        transport: Literal["tls", "plain"] = "tls",
+        transport: Literal["tls", "plain"] | None = None,
         job_key: bytes | None = None,
         config: RemoteStoreConfig | None = None,
     ) -> None:
@@ -72,12 +74,17 @@ class RemoteStore(Store):
                 "put it in a list"
             )
         if not endpoints:
-            raise ConfigError("endpoints is empty: a RemoteStore needs at least one server")
+            raise ConfigError(
+                "endpoints is empty: a RemoteStore needs at least one server "
+                "(a script that takes them from its role is started by `sparsefleet launch`)"
+            )
+        if job_key is not None and not isinstance(job_key, bytes):
+            raise ConfigError(f"job_key must be bytes, got {type(job_key).__name__}")
         config = config or RemoteStoreConfig()
         native = _core.Store.connect(
             list(endpoints),
             job_key=find_job_key(endpoints) if job_key is None else job_key,
-            transport=transport,
+            transport=transport or os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),
             name=name,
             connect_timeout_s=config.connect_timeout_s,
             try_timeout_s=config.try_timeout_s,

@@ -342,11 +342,20 @@ class Store:
         )
 
     def save(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
-        """Each server writes its part of every table below ``directory`` on its own disk."""
+        """Each server writes its part of every table below ``directory`` on its own disk.
+
+        A relative path is taken from here. Use an empty directory: files of another save in it
+        are not removed.
+        """
+        self._require_tables("save")
         self._native.save(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
 
     def load(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
-        """Replaces the tables' rows by the saved ones, whatever number of servers saved them."""
+        """Replaces the rows of all defined tables by the saved ones.
+
+        Whatever number of servers saved them; each server must see all files.
+        """
+        self._require_tables("load")
         self._native.load(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
 
     def shutdown(self, *, timeout_s: float | None = None) -> None:
@@ -364,6 +373,10 @@ class Store:
         if timeout_s is None:
             return self._timeout_s
         return _check_timeout(timeout_s)
+
+    def _require_tables(self, verb: str) -> None:
+        if not any(name.startswith("table.") for server in self.stats() for name in server):
+            raise ConfigError(f"no table is defined, so there is nothing to {verb}: define() first")
 
     def _dim(self, table: str) -> int:
         dim = self._dims.get(table)
