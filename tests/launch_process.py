@@ -51,6 +51,10 @@ class LaunchProcess:
         self.process = subprocess.Popen(
             [sys.executable, *start, *words],
             cwd=directory,
+            env={
+                **os.environ,
+                "TMPDIR": str(directory),
+            },  # a killed guard leaves the key file there
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=subprocess.STDOUT,
