@@ -66,7 +66,8 @@ def test_silent_client_is_named_by_the_server_and_ends_the_barrier_of_the_others
                 proxy.freeze()
                 with pytest.raises(PeerLostError, match="worker-7"):
                     store.barrier("epoch", 3)
-            assert any("worker-7" in message for _, message in servers.messages)
+            # The server says so after it has ended the barrier.
+            _wait_until(lambda: any("worker-7" in message for _, message in servers.messages))
             assert servers.servers[0].stats()["server.clients_lost"] == 1
             proxy.thaw()
             lost.close()
@@ -80,9 +81,13 @@ def _expect_any_error(store: RemoteStore) -> None:
 
 
 def _wait_for_barrier_member(servers: NativeServers) -> None:
-    deadline = time.monotonic() + 10
-    while servers.servers[0].stats().get("server.requests.barrier", 0) < 1:
-        assert time.monotonic() < deadline, "the barrier request never arrived"
+    _wait_until(lambda: servers.servers[0].stats().get("server.requests.barrier", 0) >= 1)
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PROMPT_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
         threading.Event().wait(0.01)
 
 
