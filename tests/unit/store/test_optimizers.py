@@ -99,7 +99,8 @@ def test_ftrl_puts_l1_and_l2_into_the_proximal_step() -> None:
 
 
 def test_defaults_are_those_of_torch() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     weight = [torch.nn.Parameter(torch.zeros(1))]
     adam = torch.optim.Adam(weight).defaults
     assert (optim.Adam().lr, optim.Adam().betas, optim.Adam().eps) == (
