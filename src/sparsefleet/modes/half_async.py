@@ -77,8 +77,12 @@ class HalfAsyncMode(MeetingMode):
         super().__init__(setting)
         self._counter = StepCounter(setting)
 
+    def start(self) -> None:
+        """Fetches the dense values and sets the first rates of a schedule."""
+        super().start()
+        self._counter.start()
+
     def _push(self, merged: StepGradients, count: int) -> None:
-        self._counter.set_rates()
         self._store.push_many(merged.sparse, merged.dense, unique=count == 1)
         self._counter.add(count)
 
