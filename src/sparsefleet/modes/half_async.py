@@ -57,8 +57,7 @@ class MeetingMode(Mode):
         began = time.perf_counter()
         self._push(merged, len(copies))
         self._record.pushed(time.perf_counter() - began, len(copies))
-        if merged.dense:
-            self._fetch_dense()
+        self._fetch_dense()
 
     def _push(self, merged: StepGradients, count: int) -> None:
         """Brings the mean of ``count`` mini-batches to the store."""
