@@ -149,11 +149,12 @@ def test_all_but_plain_sgd_is_refused(spec: TableSpec, named: str) -> None:
 
 
 def test_dense_optimizers_other_than_plain_sgd_are_refused() -> None:
-    with LocalStore() as store, pytest.raises(ConfigError, match="dense table 'net'"):
+    with LocalStore() as store:
         setting = ModeSetting(
             store=store,
             tables={},
             dense={"net": np.zeros(1, np.float32)},
             dense_optimizers={"net": Adagrad()},
         )
-        make_mode("geo", setting)
+        with pytest.raises(ConfigError, match="dense table 'net'"):
+            make_mode("geo", setting)
