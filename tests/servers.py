@@ -24,6 +24,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
     "frame_timeout_s": 30.0,
     "drain_timeout_s": 10.0,
     "save_root": "",
+    "notes": {},
     "log": None,
 }
 

@@ -294,6 +294,9 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   try {
     impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
                                   std::move(poller).value());
+    for (const auto& [key, value] : impl->options.notes) {
+      if (Status noted = impl->coordinator.PutNote(key, value); !noted.ok()) return noted;
+    }
     Status s = impl->acceptor.Listen({impl->options.host, impl->options.port});
     if (!s.ok()) return s;
     impl->StartThreads();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,8 @@ struct ServerOptions {
   std::string save_root;
   // Of all dense tables together, with their optimizers' state; 0: the memory of this machine.
   std::uint64_t max_dense_bytes = 0;
+  // Notes (see Store::PutNote) that are there before the first client is.
+  std::map<std::string, std::string> notes;
 
   // Speed.
   std::uint32_t num_threads = 0;  // request threads; 0: one a core, at most 8

@@ -15,6 +15,7 @@ __all__ = [
     "InternalError",
     "IoError",
     "NonFiniteError",
+    "NonFiniteLossError",
     "NotFoundError",
     "PeerLostError",
     "ProtocolError",
@@ -59,6 +60,10 @@ class ShapeError(TableError, ValueError):
 
 class NonFiniteError(TableError, ValueError):
     """NaN or infinity in a gradient, in a table whose policy is to raise. Nothing was applied."""
+
+
+class NonFiniteLossError(SparseFleetError, ArithmeticError):
+    """A training loss that is NaN or infinite, where the policy is to stop."""
 
 
 class NotFoundError(SparseFleetError, LookupError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from sparsefleet.endpoint import parse_endpoint
@@ -57,6 +58,9 @@ class ServerConfig:
     save_root: str = ""
     """Clients' save and load commands stay below this directory; empty allows any."""
 
+    notes: Mapping[str, bytes] = field(default_factory=dict)
+    """Notes that clients find from the start on; the first server's are the ones they read."""
+
     def __post_init__(self) -> None:
         parse_endpoint(self.endpoint)
         require_int(self, "num_servers", 1, 2**16)
@@ -65,10 +69,10 @@ class ServerConfig:
         require(self.transport in get_args(TransportName), self, "transport", wanted)
         require_int(self, "num_threads", 0, 1024)
         require_int(self, "max_frame_bytes", 1 << 16, _MAX_FRAME_BYTES)
-        for field in (
+        for name in (
             "peer_timeout_s",
             "handshake_timeout_s",
             "frame_timeout_s",
             "drain_timeout_s",
         ):
-            require_positive(self, field)
+            require_positive(self, name)

@@ -10,6 +10,7 @@ from sparsefleet.store.initializers import (
 )
 from sparsefleet.store.local_store import LocalStore
 from sparsefleet.store.remote_store import RemoteStore, RemoteStoreConfig
+from sparsefleet.store.round_member import RoundMember
 from sparsefleet.store.store import PushResult, Rows, Store
 from sparsefleet.store.table_spec import (
     AdmitAlways,
@@ -35,6 +36,7 @@ __all__ = [
     "PushResult",
     "RemoteStore",
     "RemoteStoreConfig",
+    "RoundMember",
     "Rows",
     "Store",
     "TableSpec",

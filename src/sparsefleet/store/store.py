@@ -212,7 +212,7 @@ class Store:
     def pull_many(
         self,
         sparse: Mapping[str, Any],
-        dense: Iterable[str] = (),
+        dense: Iterable[str] | Mapping[str, Any] = (),
         *,
         train: bool = True,
         unknown: Unknown = "zeros",
@@ -220,8 +220,10 @@ class Store:
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Rows of several tables and dense tables, in one request a server.
 
-        ``sparse`` maps table to keys; returns table to rows, and dense table to values.
+        ``sparse`` maps table to keys; returns table to rows, and dense table to values. Where
+        ``dense`` maps tables to arrays (float32[size]), these take the values in place.
         """
+        places = dense if isinstance(dense, Mapping) else {}
         rows: dict[str, Floats] = {}
         values: dict[str, Floats] = {}
         sections: list[tuple[str, Keys | None, Floats]] = []
@@ -230,7 +232,7 @@ class Store:
             rows[table] = np.empty((*keys.shape, self._dim(table)), np.float32)
             sections.append((table, keys.reshape(-1), rows[table].reshape(-1)))
         for table in dense:
-            values[table] = np.empty(self._size(table), np.float32)
+            values[table] = as_output(table, places.get(table), (self._size(table),))
             sections.append((table, None, values[table]))
         self._native.pull(
             sections, _pull_mode(train, unknown), self._step, self._deadline(timeout_s)

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet import RoleInfo, role_from_environment, split_files
+from sparsefleet.fleet import RoleInfo, role_from_environment
+from sparsefleet.fleet.roles import split_files
 
 SERVERS = "10.0.0.7:9100,10.0.0.8:9100"
 OURS = {

@@ -1,0 +1,398 @@
+"""A model bound to a store: its parameters, tables and mode, and the steps it takes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sparsefleet import optim
+from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
+from sparsefleet.fleet.flat_parameters import FlatParameters
+from sparsefleet.fleet.meeting import Meeting
+from sparsefleet.fleet.model_files import load_model, load_state, save_inference_model, save_model
+from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
+from sparsefleet.fleet.step import Step
+from sparsefleet.modes import Mode, ModeLike, ModeSetting, make_mode
+from sparsefleet.nn import LookupPlan, PulledRows, StepRows, bind, pull_rows, sparse_modules
+from sparsefleet.store import DenseSpec, LocalStore, RemoteStore, Store, TableSpec
+
+__all__ = ["DistributedModel"]
+
+Keys = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+_MAX_PLANS = 8
+_started = itertools.count(1)
+
+
+class DistributedModel:
+    """A model whose tables and parameters live in a store; made by `fleet.distribute`.
+
+    Nothing happens on the wire before `start()`. Dense parameters become views of flat buffers.
+
+    >>> from sparsefleet.nn import SparseEmbedding
+    >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> distributed = DistributedModel(model, optimizer, "local", role=RoleInfo(kind="local"))
+    >>> distributed.start()
+    >>> with distributed.step():
+    ...     model(torch.tensor([3, 5])).sum().backward()
+    >>> int(distributed.store.info("ads").size)
+    2
+    >>> distributed.finish()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | optim.Optimizer,
+        mode: ModeLike | None = None,
+        *,
+        role: RoleInfo,
+        threads: int = 1,
+        schedule: ScheduleLike | None = None,
+        wait_s: float = 600.0,
+    ) -> None:
+        self.model = model
+        self.role = role
+        self.threads = threads
+        self._optimizer = optimizer
+        self._mode_like = mode or ("async" if role.server_endpoints else "local")
+        self._wait_s = wait_s
+        self._groups = dense_groups(model, optimizer)
+        self._modules = sparse_modules(model)
+        self._require_something_to_train()
+        self._by_torch = [group for group in self._groups if group.optimizer is None]
+        self._require_known_optimizers()
+        self.flat = FlatParameters(model, {g.table: g.parameters for g in self._groups})
+        self._schedule = schedule
+        self._replicas: list[nn.Module] = [model]
+        self._parameters = {id(model): self.flat.parameters_of(model)}
+        self._plans: dict[object, LookupPlan] = {}
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._mode: Mode | None = None
+        self._meeting: Meeting | None = None
+        self._tables: dict[str, TableSpec] = {}
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def is_started(self) -> bool:
+        return self._mode is not None
+
+    @property
+    def store(self) -> Store:
+        """Where the tables are; there is one from `start()` on."""
+        if self._store is None:
+            raise ConfigError("the model is not started: call fleet.init_worker() first")
+        return self._store
+
+    @property
+    def mode(self) -> Mode:
+        """Who waits for whom; there is one from `start()` on."""
+        if self._mode is None:
+            raise ConfigError("the model is not started: call fleet.init_worker() first")
+        return self._mode
+
+    @property
+    def meeting(self) -> Meeting:
+        """The other workers; there from `start()` on."""
+        if self._meeting is None:
+            raise ConfigError("the model is not started: call fleet.init_worker() first")
+        return self._meeting
+
+    @property
+    def tables(self) -> Mapping[str, TableSpec]:
+        """The sparse tables by name, from `start()` on."""
+        return self._tables
+
+    def start(self) -> None:
+        """Reaches the servers, defines the tables; all workers begin with the same values.
+
+        These are the first worker's, or those of the directory that the servers were told to
+        load. Raises DeadlineError naming the server that does not come up.
+        """
+        if self.is_started:
+            return
+        if self.role.is_server:
+            raise ConfigError("a server trains no model: call fleet.run_server()")
+        number = next(_started)
+        if self._store is None:
+            self._store = self._open_store()
+            self._meeting = Meeting(self._store, self.role, wait_s=self._wait_s)
+            default = self._groups[0].optimizer if self._groups else self._description()
+            self._tables = bind(self.model, self._store, default)
+            for group in self._native_groups():
+                self._store.define(_dense_spec(group))
+            self._share_first_values(f"model-{number}")
+        self._mode = make_mode(self._mode_like, self._mode_setting())
+        self._mode.start()
+
+    def finish(self) -> None:
+        """Everything handed over is applied, the other workers are left, threads end."""
+        if self._mode is not None:
+            self._mode.finish()
+            self._mode = None
+
+    def close(self) -> None:
+        """`finish`, and the connections end. The store's tables are gone if it was local."""
+        self.finish()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def flush(self) -> None:
+        """Everything handed over is applied, and the parameters here are the store's."""
+        self.mode.flush()
+
+    def leave(self) -> None:
+        """The calling thread has no more data in this pass."""
+        self.mode.leave()
+
+    def rejoin(self) -> None:
+        """All threads are back for the next pass."""
+        self.mode.rejoin()
+
+    def fail(self, error: BaseException) -> None:
+        """A thread failed: those that wait for it wake with an error."""
+        if self._mode is not None:
+            self._mode.fail(error)
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def replicas(self, count: int) -> list[nn.Module]:
+        """The model and `count - 1` others over the same parameters, one a thread."""
+        with self._lock:
+            while len(self._replicas) < count:
+                replica = self.flat.replica()
+                self._parameters[id(replica)] = self.flat.parameters_of(replica)
+                self._replicas.append(replica)
+            return self._replicas[:count]
+
+    def step(
+        self,
+        replica: nn.Module | None = None,
+        *,
+        batch: Any = None,
+        pulled: PulledRows | None = None,
+    ) -> Step:
+        """A training step as a context: forward and backward inside, gradients go at its end.
+
+        With the `batch` (any nesting of tensors), the rows for all its ids come in one request a
+        server, once a first batch has shown which ids go where. `pulled` are rows that `prefetch`
+        brought for this batch.
+        """
+        mode = self.mode
+        if pulled is None and batch is not None:
+            pulled = self._pull_planned(batch)
+        rows = StepRows(mode.pull, pulled=pulled)
+        learn = None
+        if batch is not None and pulled is None:
+            learn = self._learn
+        return Step(
+            mode, rows, self._parameters[id(replica or self.model)], batch=batch, learn=learn
+        )
+
+    def prefetch(self, batch: Any) -> PulledRows | None:
+        """The rows of a batch to come; None where the mode wants them fresh, or before a plan."""
+        return self._pull_planned(batch) if self.mode.may_prefetch else None
+
+    @contextmanager
+    def evaluating(self, replica: nn.Module | None = None) -> Iterator[nn.Module]:
+        """The model in evaluation: no gradients, rows are read and none is created.
+
+        `with distributed.evaluating() as model: model(ids)`.
+        """
+        model = replica or self.model
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad(), StepRows(self._pull_to_read, train=False):
+                yield model
+        finally:
+            model.train(was_training)
+
+    def _pull_planned(self, batch: Any) -> PulledRows | None:
+        for plan in self._plans.values():
+            lookups = plan.lookups(batch)
+            if lookups is not None:
+                return pull_rows(lookups, self.mode.pull) if lookups else None
+        return None
+
+    def _learn(self, rows: StepRows, batch: Any) -> None:
+        plan = LookupPlan.learn(rows, batch)
+        with self._lock:
+            plans = dict(self._plans)
+            if len(plans) >= _MAX_PLANS:  # shapes that keep changing are not worth remembering
+                plans.clear()
+            plans[plan.signature] = plan
+            self._plans = plans
+
+    def _pull_to_read(self, keys: Mapping[str, Keys]) -> Mapping[str, Floats]:
+        rows: dict[str, Floats] = {}
+        for unknown in ("zeros", "initial"):
+            names = {m.name for m in self._modules if m.unknown == unknown}
+            part = {table: wanted for table, wanted in keys.items() if table in names}
+            if part:
+                rows.update(self.mode.pull(part, train=False, unknown=unknown))
+        return rows
+
+    # -- files --------------------------------------------------------------------------------
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes model and tables with all optimizer state; one worker calls it."""
+        self.flush()
+        save_model(Path(directory).absolute(), self.model, self.store)
+
+    def load(self, directory: str | os.PathLike[str]) -> None:
+        """Reads what `save` wrote. All workers call it; the first one has it loaded."""
+        path = Path(directory).absolute()
+        self.finish()
+        if self.role.is_first_worker:
+            load_model(path, self.model, self.store)
+        self.meeting.barrier()
+        load_state(path, self.model)
+        self._fetch_dense()
+        self.start()
+
+    def save_inference_model(self, directory: str | os.PathLike[str]) -> None:
+        """Writes what prediction needs, without optimizer state; one worker calls it."""
+        self.flush()
+        save_inference_model(Path(directory).absolute(), self.model, self.store, self._tables)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _require_something_to_train(self) -> None:
+        if not self._groups and not self._modules:
+            raise ConfigError(
+                f"{type(self.model).__name__} has no parameter that the optimizer holds and no "
+                "SparseEmbedding: there is nothing to train"
+            )
+
+    def _require_known_optimizers(self) -> None:
+        if not self._by_torch:
+            return
+        if self.role.server_endpoints or self._mode_like != "local":
+            where = "with servers" if self.role.server_endpoints else f"in mode {self._mode_like!r}"
+            raise ConfigError(f"{self._by_torch[0].reason}; {where} only these can be used")
+
+    def _native_groups(self) -> list[DenseGroup]:
+        return [] if self._by_torch else self._groups
+
+    def _description(self) -> optim.Optimizer | None:
+        return self._optimizer if isinstance(self._optimizer, optim.Optimizer) else None
+
+    def _open_store(self) -> Store:
+        if not self.role.server_endpoints:
+            return LocalStore()
+        return RemoteStore(self.role.server_endpoints, name=f"worker-{self.role.index}")
+
+    def _mode_setting(self) -> ModeSetting:
+        return ModeSetting(
+            store=self.store,
+            tables=self._tables,
+            dense=self.flat.arrays,
+            dense_optimizers={
+                group.table: group.optimizer
+                for group in self._native_groups()
+                if group.optimizer is not None
+            },
+            threads=self.threads,
+            worker_index=self.role.index,
+            worker_num=self.role.worker_num,
+            schedule=self._rates(),
+            go_on_without_lost=os.environ.get("SPARSEFLEET_KEEP_GOING") == "1",
+            wait_s=self._wait_s,
+            dense_step=self._step_by_torch if self._by_torch else None,
+        )
+
+    def _rates(self) -> RateSchedule | None:
+        if self._schedule is None:
+            return None
+        following = [module.name for module in self._modules if module.optimizer is None]
+        return RateSchedule(self._schedule, self._optimizer, self._groups, following)
+
+    def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
+        """One step of an optimizer that only torch knows, on the shared parameters."""
+        assert isinstance(self._optimizer, torch.optim.Optimizer)
+        for table, flat in gradients.items():
+            begin = 0
+            for parameter in self._parameters[id(self.model)][table]:
+                part = flat[begin : begin + parameter.numel()]
+                parameter.grad = torch.from_numpy(part).view(parameter.shape)
+                begin += parameter.numel()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _share_first_values(self, name: str) -> None:
+        """The first worker's values, or the loaded ones, become everybody's."""
+        if self.role.is_first_worker:
+            directory = self._directory_of_servers()
+            if directory is not None:
+                load_model(directory, self.model, self.store)
+            else:
+                for group in self._native_groups():
+                    self.store.write_dense(group.table, self.flat.arrays[group.table])
+            self._share_the_rest()
+            self.meeting.announce(name)
+        else:
+            self.meeting.await_word(name)
+            self._take_the_rest()
+        self._fetch_dense()
+
+    def _directory_of_servers(self) -> Path | None:
+        try:
+            return Path(os.fsdecode(self.store.get_note(MODEL_DIR_NOTE)))
+        except NotFoundError:
+            return None
+
+    def _fetch_dense(self) -> None:
+        for group in self._native_groups():
+            self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
+
+    def _rest(self) -> list[torch.Tensor]:
+        """What no table holds though workers must agree on it: frozen parameters and buffers."""
+        optimised = {id(p) for group in self._groups for p in group.parameters}
+        tensors = [p.data for p in self.model.parameters() if id(p) not in optimised]
+        tensors += list(self.model.buffers())
+        return [tensor for tensor in tensors if tensor.dtype == torch.float32 and tensor.numel()]
+
+    def _share_the_rest(self) -> None:
+        rest = self._rest()
+        if rest and not self.meeting.is_alone:
+            values = torch.cat([tensor.reshape(-1) for tensor in rest]).numpy()
+            self.store.define(_frozen_spec(values.size))
+            self.store.write_dense("frozen", values)
+
+    def _take_the_rest(self) -> None:
+        rest = self._rest()
+        if rest:
+            self.store.define(_frozen_spec(sum(tensor.numel() for tensor in rest)))
+            values = torch.from_numpy(self.store.pull_dense("frozen"))
+            parts = values.split([tensor.numel() for tensor in rest])
+            for tensor, part in zip(rest, parts, strict=True):
+                tensor.copy_(part.view(tensor.shape))
+
+
+def _dense_spec(group: DenseGroup) -> DenseSpec:
+    assert group.optimizer is not None
+    size = sum(parameter.numel() for parameter in group.parameters)
+    return DenseSpec(name=group.table, size=size, optimizer=group.optimizer)
+
+
+def _frozen_spec(size: int) -> DenseSpec:
+    return DenseSpec(name="frozen", size=size, optimizer=optim.SGD(lr=0.0))

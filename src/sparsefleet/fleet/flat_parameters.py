@@ -1,0 +1,122 @@
+"""A model's dense parameters as views of flat buffers, one buffer a dense table.
+
+Letters: P parameters of a table together, in elements.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["FlatParameters"]
+
+Floats = NDArray[np.float32]
+
+
+class FlatParameters:
+    """Moves parameters into flat float32 buffers and leaves them as views of these.
+
+    What is written into ``arrays`` is seen by the model and all its replicas at once: threads
+    share one set of parameters. Each replica has parameter objects of its own, so that autograd
+    counts versions a replica and a write by another thread does not look like an error.
+
+    >>> model = nn.Linear(2, 1)
+    >>> flat = FlatParameters(model, {"dense": list(model.parameters())})
+    >>> flat.arrays["dense"][:] = 1.0
+    >>> model.bias.item(), flat.replica().bias.item()
+    (1.0, 1.0)
+    """
+
+    def __init__(self, model: nn.Module, tables: Mapping[str, Sequence[nn.Parameter]]) -> None:
+        self._model = model
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._names: dict[str, list[str]] = {}
+        self.arrays: dict[str, Floats] = {}
+        """Dense table -> its live values, float32[P]."""
+        for table, parameters in tables.items():
+            for parameter in parameters:
+                _check(names.get(id(parameter)), parameter)
+            self._names[table] = [names[id(parameter)] for parameter in parameters]
+            self.arrays[table] = _move(parameters).numpy()
+
+    def replica(self) -> nn.Module:
+        """Another model object over the same parameters and buffers, for another thread."""
+        memo: dict[int, object] = {}
+        for parameter in self._model.parameters():
+            # .data counts versions by itself; .detach() would share the count.
+            alias = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            memo[id(parameter)] = alias
+        for buffer in self._model.buffers():
+            memo[id(buffer)] = buffer.data
+        return copy.deepcopy(self._model, memo)
+
+    def parameters_of(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+        """Dense table -> the parameters of the model or of one of its replicas, in order."""
+        by_name = dict(model.named_parameters())
+        return {table: [by_name[name] for name in names] for table, names in self._names.items()}
+
+    def names_of(self, table: str) -> list[str]:
+        """The names of the parameters in a dense table, in order."""
+        return self._names[table]
+
+
+def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Floats]:
+    """Dense table -> flat gradient, float32[P]; empty if no parameter has a gradient.
+
+    The parameters have none afterwards. One without a gradient counts as zero where another of
+    its table has one.
+    """
+    flat: dict[str, Floats] = {}
+    for table, members in parameters.items():
+        gradients = [parameter.grad for parameter in members]
+        if all(gradient is None for gradient in gradients):
+            continue
+        parts = []
+        for parameter, gradient in zip(members, gradients, strict=True):
+            if gradient is None:
+                gradient = torch.zeros_like(parameter)
+            parts.append(_dense(gradient).reshape(-1))
+            parameter.grad = None
+        flat[table] = (torch.cat(parts) if len(parts) > 1 else parts[0].clone()).numpy()
+    return flat
+
+
+def drop_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
+    for members in parameters.values():
+        for parameter in members:
+            parameter.grad = None
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _check(name: str | None, parameter: nn.Parameter) -> None:
+    if name is None:
+        raise ConfigError(
+            f"the optimizer holds a parameter of shape {list(parameter.shape)} that the model does "
+            "not have: make the optimizer from model.parameters()"
+        )
+    if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        raise ConfigError(
+            f"parameter '{name}' is {parameter.dtype} on {parameter.device}, wanted torch.float32 "
+            "on the CPU: call model.float().cpu() first"
+        )
+
+
+def _move(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    """One buffer with the values of all; each parameter becomes a view of its part."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    begin = 0
+    for parameter in parameters:
+        end = begin + parameter.numel()
+        parameter.data = flat[begin:end].view(parameter.shape)
+        begin = end
+    return flat

@@ -1,0 +1,258 @@
+"""The fleet object: what this process is in its job, and the life of a job."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
+from sparsefleet.fleet.roles import split_files
+from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
+from sparsefleet.fleet.strategies import DistributedStrategy, strategy_from
+from sparsefleet.fleet.transpiler_config import DistributeTranspilerConfig
+from sparsefleet.server import ServerConfig, run_server
+
+if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
+    import torch
+    from torch import nn
+
+    from sparsefleet.fleet.distributed_model import DistributedModel
+    from sparsefleet.fleet.distributed_optimizer import DistributedOptimizer
+    from sparsefleet.fleet.rate_schedule import ScheduleLike
+    from sparsefleet.fleet.step import Step
+    from sparsefleet.modes import ModeLike
+    from sparsefleet.optim import Optimizer
+
+__all__ = ["Fleet"]
+
+_log = logging.getLogger("sparsefleet.fleet")
+
+
+class Fleet:
+    """One process of a job: its role, its model, and the calls of Fluid's fleet.
+
+    The package has one object for the process, `sparsefleet.fleet.fleet`, and offers its calls as
+    functions of `sparsefleet.fleet`. With no environment set, everything runs in this process.
+
+    >>> fleet = Fleet()
+    >>> fleet.init()
+    >>> fleet.is_worker(), fleet.worker_num(), fleet.server_endpoints()
+    (True, 1, [])
+    """
+
+    def __init__(self) -> None:
+        self._role_maker: RoleMakerBase | None = None
+        self._model: DistributedModel | None = None
+        self._model_dir: str | None = None
+        self._server_ready = False
+
+    # -- role ---------------------------------------------------------------------------------
+
+    def init(self, role_maker: RoleMakerBase | None = None) -> None:
+        """Finds out what this process is: from `role_maker`, or from the environment."""
+        if role_maker is None:
+            role_maker = PaddleCloudRoleMaker()
+        if not isinstance(role_maker, RoleMakerBase):
+            raise TypeError(
+                "role_maker must be a RoleMakerBase such as PaddleCloudRoleMaker(), got "
+                f"{type(role_maker).__name__}"
+            )
+        role_maker.generate_role()
+        self._role_maker = role_maker
+
+    @property
+    def is_initialized(self) -> bool:
+        return self._role_maker is not None
+
+    @property
+    def role(self) -> RoleInfo:
+        """What this process is, as a plain value."""
+        if self._role_maker is None:
+            raise RuntimeError("fleet does not know its role yet: call fleet.init() first")
+        return self._role_maker.info
+
+    def is_worker(self) -> bool:
+        return self.role.is_worker
+
+    def is_server(self) -> bool:
+        return self.role.is_server
+
+    def is_first_worker(self) -> bool:
+        """True for the one worker which does what is to be done once."""
+        return self.role.is_first_worker
+
+    def worker_index(self) -> int:
+        return self.role.index
+
+    def worker_num(self) -> int:
+        return self.role.worker_num
+
+    def server_index(self) -> int:
+        return self.role.index
+
+    def server_num(self) -> int:
+        return self.role.server_num
+
+    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Every server as "host:port"; joined by commas on demand."""
+        endpoints = list(self.role.server_endpoints)
+        return ",".join(endpoints) if to_string else endpoints
+
+    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Every worker as "host:port", in collective jobs."""
+        endpoints = list(self.role.worker_endpoints)
+        return ",".join(endpoints) if to_string else endpoints
+
+    def split_files(self, files: list[str]) -> list[str]:
+        """The files of this worker: a contiguous part, the first workers one more if need be."""
+        return split_files(files, self.role)
+
+    # -- model --------------------------------------------------------------------------------
+
+    def distribute(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Optimizer,
+        mode: ModeLike | None = None,
+        *,
+        threads: int = 1,
+        schedule: ScheduleLike | None = None,
+    ) -> DistributedModel:
+        """Takes charge of the model; `init_worker()` then starts it.
+
+        mode: "local", "sync", "half_async", "async", "hybrid", "geo" or a config of
+            `sparsefleet.modes`; by default async with servers and local without.
+        schedule: a scheduler of torch for `optimizer`, or a function from step to factor.
+        """
+        from sparsefleet.fleet.distributed_model import DistributedModel
+
+        self._model = DistributedModel(
+            model, optimizer, mode, role=self.role, threads=threads, schedule=schedule
+        )
+        return self._model
+
+    def distributed_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer | Optimizer,
+        strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
+        *,
+        model: nn.Module,
+        schedule: ScheduleLike | None = None,
+    ) -> DistributedOptimizer:
+        """As `distribute`, with one of Fluid's strategies; None is sync."""
+        from sparsefleet.fleet.distributed_optimizer import DistributedOptimizer
+        from sparsefleet.fleet.mode_of_strategy import mode_of_strategy, threads_of_strategy
+
+        if not self.is_initialized:
+            raise ConfigError("fleet does not know its role yet: call fleet.init() first")
+        strategy = strategy_from(strategy)
+        distributed = self.distribute(
+            model,
+            optimizer,
+            mode_of_strategy(strategy),
+            threads=threads_of_strategy(strategy),
+            schedule=schedule,
+        )
+        return DistributedOptimizer(optimizer, strategy, distributed)
+
+    @property
+    def model(self) -> DistributedModel:
+        """The model that the fleet has charge of."""
+        if self._model is None:
+            raise RuntimeError(
+                "fleet has no model yet: call fleet.distribute(model, optimizer) or "
+                "fleet.distributed_optimizer(optimizer, strategy, model=model) first"
+            )
+        return self._model
+
+    def step(self, batch: Any = None) -> Step:
+        """A training step as a context: forward and backward inside, gradients go at its end.
+
+        With the batch, the rows for all its ids come in one request a server.
+        """
+        return self.model.step(batch=batch)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
+        """Gets this server ready; with `model_dir`, tables start as `save_persistables` left them.
+
+        The first worker has them loaded once the tables are defined; every server must see the
+        directory.
+        """
+        self._require_server("init_server")
+        if model_dir is not None and not os.path.isdir(model_dir):
+            raise ConfigError(f"model_dir {os.fspath(model_dir)!r} is not a directory")
+        self._model_dir = None if model_dir is None else os.path.abspath(model_dir)
+        self._server_ready = True
+
+    def run_server(self) -> None:
+        """Serves until the launcher or a signal ends the job; then drains and returns."""
+        self._require_server("run_server")
+        if not self._server_ready:
+            self.init_server()
+        role = self.role
+        notes = {} if self._model_dir is None else {MODEL_DIR_NOTE: os.fsencode(self._model_dir)}
+        run_server(
+            ServerConfig(
+                endpoint=role.server_endpoints[role.index],
+                index=role.index,
+                num_servers=role.server_num,
+                transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
+                notes=notes,
+            )
+        )
+
+    def init_worker(self) -> None:
+        """Reaches the servers and starts the model; again: a warning, nothing else."""
+        if self.role.is_server:
+            raise RuntimeError("init_worker() was called in a server: call run_server() there")
+        if self.model.is_started:
+            _log.warning("init_worker() was called again: the worker is running already")
+            return
+        self.model.start()
+
+    def stop_worker(self) -> None:
+        """Everything handed over is applied, the other workers are told, connections end."""
+        if self._model is None or not self._model.is_started:
+            raise RuntimeError("stop_worker() must follow init_worker()")
+        self._model.close()
+
+    def barrier_worker(self) -> None:
+        """Returns when every worker has called it."""
+        self.model.meeting.barrier()
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """What every worker gave, by rank, on every worker. All must call it."""
+        return self.model.meeting.all_gather(data)
+
+    # -- files --------------------------------------------------------------------------------
+
+    def save_persistables(self, dirname: str | os.PathLike[str]) -> None:
+        """Writes model and tables with optimizer state, to go on training; one worker calls it.
+
+        `init_server(dirname)` starts from it, at any number of servers.
+        """
+        self.model.save(dirname)
+
+    def save_inference_model(self, dirname: str | os.PathLike[str]) -> None:
+        """Writes what prediction needs; `load_inference_model` reads it. One worker calls it."""
+        self.model.save_inference_model(dirname)
+
+    def load_inference_model(self, dirname: str | os.PathLike[str], model: nn.Module) -> nn.Module:
+        """Fills a new `model` of the same make, in this process, ready to predict."""
+        from sparsefleet.fleet.inference_model import load_inference_model
+
+        return load_inference_model(dirname, model)
+
+    def _require_server(self, call: str) -> None:
+        if not self.role.is_server:
+            hint = (
+                "no environment is set, so everything runs in this process"
+                if self.role.kind == "local"
+                else f"this is worker {self.role.index}"
+            )
+            raise RuntimeError(f"{call}() is for servers, but {hint}")

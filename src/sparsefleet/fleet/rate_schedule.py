@@ -1,0 +1,69 @@
+"""Learning-rate schedules of torch, advanced by whoever counts the steps."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from sparsefleet import optim
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.dense_optimizer import DenseGroup
+
+__all__ = ["RateSchedule", "ScheduleLike"]
+
+ScheduleLike = LRScheduler | Callable[[int], float]
+
+
+class RateSchedule:
+    """The learning rate of every table at a step.
+
+    `schedule` is a scheduler of torch, made for the dense optimizer and stepped once a training
+    step, or a function from the number of steps done to a factor of the first rate. Sparse tables
+    that took the model's optimizer (`following`) have the rate of its first group; a table with
+    an optimizer of its own keeps its rate.
+    """
+
+    def __init__(
+        self,
+        schedule: ScheduleLike,
+        optimizer: torch.optim.Optimizer | optim.Optimizer,
+        groups: Sequence[DenseGroup],
+        following: Sequence[str],
+    ) -> None:
+        if isinstance(schedule, LRScheduler):
+            if schedule.optimizer is not optimizer:
+                raise ConfigError("the schedule was made for another optimizer than the model's")
+        elif not callable(schedule):
+            raise ConfigError(
+                "schedule must be a torch LRScheduler or a function from step to factor, got "
+                f"{type(schedule).__name__}"
+            )
+        self._schedule = schedule
+        self._optimizer = optimizer
+        self._group_of = {group.table: group.index for group in groups}
+        self._group_of.update({table: 0 for table in following})
+        self._first = self._rates_now()
+        self._lock = threading.Lock()
+
+    def rates_at(self, step: int) -> dict[str, float]:
+        """Table -> rate after `step` steps. A scheduler of torch only goes forward."""
+        schedule = self._schedule
+        if not isinstance(schedule, LRScheduler):
+            factor = float(schedule(step))
+            return {table: first * factor for table, first in self._first.items()}
+        with self._lock, warnings.catch_warnings():
+            # Torch expects its own optimizer.step() between two calls; here servers step.
+            warnings.simplefilter("ignore", UserWarning)
+            while schedule.last_epoch < step:
+                schedule.step()
+            return self._rates_now()
+
+    def _rates_now(self) -> dict[str, float]:
+        if isinstance(self._optimizer, optim.Optimizer):
+            return dict.fromkeys(self._group_of, self._optimizer.lr)
+        groups = self._optimizer.param_groups
+        return {table: float(groups[index]["lr"]) for table, index in self._group_of.items()}

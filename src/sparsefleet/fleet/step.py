@@ -1,0 +1,83 @@
+"""One training step of one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.flat_parameters import drop_gradients, take_gradients
+from sparsefleet.modes import Mode, StepGradients
+from sparsefleet.nn import StepRows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Step"]
+
+
+class Step:
+    """A step as a context: forward and backward inside; at its end the gradients are handed over.
+
+    An exception inside, or `skip()`, hands nothing over. Not thread-safe; a step belongs to the
+    thread that entered it.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        rows: StepRows,
+        parameters: Mapping[str, Sequence[nn.Parameter]],
+        *,
+        batch: Any = None,
+        learn: Callable[[StepRows, Any], None] | None = None,
+    ) -> None:
+        self._mode = mode
+        self._rows = rows
+        self._parameters = parameters
+        self._batch = batch
+        self._learn = learn
+        self._skipped = False
+        self.hand_over_s = 0.0
+        """Seconds that handing over took, waiting for others included; 0 before."""
+
+    @property
+    def rows(self) -> StepRows:
+        """The rows looked up in this step."""
+        return self._rows
+
+    def skip(self) -> None:
+        """This step's gradients are dropped."""
+        self._skipped = True
+
+    def __enter__(self) -> Self:
+        self._rows.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._rows.__exit__(kind, error, trace)
+        if error is not None or self._skipped:
+            drop_gradients(self._parameters)
+            return
+        if self._learn is not None:
+            self._learn(self._rows, self._batch)
+        begun = perf_counter()
+        gradients = StepGradients(
+            sparse=self._rows.gradients(), dense=take_gradients(self._parameters)
+        )
+        if not gradients.sparse and not gradients.dense:
+            raise ConfigError(
+                "the step ended without any gradient: call loss.backward() inside it, "
+                "or step.skip()"
+            )
+        self._mode.hand_over(gradients)
+        self.hand_over_s = perf_counter() - begun

@@ -1,0 +1,26 @@
+"""Modes: when gradients reach the store, when new values come back, and who waits for whom."""
+
+from sparsefleet.modes.async_mode import AsyncConfig, AsyncMode
+from sparsefleet.modes.half_async import HalfAsyncConfig, HalfAsyncMode
+from sparsefleet.modes.local import LocalConfig, LocalMode
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_choice import ModeConfig, make_mode, mode_config
+from sparsefleet.modes.mode_setting import ModeSetting, Schedule, StepGradients
+from sparsefleet.modes.mode_stats import ModeStats
+
+__all__ = [
+    "AsyncConfig",
+    "AsyncMode",
+    "HalfAsyncConfig",
+    "HalfAsyncMode",
+    "LocalConfig",
+    "LocalMode",
+    "Mode",
+    "ModeConfig",
+    "ModeSetting",
+    "ModeStats",
+    "Schedule",
+    "StepGradients",
+    "make_mode",
+    "mode_config",
+]

@@ -1,0 +1,86 @@
+"""Half-async: the threads of a worker step together, workers do not wait for each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefleet.errors import WorkerError
+from sparsefleet.modes.merge_gradients import merge_gradients
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.step_counter import StepCounter
+from sparsefleet.modes.thread_round import ThreadRound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalfAsyncConfig:
+    """Merge the threads of each worker. Nothing to choose: all threads, every step."""
+
+
+class MeetingMode(Mode):
+    """What half-async, sync and hybrid share: a worker's threads meet at the end of each step.
+
+    The last thread to come (or to leave) merges, pushes and fetches for all.
+    """
+
+    def __init__(self, setting: ModeSetting) -> None:
+        super().__init__(setting)
+        self._round = ThreadRound(setting.threads, self._apply, wait_s=setting.wait_s)
+
+    def hand_over(self, gradients: StepGradients) -> None:
+        self._raise_failure()
+        self._record.stepped(self._round.meet(gradients))
+
+    def leave(self) -> None:
+        self._raise_failure()
+        self._round.leave()
+
+    def rejoin(self) -> None:
+        self._raise_failure()
+        self._round.rejoin()
+
+    def flush(self) -> None:
+        self._raise_failure()
+        self._fetch_dense()
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        wrapped = WorkerError({self._setting.worker_index: error})
+        wrapped.__cause__ = error
+        self._round.fail(wrapped)
+
+    def _apply(self, copies: Sequence[StepGradients]) -> None:
+        merged = merge_gradients(copies)
+        began = time.perf_counter()
+        self._push(merged, len(copies))
+        self._record.pushed(time.perf_counter() - began, len(copies))
+        if merged.dense:
+            self._fetch_dense()
+
+    def _push(self, merged: StepGradients, count: int) -> None:
+        """Brings the mean of ``count`` mini-batches to the store."""
+        raise NotImplementedError
+
+
+class HalfAsyncMode(MeetingMode):
+    """One push a step and worker, the mean over its threads; servers apply it as it arrives.
+
+    A schedule counts mini-batches of all workers.
+    """
+
+    name: ClassVar[str] = "half_async"
+
+    def __init__(self, setting: ModeSetting) -> None:
+        super().__init__(setting)
+        self._counter = StepCounter(setting)
+
+    def _push(self, merged: StepGradients, count: int) -> None:
+        self._counter.set_rates()
+        self._store.push_many(merged.sparse, merged.dense, unique=count == 1)
+        self._counter.add(count)
+
+    def _say_goodbye(self) -> None:
+        self._counter.close()

@@ -1,0 +1,73 @@
+"""Local: one process, every thread applies its gradients at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.rates import RateKeeper
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalConfig:
+    """Train in this process alone. Nothing to choose."""
+
+
+class LocalMode(Mode):
+    """Each thread pushes its own gradients and fetches the dense values; nobody waits.
+
+    With ``setting.dense_step`` dense gradients go there instead, one thread at a time. A schedule
+    counts mini-batches of all threads.
+    """
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, setting: ModeSetting) -> None:
+        if setting.worker_num > 1:
+            raise ConfigError(
+                f"mode 'local' trains in one process, but there are {setting.worker_num} workers: "
+                "choose 'sync', 'half_async', 'async', 'hybrid' or 'geo'"
+            )
+        super().__init__(setting)
+        self._rates: RateKeeper | None = None
+        if setting.schedule is not None:
+            own = setting.dense_step is not None
+            tables = setting.tables if own else setting.optimizers()
+            self._rates = RateKeeper(setting.schedule, setting.store, tables)
+        self._count = 0
+        self._count_lock = threading.Lock()
+        self._dense_lock = threading.Lock()
+
+    def hand_over(self, gradients: StepGradients) -> None:
+        self._raise_failure()
+        if self._rates is not None:
+            with self._count_lock:
+                step, self._count = self._count, self._count + 1
+            self._rates.at(step)
+        began = time.perf_counter()
+        apart = self._setting.dense_step
+        dense = gradients.dense if apart is None else {}
+        if gradients.sparse or dense:
+            self._store.push_many(gradients.sparse, dense, unique=True)
+        self._record.pushed(time.perf_counter() - began, 1)
+        if apart is not None and gradients.dense:
+            with self._dense_lock:
+                apart(gradients.dense)
+        elif dense:
+            self._fetch_dense()
+        self._record.stepped(0.0)
+
+    def leave(self) -> None:
+        self._raise_failure()
+
+    def rejoin(self) -> None:
+        self._raise_failure()
+
+    def flush(self) -> None:
+        self._raise_failure()
+        self._fetch_dense()

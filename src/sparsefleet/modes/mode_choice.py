@@ -1,0 +1,71 @@
+"""From a mode's name or config to the mode."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.modes.async_mode import AsyncConfig, AsyncMode
+from sparsefleet.modes.half_async import HalfAsyncConfig, HalfAsyncMode
+from sparsefleet.modes.local import LocalConfig, LocalMode
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import ModeSetting
+
+ModeConfig = LocalConfig | HalfAsyncConfig | AsyncConfig
+
+_CONFIG_OF: dict[str, type[ModeConfig]] = {
+    "local": LocalConfig,
+    "half_async": HalfAsyncConfig,
+    "async": AsyncConfig,
+}
+
+
+def mode_config(chosen: str | ModeConfig) -> ModeConfig:
+    """The config of a mode's name, with its defaults; a config is returned as it is."""
+    if isinstance(chosen, ModeConfig):
+        return chosen
+    found = _CONFIG_OF.get(chosen) if isinstance(chosen, str) else None
+    if found is None:
+        near = difflib.get_close_matches(str(chosen), _CONFIG_OF, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"mode must be one of {', '.join(map(repr, _CONFIG_OF))} or a config of one, "
+            f"got {chosen!r}{hint}"
+        )
+    return found()
+
+
+def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
+    """The mode of that name or config, not yet started.
+
+    >>> import numpy as np
+    >>> from sparsefleet.optim import SGD
+    >>> from sparsefleet.store import Constant, LocalStore, TableSpec
+    >>> from sparsefleet.modes import StepGradients
+    >>> spec = TableSpec(name="ads", dim=1, optimizer=SGD(lr=0.5), initializer=Constant(1.0))
+    >>> store = LocalStore()
+    >>> store.define(spec)
+    >>> mode = make_mode("local", ModeSetting(store=store, tables={"ads": spec}))
+    >>> mode.start()
+    >>> keys = np.array([7], np.uint64)
+    >>> mode.pull({"ads": keys})["ads"]
+    array([[1.]], dtype=float32)
+    >>> mode.hand_over(StepGradients({"ads": (keys, np.array([[1.0]], np.float32))}))
+    >>> mode.pull({"ads": keys})["ads"]
+    array([[0.5]], dtype=float32)
+    >>> mode.finish()
+    """
+    config = mode_config(chosen)
+    if setting.dense_step is not None and not isinstance(config, LocalConfig):
+        raise ConfigError(
+            "ModeSetting.dense_step is for mode 'local': in others the servers apply dense "
+            "gradients, by one of sparsefleet.optim"
+        )
+    make: dict[type[ModeConfig], Callable[[], Mode]] = {
+        LocalConfig: lambda: LocalMode(setting),
+        HalfAsyncConfig: lambda: HalfAsyncMode(setting),
+    }
+    if isinstance(config, AsyncConfig):
+        return AsyncMode(setting, config)
+    return make[type(config)]()

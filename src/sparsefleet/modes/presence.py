@@ -1,0 +1,29 @@
+"""Which training threads of this worker still have data in this pass."""
+
+from __future__ import annotations
+
+import threading
+
+from sparsefleet.errors import ConfigError
+
+
+class Presence:
+    """Counts the threads that have not left. Thread-safe."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._present = threads
+        self._lock = threading.Lock()
+
+    def leave(self) -> int:
+        """One thread fewer; returns how many are left."""
+        with self._lock:
+            if not self._present:
+                raise ConfigError(f"all {self._threads} threads have left this pass already")
+            self._present -= 1
+            return self._present
+
+    def rejoin(self) -> None:
+        """All are back."""
+        with self._lock:
+            self._present = self._threads

@@ -1,0 +1,43 @@
+"""Mini-batches of all workers together, counted for a schedule."""
+
+from __future__ import annotations
+
+from sparsefleet.modes.mode_setting import ModeSetting
+from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.store import RoundMember
+
+
+class StepCounter:
+    """Sets learning rates by the number of mini-batches of all workers, counted on the servers.
+
+    Without a schedule nothing is counted or sent. Not thread-safe: pushes come one after another.
+    """
+
+    def __init__(self, setting: ModeSetting) -> None:
+        self._store = setting.store
+        self._own = 0
+        self._rates: RateKeeper | None = None
+        self._member = RoundMember(
+            group=f"{setting.group}/steps",
+            rank=setting.worker_index,
+            size=setting.worker_num,
+            go_on_without_lost=setting.go_on_without_lost,
+        )
+        if setting.schedule is not None:
+            self._rates = RateKeeper(setting.schedule, setting.store, setting.optimizers())
+
+    def set_rates(self) -> None:
+        """Before a push: the rates after all mini-batches that were applied so far."""
+        if self._rates is not None:
+            self._rates.at(self._store.advance_clock(self._member, self._own))
+
+    def add(self, count: int) -> None:
+        """After a push: so many more mini-batches are applied."""
+        self._own += count
+
+    def close(self) -> None:
+        """This worker counts no more; what it counted stays in the sum."""
+        if self._rates is not None:
+            self._store.advance_clock(self._member, self._own)
+            self._store.leave_group(self._member)
+            self._rates = None

@@ -1,0 +1,106 @@
+"""Where batches come from: one iterator a pass, shared by all training threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.train.batch import Batch, as_batch
+
+__all__ = ["BatchFeed", "BatchSource", "Data"]
+
+Data = Iterable[Any] | Callable[[], Iterable[Any]]
+"""Batches: something that can be iterated once a pass, or a function that gives such a thing."""
+
+
+class BatchFeed:
+    """The batches of one pass. Thread-safe: each is given to one thread.
+
+    >>> feed = BatchFeed(iter([("first", 1), ("second", 0)]), labelled=True)
+    >>> feed.take().number, feed.take().number, feed.take()
+    (1, 2, None)
+    """
+
+    def __init__(self, batches: Iterator[Any], *, labelled: bool) -> None:
+        self._batches = batches
+        self._labelled = labelled
+        self._lock = threading.Lock()
+        self._taken = 0
+        self._ended = False
+
+    @property
+    def taken(self) -> int:
+        """Batches given out so far."""
+        return self._taken
+
+    def take(self) -> Batch | None:
+        """The next batch; None at the end or after `stop`."""
+        with self._lock:
+            if self._ended:
+                return None
+            try:
+                raw = next(self._batches)
+            except StopIteration:
+                self._ended = True
+                return None
+            except BaseException:
+                self._ended = True  # an iterator that raised has nothing more to say
+                raise
+            self._taken += 1
+            number = self._taken
+        return as_batch(raw, number, labelled=self._labelled)
+
+    def stop(self) -> None:
+        """No more batches for anybody; does not wait for one that is being read."""
+        self._ended = True
+
+
+class BatchSource:
+    """Data that can be gone through `passes` times; refuses data that cannot."""
+
+    def __init__(self, data: Data, *, passes: int = 1, labelled: bool = True) -> None:
+        self._labelled = labelled
+        self._open: Callable[[], Iterable[Any]]
+        if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
+            raise ConfigError(
+                f"data is a {type(data).__name__}, wanted an iterable of batches "
+                "(inputs, labels), or a function that returns one"
+            )
+        if isinstance(data, Iterable):
+            if passes > 1 and isinstance(data, Iterator):
+                raise ConfigError(
+                    f"data is a {type(data).__name__}, which can be gone through only once, but "
+                    f"there are {passes} epochs: give a list or a DataLoader, or the function "
+                    "that makes the iterator"
+                )
+            self._open = data.__iter__
+        elif callable(data):
+            self._open = data
+        else:
+            raise ConfigError(
+                f"data is a {type(data).__name__}, wanted an iterable of batches or a function "
+                "that returns one"
+            )
+        self.num_batches = _length_of(data)
+        """Batches of a pass, where the data knows."""
+
+    def begin_pass(self) -> BatchFeed:
+        """The batches once more, from the first."""
+        batches = self._open()
+        if not isinstance(batches, Iterable):
+            raise ConfigError(
+                f"the data function returned a {type(batches).__name__}, wanted an iterator"
+            )
+        return BatchFeed(iter(batches), labelled=self._labelled)
+
+
+def _length_of(data: Any) -> int | None:
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):  # a DataLoader over a stream raises TypeError, too
+        return None

@@ -1,0 +1,129 @@
+"""How a training thread gets its next batch: on the spot, or read ahead with its rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+from sparsefleet.train.batch import Batch
+from sparsefleet.train.batch_source import BatchFeed
+from sparsefleet.train.step_clock import StepClock
+
+__all__ = ["BatchSupply", "DirectSupply", "PrefetchingSupply", "Supplied"]
+
+_STOP_LATENCY_S = 0.2  # how long a thread that waits for a batch may not notice the end
+
+
+class Supplied(NamedTuple):
+    """A batch and, where they were fetched ahead, its rows."""
+
+    batch: Batch
+    pulled: Any
+
+
+class BatchSupply(Protocol):
+    """Gives one thread its batches, and puts the time it waited on the clock."""
+
+    def take(self, clock: StepClock) -> Supplied | None:
+        """The next batch; None at the end."""
+
+    def close(self) -> None:
+        """Reads nothing more."""
+
+
+class DirectSupply:
+    """Reads a batch when it is asked for one."""
+
+    def __init__(self, feed: BatchFeed) -> None:
+        self._feed = feed
+
+    def take(self, clock: StepClock) -> Supplied | None:
+        begun = perf_counter()
+        batch = self._feed.take()
+        clock.data_s += perf_counter() - begun
+        return None if batch is None else Supplied(batch, None)
+
+    def close(self) -> None:
+        pass
+
+
+class _Ahead(NamedTuple):
+    """What the reading thread hands over: a batch, the end, or what it raised."""
+
+    supplied: Supplied | None
+    pull_s: float
+    error: BaseException | None
+
+
+class PrefetchingSupply:
+    """Has a thread of its own read one batch ahead, and fetch its rows.
+
+    prefetch: fetches the rows for the inputs of a batch; may give None.
+    """
+
+    def __init__(
+        self, feed: BatchFeed, prefetch: Callable[[Any], Any], stopped: threading.Event
+    ) -> None:
+        self._feed = feed
+        self._prefetch = prefetch
+        self._stopped = stopped
+        self._wanted: SimpleQueue[bool] = SimpleQueue()  # True: one more batch; False: end
+        self._ready: SimpleQueue[_Ahead] = SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(
+            target=self._read_ahead, name="sparsefleet-prefetch", daemon=True
+        )
+        self._wanted.put(True)
+        self._thread.start()
+
+    def take(self, clock: StepClock) -> Supplied | None:
+        if self._ended:
+            return None
+        begun = perf_counter()
+        ahead = self._wait()
+        if ahead is None or ahead.error is not None or ahead.supplied is None:
+            self._ended = True
+            clock.data_s += perf_counter() - begun
+            if ahead is not None and ahead.error is not None:
+                raise ahead.error
+            return None
+        self._wanted.put(True)
+        waited_s = perf_counter() - begun
+        # Reading comes before fetching, so what is waited for last is the fetching.
+        pull_s = min(waited_s, ahead.pull_s)
+        clock.pull_s += pull_s
+        clock.data_s += waited_s - pull_s
+        return ahead.supplied
+
+    def close(self) -> None:
+        self._ended = True
+        self._wanted.put(False)
+
+    def _wait(self) -> _Ahead | None:
+        while not self._stopped.is_set():
+            try:
+                return self._ready.get(timeout=_STOP_LATENCY_S)
+            except Empty:
+                continue
+        return None
+
+    def _read_ahead(self) -> None:
+        while self._wanted.get():
+            try:
+                ahead = self._read_one()
+            except BaseException as error:  # the thread's edge: raised in the thread that trains
+                ahead = _Ahead(None, 0.0, error)
+            self._ready.put(ahead)
+            if ahead.supplied is None:
+                return
+
+    def _read_one(self) -> _Ahead:
+        batch = self._feed.take()
+        if batch is None:
+            return _Ahead(None, 0.0, None)
+        begun = perf_counter()
+        pulled = self._prefetch(batch.inputs)
+        return _Ahead(Supplied(batch, pulled), perf_counter() - begun, None)

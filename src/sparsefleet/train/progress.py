@@ -1,0 +1,199 @@
+"""Training progress as a person sees it: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["LiveDisplay", "PlainDisplay", "ProgressDisplay", "QuietDisplay", "Snapshot"]
+
+_ACRONYMS = {"auc": "AUC", "gauc": "GAUC"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """How training stands at a moment.
+
+    >>> print(Snapshot(epoch=1, epochs=2, batches=50, num_batches=200, examples=50_000,
+    ...                examples_per_s=34100.2, loss=0.55882, metrics={"auc": 0.7425}, rows=73944))
+    epoch 1/2  25 %  34,100 examples/s  loss 0.5588  AUC 0.7425  73,944 rows
+    """
+
+    epoch: int
+    epochs: int
+    batches: int
+    """Batches of this pass so far."""
+    num_batches: int | None = None
+    """Batches of a whole pass, where the data knows."""
+    examples: int = 0
+    """Examples of the pass so far."""
+    examples_per_s: float = 0.0
+    loss: float = math.nan
+    """Over the last batches, as the metrics."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    rows: int | None = None
+    """Rows in all tables."""
+    pull_ms: float | None = None
+    """Time of a pull."""
+    push_ms: float | None = None
+    """Time of a push."""
+    staleness: float | None = None
+    """Steps that the parameters of a step lag behind, on average."""
+    skipped: int = 0
+    """Batches skipped for their loss."""
+
+    @property
+    def numbers(self) -> str:
+        """All but epoch and share."""
+        parts = [f"{self.examples_per_s:,.0f} examples/s", f"loss {self.loss:.4f}"]
+        parts += [f"{_shown(name)} {value:.4f}" for name, value in self.metrics.items()]
+        if self.rows is not None:
+            parts.append(f"{self.rows:,} rows")
+        if self.pull_ms is not None:
+            parts.append(f"pull {self.pull_ms:.1f} ms")
+        if self.push_ms is not None:
+            parts.append(f"push {self.push_ms:.1f} ms")
+        if self.staleness is not None:
+            parts.append(f"staleness {self.staleness:.1f}")
+        if self.skipped:
+            parts.append(f"{self.skipped:,} skipped")
+        return "  ".join(parts)
+
+    def __str__(self) -> str:
+        done = f"batch {self.batches:,}"
+        if self.num_batches:
+            done = f"{100 * self.batches // self.num_batches} %"
+        return f"epoch {self.epoch}/{self.epochs}  {done}  {self.numbers}"
+
+
+def _shown(name: str) -> str:
+    return _ACRONYMS.get(name, name)
+
+
+class ProgressDisplay(Protocol):
+    """Shows a training; closed when it has ended."""
+
+    interval_s: float
+    """How often it wants to be shown something."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """How things stand."""
+
+    def end_epoch(self, snapshot: Snapshot) -> None:
+        """How things stood at the end of a pass; stays visible."""
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+
+    def table(self, table: RenderableType) -> None:
+        """A table of rich that stays."""
+
+    def close(self) -> None:
+        """Leaves the terminal as it was. Idempotent."""
+
+
+class QuietDisplay:
+    """Shows nothing."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+
+    def show(self, snapshot: Snapshot) -> None:
+        del snapshot
+
+    def end_epoch(self, snapshot: Snapshot) -> None:
+        del snapshot
+
+    def note(self, text: str) -> None:
+        del text
+
+    def table(self, table: RenderableType) -> None:
+        del table
+
+    def close(self) -> None:
+        pass
+
+
+class PlainDisplay:
+    """A line each `interval_s`, for logs and pipes."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.note(str(snapshot))
+
+    def end_epoch(self, snapshot: Snapshot) -> None:
+        self.note(str(snapshot))
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
+    def table(self, table: RenderableType) -> None:
+        from rich.console import Console
+
+        Console(file=sys.stdout, width=100, color_system=None).print(table)
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+class LiveDisplay:
+    """One line that changes in place, with a bar; finished epochs stay above it."""
+
+    interval_s = 1.0
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console = Console()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._progress.add_task("starting", total=None, numbers="")
+        self._epoch = 0
+        self._progress.start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.epoch != self._epoch:
+            self._epoch = snapshot.epoch
+            self._progress.reset(self._task, total=snapshot.num_batches)
+        self._progress.update(
+            self._task,
+            description=f"epoch {snapshot.epoch}/{snapshot.epochs}",
+            completed=snapshot.batches,
+            numbers=snapshot.numbers,
+            refresh=True,
+        )
+
+    def end_epoch(self, snapshot: Snapshot) -> None:
+        self.note(str(snapshot))
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def table(self, table: RenderableType) -> None:
+        self._console.print(table)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def make_display(*, quiet: bool, log_interval_s: float) -> ProgressDisplay:
+    """Live on a terminal, lines elsewhere."""
+    if quiet:
+        return QuietDisplay(log_interval_s)
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay(log_interval_s)

@@ -1,0 +1,289 @@
+"""The Trainer: fit, evaluate and predict with an ordinary torch module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefleet import optim
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet import Fleet
+from sparsefleet.fleet import fleet as process_fleet
+from sparsefleet.metrics import Metric
+from sparsefleet.modes import mode_config
+from sparsefleet.train.batch_source import BatchSource, Data
+from sparsefleet.train.history import History
+from sparsefleet.train.inference import Inference
+from sparsefleet.train.progress import ProgressDisplay, make_display
+from sparsefleet.train.progress_reporter import ProgressReporter
+from sparsefleet.train.scoring import Figures, Scorer
+from sparsefleet.train.summary import summary_lines, summary_table
+from sparsefleet.train.tensorboard_log import TensorBoardLog
+from sparsefleet.train.time_shares import advise
+from sparsefleet.train.trainer_config import TrainerConfig
+from sparsefleet.train.training_pass import TrainingPass
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from sparsefleet.fleet import DistributedModel
+    from sparsefleet.fleet.rate_schedule import ScheduleLike
+    from sparsefleet.modes import ModeLike
+
+__all__ = ["Trainer"]
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Trainer:
+    """Trains a model, here or in a fleet of servers and workers: the script is the same.
+
+    model: any module; a `SparseEmbedding` in it lives in the fleet's tables.
+    loss: takes (output, labels), gives a scalar; None if the model's output is the loss.
+    optimizer: of torch or of `sparsefleet.optim`, for the dense parameters and for tables that
+        have none of their own.
+    mode: "local", "sync", "half_async", "async", "hybrid", "geo", or a config of
+        `sparsefleet.modes`; None is local without servers and async with them.
+    threads: training threads of this process. They share the parameters.
+    metrics: by name, for `evaluate`; None is AUC and log loss where there are two classes.
+    schedule: learning rates; a scheduler of torch for `optimizer`, or a function from the number
+        of steps to a factor.
+    fleet: what this process is in its job; None is the one of the process, found out from the
+        environment if nobody has called its `init`.
+
+    A batch is `(inputs, labels)`: a tensor goes to the model as its argument, a tuple or list as
+    its arguments, a dict as named ones; `(*inputs, labels)` does as well. With `loss=None` all of
+    the batch is input. NumPy arrays are taken as tensors. Predictions are the sigmoid of the
+    output for BCE with logits, the softmax for cross entropy, and else the output itself.
+
+    In a server process the first call serves until the job ends, and then ends the process: a
+    script needs no branch for its role.
+
+    >>> from sparsefleet.nn import SparseEmbeddingBag
+    >>> model = nn.Sequential(SparseEmbeddingBag("ads", 4), nn.Linear(4, 1), nn.Flatten(0))
+    >>> optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    >>> batch = (torch.tensor([[1, 2], [3, 4]]), torch.tensor([1.0, 0.0]))
+    >>> config = TrainerConfig(quiet=True)
+    >>> with Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=config) as trainer:
+    ...     history = trainer.fit([batch] * 20, epochs=2)
+    ...     trainer.evaluate([batch])["auc"]
+    1.0
+    >>> history.examples
+    80
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss | None,
+        optimizer: torch.optim.Optimizer | optim.Optimizer,
+        *,
+        mode: ModeLike | None = None,
+        threads: int = 1,
+        config: TrainerConfig | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        schedule: ScheduleLike | None = None,
+        fleet: Fleet | None = None,
+    ) -> None:
+        _check(model, loss, threads)
+        self.config = config or TrainerConfig()
+        self.model = model
+        self._loss = loss
+        self._scorer = Scorer(loss, metrics, self.config)
+        if mode is not None:
+            mode_config(mode)  # so that a wrong name is told here
+        self._fleet = process_fleet if fleet is None else fleet
+        if not self._fleet.is_initialized:
+            self._fleet.init()
+        self._distributed: DistributedModel | None = None
+        if not self._fleet.is_server():
+            self._distributed = self._fleet.distribute(
+                model, optimizer, mode, threads=threads, schedule=schedule
+            )
+        self._all_left = False
+        self._closed = False
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def distributed(self) -> DistributedModel:
+        """The model as the fleet has it: its store, mode and replicas. Not in a server."""
+        if self._distributed is None:
+            raise ConfigError("this process is a server: it has no model")
+        return self._distributed
+
+    def close(self) -> None:
+        """Everything handed over is applied, connections end, local tables are freed."""
+        self._closed = True
+        if self._distributed is not None:
+            self._distributed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- work ---------------------------------------------------------------------------------
+
+    def fit(self, data: Data, epochs: int = 1, *, validation: Data | None = None) -> History:
+        """Trains on `data`, this worker's own part of it, `epochs` times.
+
+        data: an iterable of batches, or a function that returns an iterator for each epoch. All
+            threads take from one iterator.
+        validation: evaluated after each epoch, by all workers together.
+
+        Returns when everything is applied and the model has the parameters of the store.
+        """
+        if not isinstance(epochs, int) or epochs < 1:
+            raise ConfigError(f"epochs must be an int >= 1, got {epochs!r}")
+        distributed = self._begin()
+        labelled = self._loss is not None
+        source = BatchSource(data, passes=epochs, labelled=labelled)
+        held_out = None
+        if validation is not None:
+            held_out = BatchSource(validation, passes=epochs, labelled=labelled)
+        tensorboard = self._open_tensorboard(distributed)
+        display = make_display(quiet=self.config.quiet, log_interval_s=self.config.log_interval_s)
+        reporter = ProgressReporter(
+            distributed,
+            self._scorer,
+            display,
+            log_interval_s=self.config.log_interval_s,
+            tensorboard=tensorboard,
+        )
+        try:
+            return self._fit(source, held_out, epochs, reporter, display)
+        finally:
+            reporter.stop()
+            display.close()
+            if tensorboard is not None:
+                tensorboard.close()
+
+    def evaluate(self, data: Data) -> dict[str, float]:
+        """ "loss" and the metrics over the data of all workers; the same figures on every worker.
+
+        All workers must call it, each with its own part of the data. Rows are read, none created.
+        """
+        distributed = self._begin()
+        distributed.flush()
+        return self._evaluate(BatchSource(data, labelled=self._loss is not None))
+
+    def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
+        """Predictions for this worker's `data`, in order: float[N] or float[N, C].
+
+        labelled: batches have labels, as for `fit`; they are not looked at. False: a batch is
+            all input.
+        """
+        if self._loss is None and self.config.predictions is None:
+            raise ConfigError(
+                "with loss=None the model's output is the loss, which predicts nothing: call the "
+                "module that predicts, or give TrainerConfig(predictions=...)"
+            )
+        distributed = self._begin()
+        distributed.flush()
+        inference = Inference(distributed, self._scorer, self.config)
+        return inference.predictions(BatchSource(data, labelled=labelled))
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes model, tables and optimizer state, once for the job. All workers call it."""
+        distributed = self._begin()
+        distributed.flush()
+        distributed.meeting.barrier()  # what others handed over belongs to it
+        if distributed.role.is_first_worker:
+            distributed.save(directory)
+        distributed.meeting.barrier()
+
+    def load(self, directory: str | os.PathLike[str]) -> None:
+        """Takes up what `save` wrote, at any number of servers. All workers call it."""
+        self._begin().load(directory)
+        self._all_left = False
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _begin(self) -> DistributedModel:
+        """The model, started; does not return in a server."""
+        if self._fleet.is_server():
+            self._fleet.run_server()
+            raise SystemExit(0)
+        if self._closed:
+            raise ConfigError("this trainer is closed: make another")
+        if not self.distributed.is_started:
+            self.distributed.start()
+            self._all_left = False
+        return self.distributed
+
+    def _fit(
+        self,
+        source: BatchSource,
+        held_out: BatchSource | None,
+        epochs: int,
+        reporter: ProgressReporter,
+        display: ProgressDisplay,
+    ) -> History:
+        distributed = self.distributed
+        history = History()
+        for number in range(1, epochs + 1):
+            if self._all_left:
+                distributed.rejoin()
+            this_pass = TrainingPass(
+                distributed, self._loss, self.config, epoch=number, epochs=epochs
+            )
+            epoch, shares = this_pass.run(source, reporter)
+            self._all_left = True
+            distributed.flush()
+            if held_out is not None:
+                figures = self._evaluate(held_out)
+                reporter.show_validation(number, epochs, figures)
+                epoch = replace(epoch, validation=figures)
+            history.epochs.append(epoch)
+            history.time_shares += shares
+        history.bottleneck = advise(history.time_shares)
+        display.close()
+        for line in summary_lines(history):
+            display.note(line)
+        display.table(summary_table(history))
+        return history
+
+    def _evaluate(self, source: BatchSource) -> dict[str, float]:
+        inference = Inference(self.distributed, self._scorer, self.config)
+        figures = inference.figures(source, self._loss)
+        meeting = self.distributed.meeting
+        if meeting.is_alone:
+            return figures.compute()
+        states = meeting.all_gather(figures.state())
+        merged = Figures.from_state(states[0])  # in the order of ranks: the same bits everywhere
+        for state in states[1:]:
+            merged.merge(Figures.from_state(state))
+        return merged.compute()
+
+    def _open_tensorboard(self, distributed: DistributedModel) -> TensorBoardLog | None:
+        directory = self.config.tensorboard
+        if directory is None or not distributed.role.is_first_worker:
+            return None
+        return TensorBoardLog(directory)
+
+
+def _check(model: object, loss: object, threads: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
+    if isinstance(loss, type):
+        raise ConfigError(f"loss is the class {loss.__name__}: give an instance, {loss.__name__}()")
+    if loss is not None and not callable(loss):
+        raise ConfigError(
+            f"loss must be a function of (output, labels), or None if the model's output is the "
+            f"loss; got a {type(loss).__name__}"
+        )
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise ConfigError(f"threads must be an int >= 1, got {threads!r}")
