@@ -14,15 +14,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
 import torch
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer, TrainerConfig
 from torch import nn
 
 from click_log import NUM_COLUMNS, NUM_COUNTS, generate
-from sparsefleet import Trainer, fleet, optim
+from sparsefleet import fleet, optim
 from sparsefleet.metrics import AUC
-from sparsefleet.nn import SparseEmbedding
-from sparsefleet.train import TrainerConfig
 
 DIM = 10
 
@@ -74,9 +73,6 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     fleet.init()
-    if fleet.is_server():
-        fleet.run_server()
-        return
     torch.manual_seed(options.seed)
     place = (fleet.worker_index(), fleet.worker_num())
     log = generate(options.rows + options.rows // 5, options.seed)
@@ -104,12 +100,12 @@ def main() -> None:
 def save_and_load_again(trainer: Trainer, batches: list, options: argparse.Namespace) -> None:
     """Raises SystemExit unless the saved model predicts what the trained one does."""
     inputs = [batch[:2] for batch in batches]
-    predicted = trainer.predict(inputs)
+    predicted = trainer.predict(inputs, labelled=False)
     fleet.save_inference_model(options.out)
     model = fleet.load_inference_model(options.out, make_model(options.mode)[0])
     with torch.no_grad():
         logits = [model(*map(torch.from_numpy, batch)) for batch in inputs]
-    if not np.array_equal(torch.cat(logits).sigmoid().numpy(), np.asarray(predicted)):
+    if not torch.equal(torch.cat(logits).sigmoid(), predicted):
         raise SystemExit(f"the model in {options.out} does not predict what it did before")
     print(f"saved to {options.out}, loaded again: all {len(predicted):,} predictions are the same")
 

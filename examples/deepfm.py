@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 
 import torch
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet.train import Trainer, TrainerConfig
 from torch import nn
 
 from click_log import NUM_COLUMNS, NUM_COUNTS, generate
-from sparsefleet import Trainer, fleet, optim
-from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet import fleet, optim
 from sparsefleet.store import Constant
-from sparsefleet.train import TrainerConfig
 
 DIM = 8
 BATCH = 500
@@ -68,9 +68,6 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     fleet.init()
-    if fleet.is_server():
-        fleet.run_server()
-        return
     torch.manual_seed(options.seed)
     place = (fleet.worker_index(), fleet.worker_num())
     log = generate(options.rows + options.rows // 5, options.seed)

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer, TrainerConfig
 from torch import nn
 
-from sparsefleet import Trainer, fleet, optim
-from sparsefleet.nn import SparseEmbedding
+from sparsefleet import fleet, optim
 from sparsefleet.store import Constant
-from sparsefleet.train import TrainerConfig
 
 DIM = 32
 NUM_WORDS = 1000
@@ -83,9 +83,6 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     fleet.init()
-    if fleet.is_server():
-        fleet.run_server()
-        return
     model = SkipGram()
     trainer = Trainer(
         model,
