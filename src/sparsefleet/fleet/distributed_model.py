@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.step import Step
-from sparsefleet.modes import Mode, ModeLike, ModeSetting, make_mode
+from sparsefleet.modes import Mode, ModeConfig, ModeSetting, make_mode
 from sparsefleet.nn import LookupPlan, PulledRows, StepRows, bind, pull_rows, sparse_modules
 from sparsefleet.store import DenseSpec, LocalStore, RemoteStore, Store, TableSpec
 
@@ -35,13 +34,13 @@ Keys = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 _MAX_PLANS = 8
-_started = itertools.count(1)
 
 
 class DistributedModel:
     """A model whose tables and parameters live in a store; made by `fleet.distribute`.
 
     Nothing happens on the wire before `start()`. Dense parameters become views of flat buffers.
+    `name` is what the workers call this training among themselves; each training has another.
 
     >>> from sparsefleet.nn import SparseEmbedding
     >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
@@ -59,14 +58,16 @@ class DistributedModel:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | optim.Optimizer,
-        mode: ModeLike | None = None,
+        mode: str | ModeConfig | None = None,
         *,
         role: RoleInfo,
         threads: int = 1,
         schedule: ScheduleLike | None = None,
+        name: str = "model",
         wait_s: float = 600.0,
     ) -> None:
         self.model = model
+        self.name = name
         self.role = role
         self.threads = threads
         self._optimizer = optimizer
@@ -130,7 +131,6 @@ class DistributedModel:
             return
         if self.role.is_server:
             raise ConfigError("a server trains no model: call fleet.run_server()")
-        number = next(_started)
         if self._store is None:
             self._store = self._open_store()
             self._meeting = Meeting(self._store, self.role, wait_s=self._wait_s)
@@ -138,7 +138,7 @@ class DistributedModel:
             self._tables = bind(self.model, self._store, default)
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
-            self._share_first_values(f"model-{number}")
+            self._share_first_values()
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
 
@@ -314,6 +314,7 @@ class DistributedModel:
             threads=self.threads,
             worker_index=self.role.index,
             worker_num=self.role.worker_num,
+            group=self.name,
             schedule=self._rates(),
             go_on_without_lost=os.environ.get("SPARSEFLEET_KEEP_GOING") == "1",
             wait_s=self._wait_s,
@@ -338,7 +339,7 @@ class DistributedModel:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _share_first_values(self, name: str) -> None:
+    def _share_first_values(self) -> None:
         """The first worker's values, or the loaded ones, become everybody's."""
         if self.role.is_first_worker:
             directory = self._directory_of_servers()
@@ -348,9 +349,9 @@ class DistributedModel:
                 for group in self._native_groups():
                     self.store.write_dense(group.table, self.flat.arrays[group.table])
             self._share_the_rest()
-            self.meeting.announce(name)
+            self.meeting.announce(self.name)
         else:
-            self.meeting.await_word(name)
+            self.meeting.await_word(self.name)
             self._take_the_rest()
         self._fetch_dense()
 

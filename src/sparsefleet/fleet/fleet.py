@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from sparsefleet.fleet.distributed_optimizer import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.fleet.step import Step
-    from sparsefleet.modes import ModeLike
+    from sparsefleet.modes import ModeConfig
     from sparsefleet.optim import Optimizer
 
 __all__ = ["Fleet"]
@@ -48,6 +48,7 @@ class Fleet:
         self._model: DistributedModel | None = None
         self._model_dir: str | None = None
         self._server_ready = False
+        self._num_models = 0
 
     # -- role ---------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class Fleet:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | Optimizer,
-        mode: ModeLike | None = None,
+        mode: str | ModeConfig | None = None,
         *,
         threads: int = 1,
         schedule: ScheduleLike | None = None,
@@ -129,8 +130,15 @@ class Fleet:
         """
         from sparsefleet.fleet.distributed_model import DistributedModel
 
+        self._num_models += 1
         self._model = DistributedModel(
-            model, optimizer, mode, role=self.role, threads=threads, schedule=schedule
+            model,
+            optimizer,
+            mode,
+            role=self.role,
+            threads=threads,
+            schedule=schedule,
+            name=f"model-{self._num_models}",
         )
         return self._model
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sparsefleet.fleet.strategies import DistributedStrategy
-from sparsefleet.modes import AsyncConfig, GeoConfig, ModeLike
+from sparsefleet.modes import AsyncConfig, GeoConfig, ModeConfig
 
 __all__ = ["mode_of_strategy", "threads_of_strategy"]
 
 _NAP_S = 0.01  # Fluid's sender naps this long for each of its send_wait_times
 
 
-def mode_of_strategy(strategy: DistributedStrategy) -> ModeLike:
+def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
     """The mode with the knobs of the strategy's trainer runtime config.
 
     Whether async adds or averages merged gradients follows from the optimizer, as

@@ -154,6 +154,7 @@ def _job_shape(config: LaunchConfig, endpoints: list[str]) -> dict[str, str]:
         "SPARSEFLEET_SERVERS": ",".join(endpoints),
         "SPARSEFLEET_WORKERS": str(config.num_workers),
         "SPARSEFLEET_TRANSPORT": config.transport,
+        "SPARSEFLEET_KEEP_GOING": "1" if config.keep_going else "0",
         "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints),
         "PADDLE_TRAINERS_NUM": str(config.num_workers),
     }
