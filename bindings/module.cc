@@ -21,6 +21,7 @@ NB_MODULE(_core, m) {
         "The server, of `num_servers`, that owns the row of `key`.");
   sparsefleet::python::BindSpecs(m);
   sparsefleet::python::BindCut(m);
+  sparsefleet::python::BindMerge(m);
   sparsefleet::python::BindStore(m);
   sparsefleet::python::BindServer(m);
 }

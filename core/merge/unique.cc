@@ -7,23 +7,30 @@
 
 namespace sparsefleet {
 
-void UniqueKeys::Build(std::span<const Key> keys) {
+void UniqueKeys::Build(std::span<const Key> keys, std::span<const PaddedRange> padded) {
   keys_.clear();
   keys_.reserve(keys.size());
   inverse_.resize(keys.size());
-  const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(2 * keys.size(), 16));
-  table_.assign(capacity, 0);
-  const std::size_t mask = capacity - 1;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const Key key = keys[i];
-    std::size_t place = Mix64(key) & mask;
-    while (table_[place] != 0 && keys_[table_[place] - 1] != key) place = (place + 1) & mask;
-    if (table_[place] == 0) {
-      keys_.push_back(key);
-      table_[place] = static_cast<std::uint32_t>(keys_.size());
+  table_.assign(std::bit_ceil(std::max<std::size_t>(2 * keys.size(), 16)), 0);
+  std::size_t i = 0;
+  for (const PaddedRange& range : padded) {
+    for (; i < range.begin; ++i) inverse_[i] = PlaceOf(keys[i]);
+    for (; i < range.end; ++i) {
+      inverse_[i] = keys[i] == range.padding ? kPaddingPlace : PlaceOf(keys[i]);
     }
-    inverse_[i] = table_[place] - 1;
   }
+  for (; i < keys.size(); ++i) inverse_[i] = PlaceOf(keys[i]);
+}
+
+std::uint32_t UniqueKeys::PlaceOf(Key key) {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t slot = Mix64(key) & mask;
+  while (table_[slot] != 0 && keys_[table_[slot] - 1] != key) slot = (slot + 1) & mask;
+  if (table_[slot] == 0) {
+    keys_.push_back(key);
+    table_[slot] = static_cast<std::uint32_t>(keys_.size());
+  }
+  return table_[slot] - 1;
 }
 
 void SumRows(std::span<const float> rows, std::span<const std::uint32_t> inverse, std::size_t dim,
@@ -31,7 +38,21 @@ void SumRows(std::span<const float> rows, std::span<const std::uint32_t> inverse
   const RowKernels& kernels = BestKernels();
   std::fill(out.begin(), out.end(), 0.0F);
   for (std::size_t i = 0; i < inverse.size(); ++i) {
+    if (inverse[i] == kPaddingPlace) continue;
     kernels.add(out.data() + inverse[i] * dim, rows.data() + i * dim, dim);
+  }
+}
+
+void GatherRows(std::span<const float> rows, std::span<const std::uint32_t> inverse,
+                std::size_t dim, std::span<float> out) {
+  float* to = out.data();
+  for (const std::uint32_t place : inverse) {
+    if (place == kPaddingPlace) {
+      std::fill_n(to, dim, 0.0F);
+    } else {
+      std::copy_n(rows.data() + place * dim, dim, to);
+    }
+    to += dim;
   }
 }
 

@@ -52,6 +52,22 @@ const Test kSums("rows are summed in order of occurrence", [] {
   ExpectEqual(out, std::vector<float>({6, (1e8F + 1.0F) - 1e8F, 7, 8}));
 });
 
+const Test kPadding("padding gets no key, is gathered as zeros and summed nowhere", [] {
+  UniqueKeys unique;
+  const std::vector<Key> keys = {7, 0, 8, 0, 7, 0};
+  const std::vector<PaddedRange> padded = {{1, 3, 0}, {4, 5, 7}};
+  unique.Build(keys, padded);
+  Expect(std::ranges::equal(unique.keys(), std::vector<Key>{7, 8, 0}), "keys");
+  const std::vector<std::uint32_t> wanted = {0, kPaddingPlace, 1, 2, kPaddingPlace, 2};
+  Expect(std::ranges::equal(unique.inverse(), wanted), "inverse");
+  std::vector<float> gathered(12, 99.0F);
+  GatherRows(std::vector<float>{1, 2, 3, 4, 5, 6}, unique.inverse(), 2, gathered);
+  ExpectEqual(gathered, std::vector<float>({1, 2, 0, 0, 3, 4, 5, 6, 0, 0, 5, 6}));
+  std::vector<float> summed(6, 99.0F);
+  SumRows(std::vector<float>(12, 1.0F), unique.inverse(), 2, summed);
+  ExpectEqual(summed, std::vector<float>({1, 1, 1, 1, 2, 2}));
+});
+
 }  // namespace
 }  // namespace sparsefleet
 

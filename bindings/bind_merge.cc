@@ -1,0 +1,133 @@
+// Keys of a batch made unique, rows spread over a batch and gradients brought together.
+// Every call releases the GIL. Letters: N keys of a batch, U distinct ones, D row width.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "bind.h"
+#include "merge/unique.h"
+#include "raise.h"
+#include "status/status.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsefleet::python {
+namespace {
+
+// Room for 2^31 distinct keys, and for kPaddingPlace beyond them.
+constexpr std::size_t kMaxKeys = (std::size_t{1} << 31) - 1;
+
+template <typename T>
+using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// (begin, end, padding key)
+using RangeTuple = std::tuple<std::size_t, std::size_t, Key>;
+
+Status CheckRanges(std::size_t num_keys, const std::vector<PaddedRange>& ranges) {
+  std::size_t at = 0;
+  for (const PaddedRange& range : ranges) {
+    if (range.begin < at || range.end < range.begin || range.end > num_keys) {
+      return {Code::kInvalidArgument,
+              "padded ranges must be in order, apart from each other and "
+              "within the " +
+                  std::to_string(num_keys) + " keys"};
+    }
+    at = range.end;
+  }
+  return Status::Ok();
+}
+
+nb::tuple Unique(const Array<const Key>& keys, const std::vector<RangeTuple>& padding) {
+  if (keys.size() > kMaxKeys) {
+    Raise(
+        {Code::kTooLarge, "a batch has at most 2^31 - 1 keys, got " + std::to_string(keys.size())});
+  }
+  std::vector<PaddedRange> ranges;
+  ranges.reserve(padding.size());
+  for (const auto& [begin, end, key] : padding) ranges.push_back({begin, end, key});
+  Check(CheckRanges(keys.size(), ranges));
+  std::vector<Key> distinct;
+  std::vector<std::uint32_t> inverse;
+  {
+    nb::gil_scoped_release release;
+    thread_local UniqueKeys unique;  // its hash table is as large as the batch: worth keeping
+    unique.Build(SpanOf(keys), ranges);
+    distinct.assign(unique.keys().begin(), unique.keys().end());
+    inverse.assign(unique.inverse().begin(), unique.inverse().end());
+  }
+  const std::size_t distinct_shape[] = {distinct.size()};
+  const std::size_t inverse_shape[] = {inverse.size()};
+  return nb::make_tuple(ToNumpy(std::move(distinct), distinct_shape),
+                        ToNumpy(std::move(inverse), inverse_shape));
+}
+
+// `few` has a row for each distinct key, `many` one for each key of the batch.
+Status CheckShapes(const Array<const std::uint32_t>& inverse, std::size_t few_rows,
+                   std::size_t few_dim, std::size_t many_rows, std::size_t many_dim) {
+  if (few_dim != many_dim || many_rows != inverse.size()) {
+    return {Code::kShapeMismatch,
+            "rows [" + std::to_string(few_rows) + ", " + std::to_string(few_dim) + "], inverse [" +
+                std::to_string(inverse.size()) + "] and batch [" + std::to_string(many_rows) +
+                ", " + std::to_string(many_dim) + "] do not fit"};
+  }
+  for (const std::uint32_t place : SpanOf(inverse)) {
+    if (place >= few_rows && place != kPaddingPlace) {
+      return {Code::kShapeMismatch,
+              "inverse names row " + std::to_string(place) + " of " + std::to_string(few_rows)};
+    }
+  }
+  return Status::Ok();
+}
+
+void Gather(const Matrix<const float>& rows, const Array<const std::uint32_t>& inverse,
+            const Matrix<float>& out) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = CheckShapes(inverse, rows.shape(0), rows.shape(1), out.shape(0), out.shape(1));
+    if (status.ok()) {
+      GatherRows({rows.data(), rows.size()}, SpanOf(inverse), rows.shape(1),
+                 {out.data(), out.size()});
+    }
+  }
+  Check(status);
+}
+
+void Sum(const Matrix<const float>& rows, const Array<const std::uint32_t>& inverse,
+         const Matrix<float>& out) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = CheckShapes(inverse, out.shape(0), out.shape(1), rows.shape(0), rows.shape(1));
+    if (status.ok()) {
+      SumRows({rows.data(), rows.size()}, SpanOf(inverse), rows.shape(1), {out.data(), out.size()});
+    }
+  }
+  Check(status);
+}
+
+}  // namespace
+
+void BindMerge(nb::module_& m) {
+  m.attr("PADDING_PLACE") = kPaddingPlace;
+  m.def(
+      "unique", &Unique, "keys"_a, "padding"_a = std::vector<RangeTuple>(),
+      nb::sig("def unique(keys: NDArray[numpy.uint64], padding: Sequence[tuple[int, int, int]] = "
+              "...) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint32]]"),
+      "The distinct keys uint64[U] in order of first occurrence, and where each key went, "
+      "uint32[N]. `padding` lists (begin, end, key): there the key gets no row but PADDING_PLACE.");
+  m.def("gather_rows", &Gather, "rows"_a, "inverse"_a, "out"_a,
+        "Copies rows[inverse[i]] (float32[U, D]) to out[i] (float32[N, D]); zeros for "
+        "PADDING_PLACE.");
+  m.def("sum_rows", &Sum, "rows"_a, "inverse"_a, "out"_a,
+        "Sums rows[i] (float32[N, D]) into out[inverse[i]] (float32[U, D]), which starts from "
+        "zero.");
+}
+
+}  // namespace sparsefleet::python

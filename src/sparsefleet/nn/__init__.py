@@ -1,0 +1,27 @@
+"""Embeddings for torch modules whose rows live in tables."""
+
+from sparsefleet.nn.binding import bind, sparse_modules
+from sparsefleet.nn.lookup import Lookup
+from sparsefleet.nn.lookup_plan import LookupPlan
+from sparsefleet.nn.plain_loop import apply_gradients, discard_gradients
+from sparsefleet.nn.pulled_rows import Pull, PulledRows, pull_rows
+from sparsefleet.nn.sparse_embedding import SparseEmbedding
+from sparsefleet.nn.sparse_embedding_bag import SparseEmbeddingBag
+from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.nn.step_rows import StepRows
+
+__all__ = [
+    "Lookup",
+    "LookupPlan",
+    "Pull",
+    "PulledRows",
+    "SparseEmbedding",
+    "SparseEmbeddingBag",
+    "SparseModule",
+    "StepRows",
+    "apply_gradients",
+    "bind",
+    "discard_gradients",
+    "pull_rows",
+    "sparse_modules",
+]

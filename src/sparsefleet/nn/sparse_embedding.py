@@ -1,0 +1,82 @@
+"""One row for each id."""
+
+from __future__ import annotations
+
+import torch
+
+from sparsefleet.nn.lookup import check_offsets
+from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.store import (
+    AdmitAlways,
+    AdmitByCount,
+    AdmitByProbability,
+    Evict,
+    Initializer,
+    NonFinitePolicy,
+    Normal,
+    Store,
+    TableSpec,
+)
+from sparsefleet.store.optimizers import Optimizer
+from sparsefleet.store.store import Unknown
+
+
+class SparseEmbedding(SparseModule):
+    """`nn.Embedding` over a table that grows: any int64 is an id, rows are born on first use.
+
+    ``forward(ids)``: ids int64 of any shape -> float32[*ids.shape, dim]. Ragged ids, a pair
+    ``(values int64[N], offsets)``, give the rows of the values: float32[N, dim].
+
+    The module has no parameters: rows are in the store it is bound to by a trainer or `bind`,
+    else in one of its own (or ``store``) from its first use on. In ``eval()`` and under
+    ``torch.no_grad()`` no row is created; ids not known read as zeros or, with
+    ``unknown="initial"``, as the values their rows would start with. See docs/embeddings.md.
+
+    >>> import torch
+    >>> from sparsefleet.nn import SparseEmbedding, apply_gradients
+    >>> from sparsefleet.optim import SGD
+    >>> from sparsefleet.store import Constant
+    >>> users = SparseEmbedding("users", 2, initializer=Constant(1.0), optimizer=SGD(lr=0.5))
+    >>> users(torch.tensor([[7, 9]])).sum().backward()
+    >>> apply_gradients(users).applied
+    2
+    >>> users.eval()(torch.tensor([7, 8]))
+    tensor([[0.5000, 0.5000],
+            [0.0000, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        *,
+        initializer: Initializer | None = None,
+        optimizer: Optimizer | None = None,
+        admission: AdmitAlways | AdmitByCount | AdmitByProbability | None = None,
+        eviction: Evict | None = None,
+        seed: int = 0,
+        non_finite: NonFinitePolicy = "reject_row",
+        padding_id: int | None = None,
+        unknown: Unknown = "zeros",
+        store: Store | None = None,
+    ) -> None:
+        spec = TableSpec(
+            name=name,
+            dim=dim,
+            initializer=initializer or Normal(),
+            admission=admission or AdmitAlways(),
+            eviction=eviction or Evict(),
+            seed=seed,
+            non_finite=non_finite,
+        )
+        super().__init__(
+            spec, optimizer=optimizer, padding_id=padding_id, unknown=unknown, store=store
+        )
+
+    def forward(self, ids: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """The rows of ``ids``: float32[*ids.shape, dim]; of ragged ids, the rows of the values."""
+        if isinstance(ids, tuple):
+            values, offsets = ids
+            check_offsets(self.name, offsets, values.numel(), closed=False)
+            return self._look_up(values)
+        return self._look_up(ids)

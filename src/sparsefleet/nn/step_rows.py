@@ -1,0 +1,193 @@
+"""The rows of one training step: looked up in the forward pass, with gradients after backward.
+
+Letters: N ids, U distinct ones, D row width.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError
+from sparsefleet.nn.lookup import Identity, Inverse, Lookup, unique_keys
+from sparsefleet.nn.pulled_rows import Pull, PulledRows, TableRows, pull_rows
+from sparsefleet.store.arrays import Floats, Keys
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Gradient = tuple[Keys, Floats]
+
+
+class _ActiveSteps(threading.local):
+    """The steps this thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRows] = []
+
+
+_active = _ActiveSteps()
+
+
+def active_step() -> StepRows | None:
+    """The step this thread is in, if any."""
+    return _active.steps[-1] if _active.steps else None
+
+
+class StepRows:
+    """One step: while it is active, all lookups of this thread go through it.
+
+    ``pull`` brings rows (`modes.Mode.pull`, or a store's): called with keys alone in training,
+    with ``train=False, unknown=...`` where no row may be created. ``pulled`` holds rows that
+    were fetched ahead for this batch; a lookup not among them pulls by itself.
+
+    After ``backward()``, `gradients` has what to push. Not thread-safe: a step belongs to the
+    thread that entered it.
+
+    >>> from sparsefleet.nn import SparseEmbedding, bind
+    >>> from sparsefleet.store import Constant, LocalStore
+    >>> model, store = SparseEmbedding("ads", 2, initializer=Constant(1.0)), LocalStore()
+    >>> tables = bind(model, store)
+    >>> with StepRows(lambda keys, **how: store.pull_many(keys, **how)[0]) as step:
+    ...     model(torch.tensor([7, 9, 7])).sum().backward()
+    >>> step.gradients()["ads"]
+    (array([7, 9], dtype=uint64), array([[2., 2.],
+           [1., 1.]], dtype=float32))
+    """
+
+    def __init__(self, pull: Pull, *, train: bool = True, pulled: PulledRows | None = None) -> None:
+        self.lookups: list[Lookup] = []
+        """What was looked up, in order."""
+        self._pull = pull
+        self._train = train
+        self._leaves: list[_Leaf] = []
+        self._leaf_of_table: dict[str, _Leaf] = {}
+        self._planned: dict[Identity, list[tuple[TableRows, int]]] = {}
+        for rows in pulled.tables.values() if pulled else ():
+            for index, lookup in enumerate(rows.lookups):
+                self._planned.setdefault(lookup.identity(), []).append((rows, index))
+
+    def __enter__(self) -> Self:
+        _active.steps.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not _active.steps or _active.steps[-1] is not self:
+            raise ConfigError("a StepRows must be left in the thread and order it was entered in")
+        _active.steps.pop()
+
+    def look_up(self, lookup: Lookup, *, train: bool) -> torch.Tensor:
+        """The rows: float32[*ids.shape, D].
+
+        With ``train``, here and in the step, they take part in autograd; without, no row is
+        created.
+        """
+        self.lookups.append(lookup)
+        train = train and self._train
+        places = self._planned.get(lookup.identity()) if self._planned else None
+        if places is not None:
+            found = self._planned_rows(places, train)
+        else:
+            rows = pull_rows([lookup], self._pull, train=train).tables[lookup.table]
+            found = self._add_leaf(_Leaf(rows)).take(0) if train else rows.gather()
+        return found.view(*lookup.ids.shape, lookup.dim)
+
+    def gradients(self) -> dict[str, Gradient]:
+        """Table -> unique keys uint64[U] and their summed gradients float32[U, D].
+
+        To be called after ``backward()``. Keys that no loss depended on are left out.
+        """
+        parts: dict[str, list[Gradient]] = {}
+        for leaf in self._leaves:
+            gradient = leaf.gradient()
+            if gradient is not None:
+                parts.setdefault(leaf.table, []).append(gradient)
+        return {table: merge_gradients(found) for table, found in parts.items()}
+
+    def _planned_rows(self, places: list[tuple[TableRows, int]], train: bool) -> torch.Tensor:
+        rows, index = places[0]
+        if not train:
+            return rows.gather_one(index)
+        leaf = self._leaf_of_table.get(rows.table)
+        if leaf is None:
+            leaf = self._leaf_of_table[rows.table] = self._add_leaf(_Leaf(rows))
+        for _, index in places:
+            if leaf.is_free(index):
+                return leaf.take(index)
+        # Looked up more often than planned (a recomputed forward): the pulled rows once more,
+        # as a tensor of its own, since the caller may have written into the first.
+        again = TableRows([rows.lookups[index]])
+        return self._add_leaf(_Leaf(again, rows.gather_one(index))).take(0)
+
+    def _add_leaf(self, leaf: _Leaf) -> _Leaf:
+        self._leaves.append(leaf)
+        return leaf
+
+
+class _Leaf:
+    """The rows of some lookups of a table as one tensor that autograd knows."""
+
+    __slots__ = ("_inverse", "_keys", "_lookups", "_pieces", "_values", "table")
+
+    def __init__(self, rows: TableRows, values: torch.Tensor | None = None) -> None:
+        self.table = rows.table
+        self._lookups = rows.lookups
+        self._keys = rows.keys
+        self._inverse: Inverse = rows.inverse
+        self._values = (rows.gather() if values is None else values).requires_grad_()
+        # The pieces are no views to autograd, so that callers may change them in place as they
+        # may the output of nn.Embedding; each is handed out once, and nobody sees the whole.
+        self._pieces: list[torch.Tensor | None] = list(
+            torch.unsafe_split_with_sizes(self._values, rows.sizes)
+        )
+
+    def is_free(self, index: int) -> bool:
+        return self._pieces[index] is not None
+
+    def take(self, index: int) -> torch.Tensor:
+        """The rows of one lookup, float32[n, D]; each is given out once."""
+        piece = self._pieces[index]
+        assert piece is not None
+        self._pieces[index] = None
+        return piece
+
+    def gradient(self) -> Gradient | None:
+        """Unique keys and summed gradients of the lookups that were made."""
+        if self._values.grad is None:
+            return None
+        rows = self._values.grad.detach().contiguous()
+        made = [piece is None for piece in self._pieces]
+        if all(made):
+            return sum_by_key(self._keys, self._inverse, rows.numpy())
+        pieces = torch.split_with_sizes(rows, [lookup.ids.numel() for lookup in self._lookups])
+        kept = [index for index, was_made in enumerate(made) if was_made]
+        keys, inverse = unique_keys([self._lookups[index] for index in kept])
+        return sum_by_key(keys, inverse, torch.cat([pieces[index] for index in kept]).numpy())
+
+
+def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:
+    """The sum of ``rows`` (float32[N, D]) for each of the U keys, in order of occurrence."""
+    if len(keys) == len(inverse):  # no repeats, no padding: every row is its key's sum
+        return keys, rows
+    sums = np.empty((len(keys), rows.shape[1]), np.float32)
+    _core.sum_rows(rows, inverse, sums)
+    return keys, sums
+
+
+def merge_gradients(parts: Sequence[Gradient]) -> Gradient:
+    """Gradients of the same table from several places as one, every key once."""
+    if len(parts) == 1:
+        return parts[0]
+    keys, inverse = _core.unique(np.concatenate([keys for keys, _ in parts]))
+    return sum_by_key(keys, inverse, np.concatenate([sums for _, sums in parts]))
