@@ -1,0 +1,223 @@
+"""The fleet object in one process, and what it says when it is used wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsefleet.errors import CheckpointError, ConfigError, DeadlineError
+from sparsefleet.fleet import Fleet, Role, StrategyFactory, UserDefinedRoleMaker
+from sparsefleet.fleet.distributed_model import DistributedModel
+from sparsefleet.nn import SparseEmbedding
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
+
+
+def local_fleet() -> Fleet:
+    fleet = Fleet()
+    fleet.init()
+    return fleet
+
+
+def trained(fleet: Fleet, mode: str | None = None) -> tuple[nn.Module, DistributedModel]:
+    model = small_model()
+    distributed = fleet.distribute(model, torch.optim.Adam(model.parameters(), lr=0.1), mode)
+    fleet.init_worker()
+    for step in range(5):
+        with fleet.step():
+            model(torch.arange(step, step + 6)).pow(2).mean().backward()
+    fleet.model.flush()
+    return model, distributed
+
+
+def test_without_environment_the_process_is_its_own_only_worker() -> None:
+    fleet = local_fleet()
+    assert (fleet.is_worker(), fleet.is_server(), fleet.is_first_worker()) == (True, False, True)
+    assert (fleet.worker_index(), fleet.worker_num(), fleet.server_num()) == (0, 1, 0)
+    assert fleet.server_endpoints(to_string=True) == ""
+    assert fleet.split_files(["a", "b"]) == ["a", "b"]
+
+
+def test_hand_written_loop_learns_and_stops() -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet)
+    fleet.barrier_worker()
+    assert fleet.all_gather(b"x") == [b"x"]
+    assert distributed.store.info("ads").size == 10
+    fleet.stop_worker()
+    with pytest.raises(RuntimeError, match="must follow init_worker"):
+        fleet.stop_worker()
+
+
+def test_evaluation_creates_no_rows_and_keeps_the_training_flag() -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet)
+    with distributed.evaluating() as evaluated:
+        assert not evaluated.training
+        unknown = evaluated(torch.tensor([1_000_000]))
+        assert not unknown.requires_grad
+    assert model.training
+    assert distributed.store.info("ads").size == 10
+
+
+@pytest.mark.parametrize("mode", ["local", "half_async", "async", "sync", "hybrid"])
+def test_saved_model_goes_on_exactly_where_it_was(mode: str, tmp_path: Path) -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet, mode)
+    fleet.save_persistables(tmp_path / "model")
+    ids = torch.arange(10)
+    with distributed.evaluating():
+        before = model(ids)
+
+    other = local_fleet()
+    again, reloaded = trained(other, mode)
+    with other.step():
+        again(ids).sum().backward()  # goes astray, to be put right by loading
+    reloaded.load(tmp_path / "model")
+    with reloaded.evaluating():
+        assert torch.equal(again(ids), before)
+    for each, net in ((fleet, model), (other, again)):
+        with each.step():
+            net(ids).sum().backward()
+        each.model.flush()
+    np.testing.assert_array_equal(distributed.flat.arrays["dense"], reloaded.flat.arrays["dense"])
+    np.testing.assert_array_equal(
+        distributed.store.pull("ads", np.arange(10)), reloaded.store.pull("ads", np.arange(10))
+    )
+
+
+def test_saving_twice_into_one_directory_keeps_the_last(tmp_path: Path) -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet)
+    fleet.save_persistables(tmp_path)
+    with fleet.step():
+        model(torch.arange(10)).sum().backward()
+    fleet.save_persistables(tmp_path)
+    wanted = distributed.flat.arrays["dense"].copy()
+    with fleet.step():
+        model(torch.arange(10)).sum().backward()
+    distributed.load(tmp_path)
+    np.testing.assert_array_equal(distributed.flat.arrays["dense"], wanted)
+    assert len(list(tmp_path.glob("tables-*"))) == 1
+
+
+def test_inference_model_predicts_the_same_in_a_new_process_object(tmp_path: Path) -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet)
+    fleet.save_inference_model(tmp_path)
+    with distributed.evaluating():
+        wanted = model(torch.arange(12))
+    served = local_fleet().load_inference_model(tmp_path, small_model())
+    with torch.no_grad():
+        assert torch.equal(served(torch.arange(12)), wanted)
+
+
+def test_loading_what_is_no_model_says_so(tmp_path: Path) -> None:
+    fleet = local_fleet()
+    _, distributed = trained(fleet)
+    with pytest.raises(CheckpointError, match="holds no saved model"):
+        distributed.load(tmp_path / "nothing")
+
+
+def test_any_torch_optimizer_trains_locally_and_is_refused_elsewhere() -> None:
+    fleet = local_fleet()
+    model = small_model()
+    table = model[0]
+    assert isinstance(table, SparseEmbedding)
+    rprop = torch.optim.Rprop(model.parameters(), lr=0.01)
+    fleet.distribute(model, rprop, "local")
+    before = model[1].weight.detach().clone()  # type: ignore[union-attr]
+    fleet.init_worker()
+    for _ in range(2):
+        with fleet.step():
+            model(torch.arange(3)).sum().backward()
+    assert not torch.equal(before, model[1].weight)  # type: ignore[arg-type]
+    fleet.stop_worker()
+    with pytest.raises(ConfigError, match="servers have no Rprop"):
+        fleet.distribute(small_model(), rprop, "async")
+
+
+def test_step_without_backward_says_what_is_missing() -> None:
+    fleet = local_fleet()
+    model, _ = trained(fleet)
+    with pytest.raises(ConfigError, match=r"call loss.backward\(\) inside it"), fleet.step():
+        model(torch.arange(3))
+
+
+def test_skipped_step_and_failed_step_change_nothing() -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet)
+    before = distributed.flat.arrays["dense"].copy()
+    with fleet.step() as step:
+        model(torch.arange(3)).sum().backward()
+        step.skip()
+    with pytest.raises(ZeroDivisionError), fleet.step():
+        model(torch.arange(3)).sum().backward()
+        raise ZeroDivisionError
+    distributed.flush()
+    np.testing.assert_array_equal(distributed.flat.arrays["dense"], before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_model_with_nothing_to_train_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Tanh has no parameter .* nothing to train"):
+        local_fleet().distribute(nn.Tanh(), torch.optim.SGD([torch.zeros(1)], lr=0.1))
+
+
+def test_calls_before_init_or_for_the_other_role_say_what_to_do() -> None:
+    fleet = Fleet()
+    with pytest.raises(RuntimeError, match=r"call fleet.init\(\) first"):
+        fleet.is_worker()
+    with pytest.raises(ValueError, match=r"call fleet.init\(\) first"):
+        model = nn.Linear(1, 1)
+        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+    with pytest.raises(TypeError, match="got str"):
+        fleet.init("worker")  # type: ignore[arg-type]
+    fleet.init()
+    with pytest.raises(RuntimeError, match="fleet has no model yet"):
+        fleet.init_worker()
+    with pytest.raises(RuntimeError, match="is for servers, but no environment is set"):
+        fleet.run_server()
+    fleet.init(UserDefinedRoleMaker(0, Role.SERVER, 1, ["127.0.0.1:9100"]))
+    with pytest.raises(RuntimeError, match="init_worker.* was called in a server"):
+        fleet.init_worker()
+    with pytest.raises(ConfigError, match="is not a directory"):
+        fleet.init_server("/no/such/directory")
+
+
+def test_server_that_never_comes_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparsefleet.fleet import distributed_model
+    from sparsefleet.store import RemoteStore, RemoteStoreConfig
+
+    def hasty(endpoints: list[str], *, name: str) -> RemoteStore:
+        return RemoteStore(endpoints, name=name, config=RemoteStoreConfig(connect_timeout_s=0.5))
+
+    monkeypatch.setattr(distributed_model, "RemoteStore", hasty)
+    fleet = Fleet()
+    fleet.init(UserDefinedRoleMaker(0, Role.WORKER, 1, ["127.0.0.1:1"]))
+    model = small_model()
+    fleet.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(DeadlineError, match="127.0.0.1:1"):
+        fleet.init_worker()
+
+
+def test_strategy_chooses_mode_and_threads() -> None:
+    fleet = local_fleet()
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy = StrategyFactory.create_geo_strategy(update_frequency=7)
+    distributed = fleet.distributed_optimizer(optimizer, strategy, model=model)
+    fleet.init_worker()
+    assert fleet.model.mode.name == "geo"
+    with fleet.step():
+        distributed.minimize(model(torch.arange(3)).sum())
+    with pytest.raises(ConfigError, match=r"got \[3, 1\]: .mean\(\) it"), fleet.step():
+        distributed.minimize(model(torch.arange(3)))
+    fleet.stop_worker()
