@@ -25,12 +25,19 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.step import Step
 from sparsefleet.modes import Mode, ModeConfig, ModeSetting, make_mode
-from sparsefleet.nn import LookupPlan, PulledRows, StepRows, bind, pull_rows, sparse_modules
+from sparsefleet.nn import (
+    Lookup,
+    LookupPlan,
+    PulledRows,
+    StepRows,
+    bind,
+    pull_rows,
+    sparse_modules,
+)
 from sparsefleet.store import DenseSpec, LocalStore, RemoteStore, Store, TableSpec
 
 __all__ = ["DistributedModel"]
 
-Keys = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
 _MAX_PLANS = 8
@@ -82,7 +89,7 @@ class DistributedModel:
         self._schedule = schedule
         self._replicas: list[nn.Module] = [model]
         self._parameters = {id(model): self.flat.parameters_of(model)}
-        self._plans: dict[object, LookupPlan] = {}
+        self._plans: tuple[LookupPlan, ...] = ()
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._mode: Mode | None = None
@@ -197,19 +204,22 @@ class DistributedModel:
         brought for this batch.
         """
         mode = self.mode
-        if pulled is None and batch is not None:
-            pulled = self._pull_planned(batch)
-        rows = StepRows(mode.pull, pulled=pulled)
         learn = None
-        if batch is not None and pulled is None:
-            learn = self._learn
+        if pulled is None and batch is not None:
+            lookups = self._planned(batch)
+            if lookups:
+                pulled = pull_rows(lookups, mode.pull)
+            elif lookups is None:
+                learn = self._learn
+        rows = StepRows(mode.pull, pulled=pulled)
         return Step(
             mode, rows, self._parameters[id(replica or self.model)], batch=batch, learn=learn
         )
 
     def prefetch(self, batch: Any) -> PulledRows | None:
         """The rows of a batch to come; None where the mode wants them fresh, or before a plan."""
-        return self._pull_planned(batch) if self.mode.may_prefetch else None
+        lookups = self._planned(batch) if self.mode.may_prefetch else None
+        return pull_rows(lookups, self.mode.pull) if lookups else None
 
     @contextmanager
     def evaluating(self, replica: nn.Module | None = None) -> Iterator[nn.Module]:
@@ -221,35 +231,22 @@ class DistributedModel:
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad(), StepRows(self._pull_to_read, train=False):
+            with torch.no_grad(), StepRows(self.mode.pull, train=False):
                 yield model
         finally:
             model.train(was_training)
 
-    def _pull_planned(self, batch: Any) -> PulledRows | None:
-        for plan in self._plans.values():
+    def _planned(self, batch: Any) -> list[Lookup] | None:
+        """The lookups that the batch will cause; None if no batch like it was seen before."""
+        for plan in self._plans:
             lookups = plan.lookups(batch)
             if lookups is not None:
-                return pull_rows(lookups, self.mode.pull) if lookups else None
+                return lookups
         return None
 
     def _learn(self, rows: StepRows, batch: Any) -> None:
-        plan = LookupPlan.learn(rows, batch)
-        with self._lock:
-            plans = dict(self._plans)
-            if len(plans) >= _MAX_PLANS:  # shapes that keep changing are not worth remembering
-                plans.clear()
-            plans[plan.signature] = plan
-            self._plans = plans
-
-    def _pull_to_read(self, keys: Mapping[str, Keys]) -> Mapping[str, Floats]:
-        rows: dict[str, Floats] = {}
-        for unknown in ("zeros", "initial"):
-            names = {m.name for m in self._modules if m.unknown == unknown}
-            part = {table: wanted for table, wanted in keys.items() if table in names}
-            if part:
-                rows.update(self.mode.pull(part, train=False, unknown=unknown))
-        return rows
+        # Newest first; shapes that keep changing push out the oldest.
+        self._plans = (LookupPlan.learn(rows, batch), *self._plans[: _MAX_PLANS - 1])
 
     # -- files --------------------------------------------------------------------------------
 

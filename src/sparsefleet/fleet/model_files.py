@@ -115,9 +115,8 @@ def load_inference_rows(directory: Path, store: Store, tables: Iterable[str]) ->
     manifest = _read_manifest(directory, "inference")
     for table in tables:
         if table not in manifest["tables"]:
-            raise CheckpointError(
-                f"{directory} has no table '{table}', only {', '.join(manifest['tables']) or 'none'}"
-            )
+            known = ", ".join(manifest["tables"]) or "none"
+            raise CheckpointError(f"{directory} has no table '{table}', only {known}")
         index = manifest["tables"].index(table)
         for path in sorted((directory / manifest["rows"]).glob(f"{index}-*.safetensors")):
             part = load_file(path)

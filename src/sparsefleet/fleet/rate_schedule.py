@@ -45,7 +45,7 @@ class RateSchedule:
         self._schedule = schedule
         self._optimizer = optimizer
         self._group_of = {group.table: group.index for group in groups}
-        self._group_of.update({table: 0 for table in following})
+        self._group_of.update(dict.fromkeys(following, 0))
         self._first = self._rates_now()
         self._lock = threading.Lock()
 

@@ -1,18 +1,25 @@
 """Modes: when gradients reach the store, when new values come back, and who waits for whom."""
 
 from sparsefleet.modes.async_mode import AsyncConfig, AsyncMode
+from sparsefleet.modes.geo import GeoConfig, GeoMode
 from sparsefleet.modes.half_async import HalfAsyncConfig, HalfAsyncMode
+from sparsefleet.modes.hybrid import HybridConfig, HybridMode
 from sparsefleet.modes.local import LocalConfig, LocalMode
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_choice import ModeConfig, make_mode, mode_config
 from sparsefleet.modes.mode_setting import ModeSetting, Schedule, StepGradients
 from sparsefleet.modes.mode_stats import ModeStats
+from sparsefleet.modes.sync import SyncConfig, SyncMode
 
 __all__ = [
     "AsyncConfig",
     "AsyncMode",
+    "GeoConfig",
+    "GeoMode",
     "HalfAsyncConfig",
     "HalfAsyncMode",
+    "HybridConfig",
+    "HybridMode",
     "LocalConfig",
     "LocalMode",
     "Mode",
@@ -21,6 +28,8 @@ __all__ = [
     "ModeStats",
     "Schedule",
     "StepGradients",
+    "SyncConfig",
+    "SyncMode",
     "make_mode",
     "mode_config",
 ]

@@ -108,6 +108,12 @@ class AsyncMode(Mode):
         self._since_refresh = 0
         self._presence = Presence(setting.threads)
 
+    def start(self) -> None:
+        """Fetches the dense values; under a bound, joins the other workers."""
+        super().start()
+        if self._pace is not None:
+            self._pace.join()
+
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
         staleness = self._sender.open_copies + self._since_refresh
@@ -155,7 +161,7 @@ class AsyncMode(Mode):
 
     def _say_goodbye(self) -> None:
         if self._pace is not None:
-            self._pace.leave()
+            self._pace.close()
         self._counter.close()
 
     def _end_threads(self) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.async_mode import AsyncConfig, AsyncMode
+from sparsefleet.modes.geo import GeoConfig, GeoMode
 from sparsefleet.modes.half_async import HalfAsyncConfig, HalfAsyncMode
+from sparsefleet.modes.hybrid import HybridConfig, HybridMode
 from sparsefleet.modes.local import LocalConfig, LocalMode
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting
+from sparsefleet.modes.sync import SyncConfig, SyncMode
 
-ModeConfig = LocalConfig | HalfAsyncConfig | AsyncConfig
+ModeConfig = LocalConfig | SyncConfig | HalfAsyncConfig | AsyncConfig | HybridConfig | GeoConfig
 
 _CONFIG_OF: dict[str, type[ModeConfig]] = {
     "local": LocalConfig,
+    "sync": SyncConfig,
     "half_async": HalfAsyncConfig,
     "async": AsyncConfig,
+    "hybrid": HybridConfig,
+    "geo": GeoConfig,
 }
 
 
@@ -62,10 +67,12 @@ def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
             "ModeSetting.dense_step is for mode 'local': in others the servers apply dense "
             "gradients, by one of sparsefleet.optim"
         )
-    make: dict[type[ModeConfig], Callable[[], Mode]] = {
-        LocalConfig: lambda: LocalMode(setting),
-        HalfAsyncConfig: lambda: HalfAsyncMode(setting),
-    }
     if isinstance(config, AsyncConfig):
         return AsyncMode(setting, config)
-    return make[type(config)]()
+    if isinstance(config, HybridConfig):
+        return HybridMode(setting, config)
+    if isinstance(config, GeoConfig):
+        return GeoMode(setting, config)
+    if isinstance(config, SyncConfig):
+        return SyncMode(setting)
+    return HalfAsyncMode(setting) if isinstance(config, HalfAsyncConfig) else LocalMode(setting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparsefleet.modes.mode_setting import ModeSetting
-from sparsefleet.store import RoundMember
+from sparsefleet.modes.worker_group import WorkerGroup
 
 
 class Pace:
@@ -18,35 +18,31 @@ class Pace:
     def __init__(self, setting: ModeSetting, max_staleness: int, queue_size: int) -> None:
         self.max_open = min(queue_size, (max_staleness + 1) // 2)
         self._ahead = max_staleness - self.max_open
-        self._setting = setting
-        self._pass = 0
+        self._store = setting.store
+        self._wait_s = setting.wait_s
+        self._group = WorkerGroup(setting)
         self._applied = 0
-        self._present = True
+
+    def join(self) -> None:
+        """From here on the others wait for this worker."""
+        self._group.join()
 
     def applied(self, count: int) -> None:
         """So many more are applied; returns when no worker is too far behind for the next."""
         self._applied += count
-        self._setting.store.advance_clock(
-            self._member(), self._applied, bound=self._ahead, timeout_s=self._setting.wait_s
+        self._store.advance_clock(
+            self._group.member, self._applied, bound=self._ahead, timeout_s=self._wait_s
         )
 
     def leave(self) -> None:
         """Nobody waits for this worker any longer in this pass. Idempotent."""
-        if self._present:
-            self._present = False
-            self._setting.store.leave_group(self._member())
+        self._group.leave()
 
     def next_pass(self) -> None:
-        """All clocks start again, so that nobody waits for those who left the last pass."""
-        self.leave()
-        self._pass += 1
+        """All clocks start again at 0, when all workers are there."""
         self._applied = 0
-        self._present = True
+        self._group.next_pass(0)
 
-    def _member(self) -> RoundMember:
-        return RoundMember(
-            group=f"{self._setting.group}/pace-{self._pass}",
-            rank=self._setting.worker_index,
-            size=self._setting.worker_num,
-            go_on_without_lost=self._setting.go_on_without_lost,
-        )
+    def close(self) -> None:
+        """Leaves for good. Idempotent."""
+        self._group.close()

@@ -17,7 +17,7 @@ from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_thread import loss_value
 
 if TYPE_CHECKING:
-    from sparsefleet.fleet import DistributedModel
+    from sparsefleet.fleet.distributed_model import DistributedModel
 
 __all__ = ["Inference"]
 

@@ -14,7 +14,7 @@ from sparsefleet.train.step_clock import StepClock, total
 from sparsefleet.train.tensorboard_log import TensorBoardLog
 
 if TYPE_CHECKING:
-    from sparsefleet.fleet import DistributedModel
+    from sparsefleet.fleet.distributed_model import DistributedModel
     from sparsefleet.modes import ModeStats
 
 __all__ = ["PassProgress", "ProgressReporter"]

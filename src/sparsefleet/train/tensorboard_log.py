@@ -24,7 +24,7 @@ class TensorBoardLog:
                 f"TrainerConfig.tensorboard is {os.fspath(directory)!r}, but TensorBoard is not "
                 f"installed ({error}): pip install sparsefleet[tensorboard]"
             ) from error
-        self._writer: Any = SummaryWriter(os.fspath(directory))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(os.fspath(directory))
 
     def write(self, snapshot: Snapshot, examples_before: int) -> None:
         """Figures while training."""

@@ -40,7 +40,7 @@ class TimeShares:
     @property
     def total(self) -> float:
         """All of it."""
-        return sum(getattr(self, field.name) for field in fields(self))
+        return float(sum(getattr(self, field.name) for field in fields(self)))
 
     def shares(self) -> dict[str, float]:
         """Name -> part of the total, 0..1."""

@@ -32,7 +32,7 @@ from sparsefleet.train.training_pass import TrainingPass
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from sparsefleet.fleet import DistributedModel
+    from sparsefleet.fleet.distributed_model import DistributedModel
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.modes import ModeLike
 

@@ -23,7 +23,7 @@ from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_thread import Place, TrainingThread
 
 if TYPE_CHECKING:
-    from sparsefleet.fleet import DistributedModel
+    from sparsefleet.fleet.distributed_model import DistributedModel
 
 __all__ = ["TrainingPass"]
 

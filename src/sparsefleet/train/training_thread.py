@@ -17,7 +17,7 @@ from sparsefleet.train.thread_team import add_note
 from sparsefleet.train.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
-    from sparsefleet.fleet import DistributedModel
+    from sparsefleet.fleet.distributed_model import DistributedModel
 
 __all__ = ["Place", "TrainingThread", "loss_value"]
 

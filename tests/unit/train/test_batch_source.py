@@ -73,7 +73,7 @@ def test_threads_share_the_batches_of_a_generator() -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert sorted(sum(found, [])) == list(range(400))
+    assert sorted(found[0] + found[1] + found[2]) == list(range(400))
     assert feed.taken == 400
 
 
@@ -109,7 +109,7 @@ def test_prefetching_reads_one_batch_ahead_and_no_more() -> None:
             yield batch
 
     feed = BatchSource(batches).begin_pass()
-    supply = PrefetchingSupply(feed, lambda inputs: None, threading.Event())
+    supply = PrefetchingSupply(feed, lambda _: None, threading.Event())
     assert read.acquire(timeout=30)
     clock = StepClock()
     supply.take(clock)
@@ -123,9 +123,7 @@ def test_prefetching_raises_what_reading_raised() -> None:
         yield BATCHES[0]
         raise OSError("disk gone")
 
-    supply = PrefetchingSupply(
-        BatchSource(batches).begin_pass(), lambda inputs: None, threading.Event()
-    )
+    supply = PrefetchingSupply(BatchSource(batches).begin_pass(), lambda _: None, threading.Event())
     clock = StepClock()
     assert supply.take(clock) is not None
     with pytest.raises(OSError, match="disk gone"):
@@ -140,7 +138,7 @@ def test_waiting_for_a_prefetched_batch_ends_when_training_stops() -> None:
         release.wait(60)
         yield BATCHES[0]
 
-    supply = PrefetchingSupply(BatchSource(batches).begin_pass(), lambda inputs: None, stopped)
+    supply = PrefetchingSupply(BatchSource(batches).begin_pass(), lambda _: None, stopped)
     stopped.set()
     assert supply.take(StepClock()) is None
     release.set()

@@ -119,9 +119,7 @@ def test_bottleneck_is_named_with_its_share(shares: TimeShares, wanted: str) -> 
 def test_summary_tells_rate_skipped_batches_and_shares(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    epoch = Epoch(
-        number=1, examples=1000, steps=10, skipped=2, seconds=2.0, loss=0.5, metrics={}
-    )
+    epoch = Epoch(number=1, examples=1000, steps=10, skipped=2, seconds=2.0, loss=0.5, metrics={})
     shares = TimeShares(data=0.5, compute=1.5)
     history = History(epochs=[epoch], time_shares=shares, bottleneck=advise(shares))
     lines = summary_lines(history)

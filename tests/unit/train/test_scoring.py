@@ -40,7 +40,7 @@ def two_classes(seed: int, size: int = 100) -> Scored:
         (functional.cross_entropy, [[2.0, 2.0]], [[0.5, 0.5]]),
         (nn.NLLLoss(), [[math.log(0.25), math.log(0.75)]], [[0.25, 0.75]]),
         (nn.BCELoss(), [0.25], [0.25]),
-        (lambda output, labels: output.sum(), [4.0], [4.0]),
+        (lambda output, _: output.sum(), [4.0], [4.0]),
     ],
 )
 def test_predictions_follow_from_the_loss(loss: Any, output: Any, wanted: Any) -> None:
@@ -81,7 +81,7 @@ def test_default_metrics_are_left_out_where_there_are_not_two_classes() -> None:
 
 
 def test_default_metrics_are_left_out_for_outputs_that_are_no_tensor() -> None:
-    scorer = Scorer(lambda output, labels: output["loss"], None, TrainerConfig())
+    scorer = Scorer(lambda output, _: output["loss"], None, TrainerConfig())
     figures = scorer.figures()
     scorer.add(figures, scored({"loss": 1}, torch.tensor([1.0])), None)
     assert figures.compute() == {"loss": 0.5}
@@ -91,7 +91,7 @@ def test_metrics_asked_for_raise_where_they_do_not_fit() -> None:
     scorer = Scorer(nn.MSELoss(), {"auc": AUC()}, TrainerConfig())
     with pytest.raises(ConfigError, match="predictions must be probabilities"):
         scorer.add(scorer.figures(), scored(torch.tensor([3.0]), torch.tensor([1.0])), None)
-    scorer = Scorer(lambda output, labels: output["loss"], {"auc": AUC()}, TrainerConfig())
+    scorer = Scorer(lambda output, _: output["loss"], {"auc": AUC()}, TrainerConfig())
     with pytest.raises(ConfigError, match="gives a dict.*TrainerConfig\\(predictions="):
         scorer.add(scorer.figures(), scored({"p": 1}, torch.tensor([1.0])), None)
 

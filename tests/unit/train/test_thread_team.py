@@ -15,13 +15,15 @@ def team(count: int, *, torch_threads: int = 1, stop_timeout_s: float = 30.0) ->
 
 def test_team_of_one_runs_in_the_calling_thread() -> None:
     seen = []
-    team(1).run(lambda index: seen.append(threading.current_thread()), on_failure=print)
+    team(1).run(lambda _: seen.append(threading.current_thread()), on_failure=print)
     assert seen == [threading.current_thread()]
 
 
 def test_members_run_at_the_same_time() -> None:
     barrier = threading.Barrier(3)
-    team(3).run(lambda index: barrier.wait(30) and None, on_failure=print)
+    met = []
+    team(3).run(lambda _: met.append(barrier.wait(30)), on_failure=print)
+    assert sorted(met) == [0, 1, 2]
 
 
 def test_first_error_is_raised_once_and_the_others_are_told() -> None:
@@ -65,7 +67,7 @@ def test_member_that_does_not_come_back_is_named_and_left() -> None:
         release.wait(60)
 
     with pytest.raises(ValueError, match="bad") as found:
-        team(2, stop_timeout_s=0.05).run(body, on_failure=lambda error: None)
+        team(2, stop_timeout_s=0.05).run(body, on_failure=lambda _: None)
     release.set()
     notes = getattr(found.value, "__notes__", None)  # Python 3.10 has none
     if notes is not None:
@@ -81,14 +83,14 @@ def test_interrupt_in_the_calling_thread_stops_all() -> None:
         assert stop.wait(30)
 
     with pytest.raises(KeyboardInterrupt):
-        team(2).run(body, on_failure=lambda error: stop.set())
+        team(2).run(body, on_failure=lambda _: stop.set())
 
 
 def test_torch_threads_are_set_inside_and_restored() -> None:
     before = torch.get_num_threads()
     seen = []
     with TorchThreads(3):
-        team(2, torch_threads=1).run(lambda index: seen.append(torch.get_num_threads()), print)
+        team(2, torch_threads=1).run(lambda _: seen.append(torch.get_num_threads()), print)
         assert torch.get_num_threads() == 3
     assert seen == [1, 1]
     assert torch.get_num_threads() == before

@@ -1,0 +1,66 @@
+"""Sync: all threads of all workers take one step together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefleet.modes.half_async import MeetingMode
+from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.modes.worker_group import WorkerGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyncConfig:
+    """Step together. Nothing to choose: all threads of all workers, every step."""
+
+
+class SyncMode(MeetingMode):
+    """Servers take one optimizer step with the mean over the workers that delivered.
+
+    Each worker delivers the mean over its threads. A schedule counts rounds.
+    """
+
+    name: ClassVar[str] = "sync"
+
+    def __init__(self, setting: ModeSetting) -> None:
+        super().__init__(setting)
+        self._group = WorkerGroup(setting)
+        self._rounds = 0
+        self._rates: RateKeeper | None = None
+        if setting.schedule is not None:
+            self._rates = RateKeeper(setting.schedule, setting.store, setting.optimizers())
+
+    def start(self) -> None:
+        """Fetches the dense values and joins the other workers."""
+        super().start()
+        self._group.join()
+
+    def leave(self) -> None:
+        self._raise_failure()
+        if self._round.leave() == 0:
+            self._group.leave()
+
+    def rejoin(self) -> None:
+        """Also waits for the other workers, and takes over their count of rounds."""
+        super().rejoin()
+        self._rounds = self._group.next_pass(self._rounds)
+
+    def _push(self, merged: StepGradients, count: int) -> None:
+        # Every worker sets the rates: after the round before was applied everywhere, and before
+        # this one can be, so it does not matter who comes first or has left.
+        if self._rates is not None:
+            self._rates.at(self._rounds)
+        self._store.push_round(
+            self._group.member,
+            self._rounds,
+            merged.sparse,
+            merged.dense,
+            unique=count == 1,
+            timeout_s=self._setting.wait_s,
+        )
+        self._rounds += 1
+
+    def _say_goodbye(self) -> None:
+        self._group.close()

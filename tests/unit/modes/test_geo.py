@@ -1,0 +1,160 @@
+"""Mode "geo": own copies, differences exchanged now and then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
+
+from sparsefleet.errors import ConfigError, NonFiniteError, UnknownTableError, WorkerError
+from sparsefleet.modes import GeoConfig, Mode, ModeSetting, make_mode
+from sparsefleet.optim import SGD, Adagrad
+from sparsefleet.store import AdmitByCount, LocalStore, TableSpec
+
+EACH_STEP = GeoConfig(push_interval_steps=1)
+
+
+def test_the_servers_see_the_part_of_one_of_two_workers_and_later_the_rest() -> None:
+    with ModeWorkers(EACH_STEP, workers=2) as job:
+        mode = job.modes[0]
+        mode.pull({ROWS: KEY})
+        seen = []
+        for window in range(3):
+            mode.hand_over(gradients(2.0, {7: 2.0}))
+            job.stores[1].wait_version(ROWS, window + 1)
+            seen.append((job.row(), job.net()))
+        wanted = np.array([-0.1, -0.25, -0.425])
+        np.testing.assert_allclose(seen, np.stack([wanted, wanted], axis=1), rtol=1e-5)
+        mode.finish()
+        assert job.row() == pytest.approx(-0.6)
+        assert job.net() == pytest.approx(-0.6)
+        assert job.live[0] == pytest.approx(-0.6)
+
+
+def test_changes_of_other_workers_come_with_the_next_exchange() -> None:
+    with ModeWorkers(EACH_STEP, workers=2) as job:
+        first, second = job.modes
+        for mode in job.modes:
+            mode.pull({ROWS: KEY})
+        first.hand_over(gradients(2.0, {7: 2.0}))
+        first.flush()
+        assert second.pull({ROWS: KEY})[ROWS] == pytest.approx(0.0)
+        second.flush()
+        assert second.pull({ROWS: KEY})[ROWS] == pytest.approx(-0.2)
+        assert job.live[1] == pytest.approx(-0.2)
+
+
+def test_two_workers_lose_nothing_of_each_other() -> None:
+    rng = np.random.default_rng(0)
+    keys = np.arange(20, dtype=np.uint64)
+    moves = rng.normal(size=(2, 30, 20, 1)).astype(np.float32)
+
+    def script(mode: Mode, worker: int, thread: int) -> None:
+        for move in moves[worker]:
+            touched = keys[:: worker + 1]
+            mode.pull({ROWS: touched})
+            made = gradients(float(move[0, 0]))
+            made.sparse[ROWS] = (touched, move[:: worker + 1])
+            mode.hand_over(made)
+
+    with ModeWorkers(GeoConfig(push_interval_steps=4), workers=2) as job:
+        job.run(script)
+        job.each(lambda mode: mode.flush())
+        moved = moves[0].sum(axis=0)
+        moved[::2] += moves[1].sum(axis=0)[::2]
+        rows = job.stores[0].pull(ROWS, keys, train=False)
+        np.testing.assert_allclose(rows, -0.1 * moved, atol=2e-5)
+        assert job.net() == pytest.approx(-0.1 * moves[:, :, 0, 0].sum(), abs=2e-5)
+
+
+def test_workers_start_from_the_servers_rows() -> None:
+    with ModeWorkers(EACH_STEP, workers=2) as job:
+        job.stores[0].push(ROWS, KEY, np.full((1, 1), 5.0, np.float32), add=True)
+        assert job.modes[1].pull({ROWS: KEY})[ROWS] == pytest.approx(5.0)
+
+
+def test_inference_reads_from_the_servers_and_creates_nothing() -> None:
+    with ModeWorkers(GeoConfig(push_interval_steps=9)) as job:
+        mode = job.modes[0]
+        mode.pull({ROWS: KEY})
+        mode.hand_over(gradients(1.0, {7: 1.0}))
+        assert mode.pull({ROWS: KEY})[ROWS] == pytest.approx(-0.1)
+        assert mode.pull({ROWS: KEY}, train=False)[ROWS] == 0.0
+        mode.pull({ROWS: KEY + np.uint64(1)}, train=False)
+        assert job.stores[0].stats()[0][f"table.{ROWS}.rows"] == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_exchange_takes_so_many_mini_batches_of_all_threads(threads: int) -> None:
+    with ModeWorkers(GeoConfig(push_interval_steps=4), threads=threads) as job:
+
+        def script(mode: Mode, worker: int, thread: int) -> None:
+            for _ in range(10 // threads):
+                mode.hand_over(gradients(1.0))
+            mode.leave()
+
+        job.run(script)
+        job.modes[0].flush()
+        stats = job.modes[0].stats()
+        assert (stats.steps, stats.pushes, stats.merged_gradients) == (10, 3, 10)
+        assert job.net() == pytest.approx(-1.0)
+
+
+def test_a_model_without_tables_is_exchanged_too() -> None:
+    with ModeWorkers(EACH_STEP, workers=2, tables={}) as job:
+        job.modes[0].hand_over(gradients(1.0))
+        job.modes[0].finish()
+        assert job.net() == pytest.approx(-0.1)
+
+
+def test_an_error_in_the_background_is_raised_by_a_later_call() -> None:
+    with ModeWorkers(EACH_STEP) as job:
+        mode = job.modes[0]
+        mode.pull({ROWS: KEY})
+        mode._store = LocalStore()  # one that knows none of the tables
+        mode.hand_over(gradients(1.0, {7: 1.0}))
+        with pytest.raises(UnknownTableError):
+            mode.flush()
+
+
+def test_a_failing_thread_stops_the_others() -> None:
+    with ModeWorkers(EACH_STEP, threads=2) as job:
+        job.modes[0].fail(ValueError("bad batch"))
+        with pytest.raises(WorkerError, match="bad batch"):
+            job.modes[0].hand_over(gradients(1.0))
+
+
+def test_a_dense_gradient_with_nan_is_refused() -> None:
+    with ModeWorkers(EACH_STEP) as job:
+        with pytest.raises(NonFiniteError, match=f"'{NET}'"):
+            job.modes[0].hand_over(gradients(float("nan")))
+        assert job.live[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        (TableSpec(name="ads", dim=1, optimizer=Adagrad()), "'ads' has optimizer Adagrad"),
+        (TableSpec(name="ads", dim=1, optimizer=SGD(l2=0.1)), "l2=0.1"),
+        (
+            TableSpec(name="ads", dim=1, optimizer=SGD(), admission=AdmitByCount(2)),
+            "'ads'.*AdmitByCount",
+        ),
+    ],
+    ids=["adagrad", "weight decay", "admission"],
+)
+def test_all_but_plain_sgd_is_refused(spec: TableSpec, named: str) -> None:
+    with LocalStore() as store, pytest.raises(ConfigError, match=named):
+        make_mode("geo", ModeSetting(store=store, tables={"ads": spec}))
+
+
+def test_dense_optimizers_other_than_plain_sgd_are_refused() -> None:
+    with LocalStore() as store:
+        setting = ModeSetting(
+            store=store,
+            tables={},
+            dense={"net": np.zeros(1, np.float32)},
+            dense_optimizers={"net": Adagrad()},
+        )
+        with pytest.raises(ConfigError, match="dense table 'net'"):
+            make_mode("geo", setting)
