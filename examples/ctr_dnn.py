@@ -15,13 +15,13 @@ import argparse
 from pathlib import Path
 
 import torch
-from sparsefleet.nn import SparseEmbedding
-from sparsefleet.train import Trainer, TrainerConfig
 from torch import nn
 
 from click_log import NUM_COLUMNS, NUM_COUNTS, generate
 from sparsefleet import fleet, optim
 from sparsefleet.metrics import AUC
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer, TrainerConfig
 
 DIM = 10
 
@@ -104,8 +104,8 @@ def save_and_load_again(trainer: Trainer, batches: list, options: argparse.Names
     fleet.save_inference_model(options.out)
     model = fleet.load_inference_model(options.out, make_model(options.mode)[0])
     with torch.no_grad():
-        logits = [model(*map(torch.from_numpy, batch)) for batch in inputs]
-    if not torch.equal(torch.cat(logits).sigmoid(), predicted):
+        again = torch.cat([model(*map(torch.from_numpy, batch)).sigmoid() for batch in inputs])
+    if not torch.equal(again, predicted):
         raise SystemExit(f"the model in {options.out} does not predict what it did before")
     print(f"saved to {options.out}, loaded again: all {len(predicted):,} predictions are the same")
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 
 import torch
-from sparsefleet.nn import SparseEmbeddingBag
 from torch import nn
 
 from click_log import NUM_COUNTS, ClickLog, generate
 from sparsefleet import fleet, optim
 from sparsefleet.metrics import AUC
+from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.store import Constant
 
 BATCH = 500

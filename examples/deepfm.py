@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 
 import torch
-from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
-from sparsefleet.train import Trainer, TrainerConfig
 from torch import nn
 
 from click_log import NUM_COLUMNS, NUM_COUNTS, generate
 from sparsefleet import fleet, optim
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.store import Constant
+from sparsefleet.train import Trainer, TrainerConfig
 
 DIM = 8
 BATCH = 500

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from sparsefleet.nn import SparseEmbedding
-from sparsefleet.train import Trainer, TrainerConfig
 from torch import nn
 
 from sparsefleet import fleet, optim
+from sparsefleet.nn import SparseEmbedding
 from sparsefleet.store import Constant
+from sparsefleet.train import Trainer, TrainerConfig
 
 DIM = 32
 NUM_WORDS = 1000
