@@ -10,7 +10,9 @@ from sparsefleet.store.initializers import (
 )
 from sparsefleet.store.local_store import LocalStore
 from sparsefleet.store.remote_store import RemoteStore, RemoteStoreConfig
-from sparsefleet.store.store import PushResult, Rows, Store
+from sparsefleet.store.round_member import RoundMember
+from sparsefleet.store.rows import PushResult, Rows
+from sparsefleet.store.store import Store
 from sparsefleet.store.table_spec import (
     AdmitAlways,
     AdmitByCount,
@@ -35,6 +37,7 @@ __all__ = [
     "PushResult",
     "RemoteStore",
     "RemoteStoreConfig",
+    "RoundMember",
     "Rows",
     "Store",
     "TableSpec",
