@@ -174,9 +174,7 @@ def test_gradients_that_are_refused_refuse_the_round_for_all(store: Store) -> No
         bad = np.full((1, 1), np.nan if member.rank == 1 else 1.0, np.float32)
         keys = np.array([4])
         with pytest.raises(NonFiniteError, match="rank 1.*'strict'.*key 4.*nothing was") as raised:
-            store.push_round(
-                member, 1, {"plain": (keys, np.ones((1, 1), np.float32)), "strict": (keys, bad)}
-            )
+            store.push_round(member, 1, {"plain": (keys, np.ones((1, 1), np.float32)), "strict": (keys, bad)})
         return str(raised.value)
 
     together(3, work)
