@@ -36,9 +36,9 @@ const Test kSparse("equal keys are added and all divided by the number of member
     const auto merged = RequireOk(merge.Build(both));
     Require(merged.size() == 1);
     Expect(merged[0].keys_are_unique, "unique");
-    Expect(std::vector<Key>(merged[0].keys.begin(), merged[0].keys.end()) ==
-               std::vector<Key>{9, 4, 7},
-           "keys");
+    Expect(
+        std::vector<Key>(merged[0].keys.begin(), merged[0].keys.end()) == std::vector<Key>{9, 4, 7},
+        "keys");
     Expect(Values(merged[0].gradients) == std::vector<float>{0.5, 1, 3, 3.5, 5, 10}, "values");
   }
 });

@@ -40,16 +40,16 @@ struct Fixture {
   std::vector<std::vector<float>> applied;  // gradients of the first section
   std::vector<std::uint64_t> steps;
   Status refusal;
-  Rounds rounds{[this](std::span<const PushSection> sections,
-                       std::uint64_t step) -> Result<PushResult> {
-    if (!refusal.ok()) return refusal;
-    applied.emplace_back();
-    if (!sections.empty()) {
-      applied.back().assign(sections[0].gradients.begin(), sections[0].gradients.end());
-    }
-    steps.push_back(step);
-    return PushResult{.applied = sections.size()};
-  }};
+  Rounds rounds{
+      [this](std::span<const PushSection> sections, std::uint64_t step) -> Result<PushResult> {
+        if (!refusal.ok()) return refusal;
+        applied.emplace_back();
+        if (!sections.empty()) {
+          applied.back().assign(sections[0].gradients.begin(), sections[0].gradients.end());
+        }
+        steps.push_back(step);
+        return PushResult{.applied = sections.size()};
+      }};
 
   // Member `rank` is client `rank` + 1, named "w<rank>".
   static Rounds::Caller CallerOf(std::uint32_t rank, std::uint64_t ticket = 1,
@@ -65,8 +65,8 @@ struct Fixture {
     contribution.step = step;
     return contribution;
   }
-  void Deliver(std::uint32_t rank, std::uint32_t size, std::uint64_t round,
-               Seen<PushResult>& seen, std::uint64_t ticket = 1, bool go_on = false) {
+  void Deliver(std::uint32_t rank, std::uint32_t size, std::uint64_t round, Seen<PushResult>& seen,
+               std::uint64_t ticket = 1, bool go_on = false) {
     rounds.Deliver(Member(rank, size, go_on), round, Dense(values[rank], rank),
                    CallerOf(rank, ticket), seen.callback());
   }
@@ -123,8 +123,8 @@ const Test kDisagree("members that disagree are refused, and the others wait on"
 
 const Test kBadMembers("impossible members are refused", [] {
   Fixture f;
-  const RoundMember bad[] = {{"", 0, 1}, {"train", 1, 1}, {"train", 0, 0},
-                             {"train", 0, kMaxGroupSize + 1}};
+  const RoundMember bad[] = {
+      {"", 0, 1}, {"train", 1, 1}, {"train", 0, 0}, {"train", 0, kMaxGroupSize + 1}};
   for (const RoundMember& member : bad) {
     Seen<PushResult> seen;
     f.rounds.Deliver(member, 1, {}, Fixture::CallerOf(0), seen.callback());
@@ -201,8 +201,9 @@ const Test kDeadline("a deadline takes the contribution back and names who is mi
   Expect(f.rounds.Expire(now + std::chrono::seconds(2)) == kLater, "the one after it");
   ExpectCode(early.status(), Code::kDeadlineExceeded);
   const std::string& text = early.status().message();
-  Expect(text.find("2 of 3") != std::string::npos && text.find("rank 2 did not") != std::string::npos,
-         text);
+  Expect(
+      text.find("2 of 3") != std::string::npos && text.find("rank 2 did not") != std::string::npos,
+      text);
   ExpectEqual(late.calls, 0);
   f.Deliver(0, 3, 7, again, 2);
   ExpectEqual(again.calls, 0);

@@ -66,7 +66,9 @@ def behind_proxies(servers: NativeServers, name: str, **cuts: object) -> Iterato
 
 
 @contextmanager
-def one_freezing(go_on: bool) -> Iterator[tuple[NativeServers, Store, RemoteStore, list[RoundMember]]]:
+def one_freezing(
+    go_on: bool,
+) -> Iterator[tuple[NativeServers, Store, RemoteStore, list[RoundMember]]]:
     """Two servers, a worker of rank 0, and one of rank 1 behind proxies that can freeze."""
     members = [RoundMember(rank=rank, size=2, go_on_without_lost=go_on) for rank in range(2)]
     with NativeServers(2, peer_timeout_s=1.0) as servers:
@@ -77,6 +79,8 @@ def one_freezing(go_on: bool) -> Iterator[tuple[NativeServers, Store, RemoteStor
                     other: Future[PushResult] = pool.submit(push, lost, members[1], 1)
                     push(store, members[0], 1)
                     other.result(PROMPT_S)
+                # Each client's second hello to a server is that of its heartbeats.
+                wait_until(lambda: requests(servers, "hello") >= 4)
                 yield servers, store, lost, members
                 for proxy in lost.proxies:  # type: ignore[attr-defined]
                     proxy.thaw()
@@ -137,7 +141,10 @@ def test_deadline_names_the_clients_that_are_known() -> None:
         store.define(SUM)
         with servers.connect(name="worker-1") as other:
             other.advance_clock(one, 1)
-            with pytest.raises(DeadlineError, match=r"\(rank 0 \('worker-0'\)\), rank 1 \('worker-1'\), rank 2 did not"):
+            with pytest.raises(
+                DeadlineError,
+                match=r"\(rank 0 \('worker-0'\)\), rank 1 \('worker-1'\), rank 2 did not",
+            ):
                 store.push_round(zero, 1, {}, timeout_s=0.4)
 
 
@@ -181,7 +188,9 @@ def test_changes_over_breaking_connections_are_handed_out_once() -> None:
                 for taken, values in watcher.take_changes("sum"):
                     counts.update(taken.tolist())
                     assert (values >= 1.0).all()
-            twice = {key for batch in range(1, batches) for key in range(batch * 50, batch * 50 + 10)}
+            twice = {
+                key for batch in range(1, batches) for key in range(batch * 50, batch * 50 + 10)
+            }
             assert counts == {key: 1 + (key in twice) for key in range(batches * 50 + 10)}
             assert sum(proxy.cuts for proxy in watcher.proxies) < 60, "no connection was ever cut"  # type: ignore[attr-defined]
 

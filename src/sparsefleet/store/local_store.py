@@ -64,6 +64,6 @@ class LocalStore(Store):
         >>> store.contains("users", np.array([3, 4]))
         array([ True, False])
         """
-        keys = as_keys(table, keys)
+        asked = as_keys(table, keys)
         self._deadline(None)  # not in a fork
-        return self._native.contains(table, keys.reshape(-1)).reshape(keys.shape)
+        return self._native.contains(table, asked.reshape(-1)).reshape(asked.shape)
