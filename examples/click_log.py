@@ -45,6 +45,15 @@ class ClickLog:
         columns = (self.counts, self.keys, self.clicks, self.chances)
         return ClickLog(*(column[begin:end] for column in columns))
 
+    def share(self, index: int, count: int) -> ClickLog:
+        """What worker `index` of `count` gets: a contiguous part, all nearly equal, as views."""
+        return self.part(len(self) * index // count, len(self) * (index + 1) // count)
+
+    def batches(self, size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(counts, keys, clicks) of up to `size` examples each, as views."""
+        parts = (self.part(begin, begin + size) for begin in range(0, len(self), size))
+        return [(part.counts, part.keys, part.clicks) for part in parts]
+
 
 def generate(num_examples: int, seed: int = 0) -> ClickLog:
     """The same log for the same arguments, whatever the machine."""

@@ -1,40 +1,37 @@
-"""CTR-DNN on a generated click log: sparse rows in a store, the rest in torch.
+"""CTR-DNN on a generated click log: train, evaluate, save, load again, predict.
 
-Trains, shows the AUC on held-out examples beside the best there can be, saves the
-model and checks that it predicts the same when loaded again. `make demo` runs it.
+    python examples/ctr_dnn.py                                                    # in one process
+    sparsefleet launch --servers 2 --workers 2 --show worker.0 examples/ctr_dnn.py --mode async
 
-Letters: B examples, F categorical columns, U unique keys of a batch, D row width.
+Every worker trains on its part of the log. The held-out AUC is the whole fleet's, beside the
+best that any model can reach. `make demo` runs it.
+
+Letters: B examples, F categorical columns, D row width.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
-from auc import auc
-from click_log import NUM_COLUMNS, NUM_COUNTS, ClickLog, generate
-from progress_display import ProgressDisplay
-from sparsefleet import LocalStore, RemoteStore, SparseFleetError, Store, TableSpec, optim
+from click_log import NUM_COLUMNS, NUM_COUNTS, generate
+from sparsefleet import fleet, optim
+from sparsefleet.metrics import AUC
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer, TrainerConfig
 
 DIM = 10
-BATCH = 1000
-TABLE = TableSpec(name="embedding", dim=DIM, optimizer=optim.Adagrad(lr=0.05), seed=1)
 
 
 class CtrDnn(nn.Module):
     """Rows of all columns and the counts, through three layers of 400, to one logit."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: optim.Optimizer) -> None:
         super().__init__()
+        self.embedding = SparseEmbedding("embedding", DIM, optimizer=optimizer, seed=1)
         self.layers = nn.Sequential(
             nn.Linear(NUM_COLUMNS * DIM + NUM_COUNTS, 400),
             nn.ReLU(),
@@ -45,125 +42,72 @@ class CtrDnn(nn.Module):
             nn.Linear(400, 1),
         )
 
-    def forward(self, embedded: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """embedded: float32[B, F, D], counts: float32[B, 13] -> logits float32[B]."""
-        return self.layers(torch.cat([embedded.flatten(1), counts], dim=1)).squeeze(1)
+    def forward(self, counts: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """counts: float32[B, 13], keys: int64[B, F] -> logits float32[B]."""
+        embedded = self.embedding(keys).flatten(1)
+        return self.layers(torch.cat([embedded, counts], dim=1)).squeeze(1)
 
 
-def train(model: CtrDnn, store: Store, log: ClickLog, epochs: int, quiet: bool) -> None:
-    """One pull and one push a batch; dense parameters step in torch."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    with ProgressDisplay(len(log) * epochs, quiet=quiet) as display:
-        for begin in list(range(0, len(log), BATCH)) * epochs:
-            batch = log.part(begin, begin + BATCH)
-            keys, places = torch.from_numpy(batch.keys).unique(return_inverse=True)
-            rows = torch.from_numpy(store.pull(TABLE.name, keys)).requires_grad_()
-            logits = model(nn.functional.embedding(places, rows), torch.from_numpy(batch.counts))
-            clicks = torch.from_numpy(batch.clicks)
-            loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            store.push(TABLE.name, keys, rows.grad, unique=True)
-            if begin % (20 * BATCH) == 0:
-                display.set_rows(num_rows(store))
-            display.update(batch.clicks, logits.detach().numpy(), loss.item())
+def make_model(mode: str | None) -> tuple[CtrDnn, torch.optim.Optimizer]:
+    """GEO adds up differences of plain SGD; the others take what learns fastest."""
+    if mode == "geo":
+        model = CtrDnn(optim.SGD(lr=1.0))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+    model = CtrDnn(optim.Adagrad(lr=0.05))
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-@torch.no_grad()
-def predict(model: CtrDnn, store: Store, log: ClickLog) -> np.ndarray:
-    """Logits of all examples; keys never trained read as zeros and make no row."""
-    logits = []
-    for begin in range(0, len(log), BATCH):
-        batch = log.part(begin, begin + BATCH)
-        keys, places = torch.from_numpy(batch.keys).unique(return_inverse=True)
-        rows = torch.from_numpy(store.pull(TABLE.name, keys, train=False))
-        logits.append(
-            model(nn.functional.embedding(places, rows), torch.from_numpy(batch.counts)).numpy()
-        )
-    return np.concatenate(logits)
-
-
-def num_rows(store: Store) -> int:
-    return int(sum(server[f"table.{TABLE.name}.rows"] for server in store.stats()))
-
-
-def save_model(model: CtrDnn, store: Store, directory: Path) -> None:
-    shutil.rmtree(directory / "tables", ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
-    store.save(directory / "tables")
-    save_file(model.state_dict(), directory / "dense.safetensors")
-
-
-def load_model(store: Store, directory: Path) -> CtrDnn:
-    model = CtrDnn()
-    model.load_state_dict(load_file(directory / "dense.safetensors"))
-    store.define(TABLE)
-    store.load(directory / "tables")
-    return model
-
-
-def open_store(endpoints: Sequence[str], transport: str) -> Store:
-    if endpoints:
-        return RemoteStore(endpoints, name="worker-0", transport=transport)
-    return LocalStore()
-
-
-def run(options: argparse.Namespace) -> None:
-    torch.manual_seed(options.seed)
-    num_held_out = max(options.rows // 5, 1)
-    begun = time.monotonic()
-    log = generate(options.rows + num_held_out, options.seed)
-    training, held_out = log.part(0, options.rows), log.part(options.rows, len(log))
-    print(
-        f"generated {len(log):,} examples in {time.monotonic() - begun:.1f} s: "
-        f"{len(training):,} to train on, {len(held_out):,} held out"
-    )
-    model = CtrDnn()
-    with open_store(options.servers, options.transport) as store:
-        store.define(TABLE)
-        begun = time.monotonic()
-        train(model, store, training, options.epochs, options.quiet)
-        took_s = time.monotonic() - begun
-        print(
-            f"trained {options.epochs * len(training):,} examples in {took_s:.1f} s "
-            f"({options.epochs * len(training) / took_s:,.0f} a second), {num_rows(store):,} rows"
-        )
-        logits = predict(model, store, held_out)
-        found, best = auc(held_out.clicks, logits), auc(held_out.clicks, held_out.chances)
-        print(f"held-out AUC {found:.4f} (chance 0.5, best possible {best:.4f})")
-        save_model(model, store, options.out)
-    with open_store(options.servers, options.transport) as store:
-        again = predict(load_model(store, options.out), store, held_out)
-    if not np.array_equal(again, logits):
-        raise SystemExit(f"the model in {options.out} does not predict what it did before")
-    print(f"saved to {options.out}, loaded again: all {len(again):,} predictions are the same")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains CTR-DNN on a generated click log.")
+    parser.add_argument("--mode", help="local, sync, half_async, async, geo or hybrid")
+    parser.add_argument("--threads", type=int, default=1, help="training threads of a worker")
     parser.add_argument("--rows", type=int, default=300_000, help="examples to train on")
     parser.add_argument("--epochs", type=int, default=1, help="passes over them")
+    parser.add_argument("--batch", type=int, default=500, help="examples of a step")
     parser.add_argument("--seed", type=int, default=0, help="of the log and the dense layers")
-    parser.add_argument(
-        "--servers",
-        nargs="+",
-        default=[],
-        metavar="HOST:PORT",
-        help="keep the table on these servers (they must share this disk) instead of here",
-    )
-    parser.add_argument("--transport", choices=("tls", "plain"), default="tls")
-    parser.add_argument(
-        "--out", type=Path, default=Path("build/demo/model"), help="where the model goes"
-    )
+    parser.add_argument("--out", type=Path, default=Path("build/demo/model"), help="model files")
     parser.add_argument("--quiet", action="store_true", help="no progress display")
-    options = parser.parse_args(arguments)
-    if options.rows < 1 or options.epochs < 1:
-        parser.error("--rows and --epochs must be at least 1")
-    try:
-        run(options)
-    except SparseFleetError as error:
-        sys.exit(f"ctr_dnn: error: {error}")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    fleet.init()
+    torch.manual_seed(options.seed)
+    place = (fleet.worker_index(), fleet.worker_num())
+    log = generate(options.rows + options.rows // 5, options.seed)
+    held_out = log.part(options.rows, len(log))
+    training = log.part(0, options.rows).share(*place).batches(options.batch)
+    model, optimizer = make_model(options.mode)
+    trainer = Trainer(
+        model,
+        nn.functional.binary_cross_entropy_with_logits,
+        optimizer,
+        mode=options.mode,
+        threads=options.threads,
+        config=TrainerConfig(quiet=options.quiet, log_interval_s=2.0),
+    )
+    with trainer:
+        trainer.fit(training, epochs=options.epochs)
+        found = trainer.evaluate(held_out.share(*place).batches(options.batch))["auc"]
+        if fleet.is_first_worker():
+            best = AUC()
+            best.update(held_out.chances, held_out.clicks)
+            print(f"held-out AUC {found:.4f} (chance 0.5, best possible {best.compute():.4f})")
+            save_and_load_again(trainer, held_out.batches(options.batch), options)
+
+
+def save_and_load_again(trainer: Trainer, batches: list, options: argparse.Namespace) -> None:
+    """Raises SystemExit unless the saved model predicts what the trained one does."""
+    inputs = [batch[:2] for batch in batches]
+    predicted = trainer.predict(inputs, labelled=False)
+    fleet.save_inference_model(options.out)
+    model = fleet.load_inference_model(options.out, make_model(options.mode)[0])
+    with torch.no_grad():
+        again = torch.cat([model(*map(torch.from_numpy, batch)).sigmoid() for batch in inputs])
+    if not torch.equal(again, predicted):
+        raise SystemExit(f"the model in {options.out} does not predict what it did before")
+    print(f"saved to {options.out}, loaded again: all {len(predicted):,} predictions are the same")
 
 
 if __name__ == "__main__":

@@ -387,3 +387,17 @@ def test_log_files_are_new_for_each_job(start: Start) -> None:
         assert launcher.wait() == 0, launcher.output()
     assert launcher.log("workerlog.0") == "second\n"
     assert stat.S_ISREG(os.stat(launcher.directory / "logs" / "serverlog.0").st_mode)
+
+
+@pytest.mark.parametrize("flags", [("--quiet",), ()])
+def test_output_of_one_process_is_shown_whole(start: Start, flags: tuple[str, ...]) -> None:
+    script = """
+for number in range(1000):
+    print(f"{role} {index} says {number}")
+sys.stdout.write("and ends without a newline")
+"""
+    launcher = start(script, *flags, "--workers", "2", "--show", "worker.1")
+    assert launcher.wait() == 0
+    shown = [line for line in launcher.output().splitlines() if not line.startswith("[")]
+    said = [f"worker 1 says {number}" for number in range(1000)]
+    assert shown == [*said, "and ends without a newline"]

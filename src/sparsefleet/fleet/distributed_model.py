@@ -23,7 +23,7 @@ from sparsefleet.fleet.model_files import load_model, load_state, save_inference
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
-from sparsefleet.fleet.step import Step
+from sparsefleet.fleet.training_step import Step
 from sparsefleet.modes import Mode, ModeConfig, ModeSetting, make_mode
 from sparsefleet.nn import (
     Lookup,

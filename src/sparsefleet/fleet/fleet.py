@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from sparsefleet.fleet.distributed_model import DistributedModel
     from sparsefleet.fleet.distributed_optimizer import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
-    from sparsefleet.fleet.step import Step
+    from sparsefleet.fleet.training_step import Step
     from sparsefleet.modes import ModeConfig
     from sparsefleet.optim import Optimizer
 

@@ -112,6 +112,12 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         help="gets serverlog.0, workerlog.0 and so on (default logs)",
     )
     parser.add_argument("--quiet", action="store_true", help="show failures only")
+    parser.add_argument(
+        "--show",
+        default="",
+        metavar="PROCESS",
+        help="show all that this process prints, also with --quiet: worker.0, server.1 ...",
+    )
 
 
 def launch_config(options: argparse.Namespace) -> LaunchConfig:
@@ -130,6 +136,7 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
         native_servers=options.native_servers,
         keep_going=options.keep_going,
         quiet=options.quiet,
+        show=options.show,
         grace_s=options.grace_seconds,
         join_timeout_s=options.join_seconds,
         set_variables=tuple(_assignment(text) for text in options.env),

@@ -26,6 +26,7 @@ from sparsefleet.launch.job_plan import (
     plan_node,
 )
 from sparsefleet.launch.launch_config import LaunchConfig
+from sparsefleet.launch.log_follower import LogFollower
 from sparsefleet.launch.node_link import (
     AllDone,
     HubLink,
@@ -78,7 +79,7 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
         link = _open_link(config, environ, signals) if several else None
         if link is not None:
             stack.callback(link.close)
-        display = stack.enter_context(make_display(quiet=config.quiet))
+        display = stack.enter_context(make_display(quiet=config.quiet, show=config.show))
         if told:
             display.note(f"job key in {told['SPARSEFLEET_JOB_KEY_FILE']}")
         job = _Job(config, signals, display, link)
@@ -133,11 +134,14 @@ class _Job:
         self._display = display
         self._link = link
         self._children: list[ChildProcess] = []
+        self._shown: LogFollower | None = None
         self._failures: list[ChildProcess] = []
         self._reported_done = False
 
     def add(self, child: ChildProcess) -> None:
         self._children.append(child)
+        if child.plan.short_name == self._config.show:
+            self._shown = LogFollower(child.plan.log_path)
         where = f" at {child.plan.endpoint}" if child.plan.endpoint else ""
         self._display.note(
             f"{child.name} started{where}, pid {child.pid}, log {child.plan.log_path}"
@@ -152,10 +156,17 @@ class _Job:
         if ending.exit_code != 0:
             self._complain(ending)
         self._stop_all()
-        self._display.refresh(self._children)
+        self._refresh()
+        if self._shown is not None:
+            self._display.show_output(self._shown.last_lines())
         if ending.exit_code == 0:
             ending = self._check_stopped_servers()
         return ending.exit_code
+
+    def _refresh(self) -> None:
+        if self._shown is not None:
+            self._display.show_output(self._shown.new_lines())
+        self._display.refresh(self._children)
 
     def kill_all(self) -> None:
         """Leaves nothing, whatever has happened."""
@@ -170,7 +181,7 @@ class _Job:
             ending = self._decide()
             if ending is not None:
                 return ending
-            self._display.refresh(self._children)
+            self._refresh()
             self._signals.wait(_REFRESH_S)
 
     def _note_end(self, child: ChildProcess) -> None:
@@ -220,7 +231,7 @@ class _Job:
 
     def _complain(self, ending: _Ending) -> None:
         """Tells on stderr what ended the job, with the last lines of who did."""
-        self._display.refresh(self._children)
+        self._refresh()
         lines = [f"sparsefleet launch: {ending.reason}"]
         if ending.culprit is not None:
             log = ending.culprit.plan.log_path
@@ -245,7 +256,7 @@ class _Job:
             for child in self._children:
                 if child.poll():
                     self._note_end(child)
-            self._display.refresh(self._children)
+            self._refresh()
         stubborn = [child for child in self._children if child.is_running]
         for child in stubborn:
             child.kill()

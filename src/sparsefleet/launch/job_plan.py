@@ -42,6 +42,11 @@ class ProcessPlan:
     def name(self) -> str:
         return f"{self.role} {self.index}"
 
+    @property
+    def short_name(self) -> str:
+        """As flags have it."""
+        return f"{self.role}.{self.index}"
+
 
 def deal(count: int, num_nodes: int) -> list[range]:
     """Which of `count` processes each node gets: contiguous, the first nodes one more.

@@ -69,6 +69,9 @@ class LaunchConfig:
     quiet: bool = False
     """Show failures only."""
 
+    show: str = ""
+    """All output of this process is shown as well: worker.0, server.1 ... Empty: of none."""
+
     grace_s: float = 10.0
     """From asking a process to end (SIGTERM) to killing it."""
 
@@ -94,10 +97,21 @@ class LaunchConfig:
         require_positive(self, "join_timeout_s")
         self._check_endpoints()
         self._check_nodes()
+        self._check_show()
         if not self.endpoints and self.start_port + self.num_servers > 65535:
             raise ConfigError(
                 f"LaunchConfig.start_port must leave room for {self.num_servers} servers "
                 f"below 65536, got {self.start_port}"
+            )
+
+    def _check_show(self) -> None:
+        counts = {"worker": self.num_workers, "server": self.num_servers}
+        role, _, index = self.show.partition(".")
+        if self.show and not (index.isdecimal() and int(index) < counts.get(role, 0)):
+            raise ConfigError(
+                f"LaunchConfig.show must be a process of the job, worker.0 to "
+                f"worker.{self.num_workers - 1} or server.0 to server.{self.num_servers - 1}, "
+                f"got {self.show!r}"
             )
 
     def _check_endpoints(self) -> None:

@@ -33,6 +33,9 @@ class StatusDisplay(Protocol):
     def note(self, text: str) -> None:
         """Something that happened."""
 
+    def show_output(self, lines: Sequence[str]) -> None:
+        """What a process printed."""
+
     def refresh(self, children: Sequence[ChildProcess]) -> None:
         """How things stand. Called often."""
 
@@ -46,16 +49,20 @@ class StatusDisplay(Protocol):
     ) -> None: ...
 
 
-def make_display(*, quiet: bool) -> StatusDisplay:
-    """Live on a terminal, lines elsewhere."""
+def make_display(*, quiet: bool, show: str = "") -> StatusDisplay:
+    """Live on a terminal, lines elsewhere. `show`: the process whose output is shown anyway."""
     if quiet:
         return QuietDisplay()
-    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay()
+    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay(shown=show)
 
 
 class _Display:
     def note(self, text: str) -> None:
         del text
+
+    def show_output(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            print(line, flush=True)
 
     def refresh(self, children: Sequence[ChildProcess]) -> None:
         del children
@@ -73,14 +80,18 @@ class _Display:
 
 
 class QuietDisplay(_Display):
-    """Shows nothing."""
+    """Shows nothing but what it is handed of a process's output."""
 
 
 class PlainDisplay(_Display):
-    """One line for each thing that happened, and now and then what each process said last."""
+    """One line for each thing that happened, and now and then what each process said last.
 
-    def __init__(self, interval_s: float = _PLAIN_INTERVAL_S) -> None:
+    Not of `shown`, all of whose lines are shown when they come.
+    """
+
+    def __init__(self, interval_s: float = _PLAIN_INTERVAL_S, *, shown: str = "") -> None:
         self._interval_s = interval_s
+        self._shown_whole = shown
         self._next = time.monotonic() + interval_s
         self._shown: dict[str, str] = {}
 
@@ -93,6 +104,8 @@ class PlainDisplay(_Display):
         self._next = time.monotonic() + self._interval_s
         for child in children:
             line = child.log.last_line()
+            if child.plan.short_name == self._shown_whole:
+                continue
             if line and self._shown.get(child.name) != line:
                 self._shown[child.name] = line
                 print(f"[{child.name}] {line}", flush=True)
@@ -112,6 +125,10 @@ class LiveDisplay(_Display):
 
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
+
+    def show_output(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self, children: Sequence[ChildProcess]) -> None:
         self._live.update(status_table(children), refresh=True)

@@ -1,0 +1,152 @@
+"""The processes of one side of a benchmark: started once, then asked for a section at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_S = 120.0
+SECTION_S = 600.0
+END_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one section took, from the first process's begin to the last one's end."""
+
+    examples_per_s: float
+    cpu_us_per_example: float
+    """Of all processes of the side, its servers included."""
+
+
+class SideProcess:
+    """A process that answers on its stdout, line by line; its stderr is the caller's."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._name = " ".join(command[1:])
+        self._unread = b""
+        self._process = subprocess.Popen(
+            [*command],
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+
+    def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
+        """The first line from here on in which the pattern is found; others are passed over."""
+        end = time.monotonic() + timeout_s
+        while True:
+            if found := re.search(pattern, self._read_line(end)):
+                return found
+
+    def cpu_s(self) -> float:
+        """User and system time so far; 0 where the system does not tell."""
+        try:
+            text = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end_input(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def close(self, *, terminate: bool = False) -> None:
+        self.end_input()
+        if terminate:
+            self._process.terminate()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read_line(self, end: float) -> str:
+        stdout = self._process.stdout
+        assert stdout is not None
+        while b"\n" not in self._unread:
+            if not select.select([stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"no answer in time from: {self._name}")
+            got = os.read(stdout.fileno(), 65536)
+            if not got:
+                code = self._process.wait(END_S)
+                raise RuntimeError(f"ended with code {code}: {self._name}")
+            self._unread += got
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode()
+
+
+class Side:
+    """`with Side(workers, servers) as side: side.run()`. Workers know what a section is."""
+
+    def __init__(self, workers: Sequence[SideProcess], servers: Sequence[SideProcess] = ()) -> None:
+        self._workers = workers
+        self._servers = servers
+
+    def wait_ready(self) -> None:
+        for worker in self._workers:
+            worker.wait_for("^ready$", READY_S)
+
+    def run(self) -> Section:
+        """One section, on all workers at the same time."""
+        server_cpu_s = sum(server.cpu_s() for server in self._servers)
+        for worker in self._workers:
+            worker.send("run")
+        found = [worker.wait_for(r"^\{.*\}$", SECTION_S) for worker in self._workers]
+        answers = [json.loads(match.group()) for match in found]
+        examples = sum(answer["examples"] for answer in answers)
+        took_s = max(a["end"] for a in answers) - min(a["begin"] for a in answers)
+        cpu_s = sum(server.cpu_s() for server in self._servers) - server_cpu_s
+        cpu_s += sum(answer["cpu_s"] for answer in answers)
+        return Section(examples / took_s, 1e6 * cpu_s / examples)
+
+    def close(self) -> None:
+        for worker in self._workers:  # all before the first is waited for: they end together
+            worker.end_input()
+        for worker in self._workers:
+            worker.close()
+        for server in self._servers:
+            server.close(terminate=True)
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def start_servers(count: int, transport: str, job_key: str) -> tuple[list[SideProcess], list[str]]:
+    """`sparsefleet server` processes on free ports, and their endpoints."""
+    servers = []
+    for index in range(count):
+        command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
+        command += ["--index", str(index), "--num-servers", str(count), "--transport", transport]
+        servers.append(SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key}))
+    endpoints = [server.wait_for(r"listening on (\S+)", READY_S).group(1) for server in servers]
+    return servers, endpoints

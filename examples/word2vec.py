@@ -1,0 +1,106 @@
+"""word2vec: skip-gram with negative sampling, a table for words and one for their contexts.
+
+    python examples/word2vec.py
+    sparsefleet launch --servers 2 --workers 2 examples/word2vec.py --mode geo
+
+The text is generated: words 2k and 2k + 1 are twins, used in the same company. After training,
+the nearest word of nearly every word is its twin. The model computes its loss itself.
+
+Letters: B pairs of a word and a word beside it, K noise words for each, D row width.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsefleet import fleet, optim
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.store import Constant
+from sparsefleet.train import Trainer, TrainerConfig
+
+DIM = 32
+NUM_WORDS = 1000
+COMPANY_SIZE = 12
+NUM_NOISE = 5
+BATCH = 500
+
+
+class SkipGram(nn.Module):
+    """Tells the words that stood beside a word from noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rule = optim.SGD(lr=BATCH * 0.05)  # the loss is a mean over the batch
+        self.words = SparseEmbedding("words", DIM, optimizer=rule)
+        self.contexts = SparseEmbedding("contexts", DIM, initializer=Constant(0.0), optimizer=rule)
+
+    def forward(self, words: torch.Tensor, contexts: torch.Tensor) -> torch.Tensor:
+        """words: int64[B], contexts: int64[B, 1 + K], the true one first -> the mean loss."""
+        logits = torch.einsum("bd,bkd->bk", self.words(words), self.contexts(contexts))
+        signs = torch.ones(contexts.shape[1])
+        signs[1:] = -1
+        return -nn.functional.logsigmoid(logits * signs).sum(dim=1).mean()
+
+
+def generate_pairs(num_batches: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Batches of words int64[B] and contexts int64[B, 1 + K]; twins share their company."""
+    company = np.random.default_rng(0).integers(0, NUM_WORDS, (NUM_WORDS // 2, COMPANY_SIZE))
+    rng = np.random.default_rng((1, seed))
+    for _ in range(num_batches):
+        words = rng.integers(0, NUM_WORDS, BATCH)
+        contexts = rng.integers(0, NUM_WORDS, (BATCH, 1 + NUM_NOISE))
+        contexts[:, 0] = company[words // 2, rng.integers(0, COMPANY_SIZE, BATCH)]
+        yield words, contexts
+
+
+@torch.no_grad()
+def twins_found(model: SkipGram) -> tuple[float, float, float]:
+    """Share of words whose nearest word is their twin; mean cosine of twins, and of others."""
+    model.eval()
+    words = torch.arange(NUM_WORDS)
+    vectors = nn.functional.normalize(model.words(words))
+    cosines = vectors @ vectors.T
+    of_twins = cosines[words, words ^ 1].mean().item()
+    of_others = (cosines.sum() - NUM_WORDS * (1 + of_twins)) / (NUM_WORDS * (NUM_WORDS - 2))
+    nearest = cosines.fill_diagonal_(-1).argmax(dim=1)
+    return (nearest == words ^ 1).float().mean().item(), of_twins, of_others.item()
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Trains word2vec on generated text.")
+    parser.add_argument("--mode", help="local, sync, half_async, async, geo or hybrid")
+    parser.add_argument("--threads", type=int, default=1, help="training threads of a worker")
+    parser.add_argument("--pairs", type=int, default=400_000, help="pairs to train on")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    fleet.init()
+    model = SkipGram()
+    trainer = Trainer(
+        model,
+        None,
+        optim.SGD(lr=1.0),
+        mode=options.mode,
+        threads=options.threads,
+        config=TrainerConfig(quiet=options.quiet),
+    )
+    num_batches = options.pairs // BATCH // fleet.worker_num()
+    with trainer:
+        trainer.fit(generate_pairs(num_batches, seed=fleet.worker_index()))
+        fleet.barrier_worker()
+        if fleet.is_first_worker():
+            found, of_twins, of_others = twins_found(model)
+            print(f"cosine of twins {of_twins:.2f}, of other words {of_others:.2f}")
+            print(f"the nearest word is the twin: {found:.1%} of {NUM_WORDS:,} words")
+
+
+if __name__ == "__main__":
+    main()
