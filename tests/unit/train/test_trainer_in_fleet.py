@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.servers import JOB_KEY, NativeServers
 from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
+from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
@@ -27,7 +28,13 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeServers]:
         yield running
 
 
-def worker(servers: NativeServers, index: int, num_workers: int, **options: Any) -> Trainer:
+def worker(
+    servers: NativeServers,
+    index: int,
+    num_workers: int,
+    model: nn.Module | None = None,
+    **options: Any,
+) -> Trainer:
     fleet = Fleet()
     fleet.init(
         UserDefinedRoleMaker(
@@ -37,7 +44,8 @@ def worker(servers: NativeServers, index: int, num_workers: int, **options: Any)
             server_endpoints=servers.endpoints,
         )
     )
-    return Trainer(Clicks(), BCE, optim.Adagrad(lr=0.1), config=QUIET, fleet=fleet, **options)
+    adagrad = optim.Adagrad(lr=0.1)
+    return Trainer(model or Clicks(), BCE, adagrad, config=QUIET, fleet=fleet, **options)
 
 
 def as_workers(servers: NativeServers, job: Callable[[Trainer, int], Any], **options: Any) -> list:
@@ -111,3 +119,22 @@ def test_async_with_servers_is_what_one_gets_without_a_word(servers: NativeServe
         assert trainer.distributed.mode.name == "async"
         assert trainer.distributed.mode.stats().steps == 24
     assert history.last.loss < history.epochs[0].loss
+
+
+def test_lookups_of_a_batch_are_one_request_in_evaluation_too(servers: NativeServers) -> None:
+    class TwoColumns(Clicks):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.rows(ids[:, :1]) + self.rows(ids[:, 1:])).squeeze(1)
+
+    with worker(servers, 0, 1, model=TwoColumns()) as trainer:
+        trainer.evaluate(clicks(1))  # the first batch shows which ids go where
+        pulls: list[bool] = []
+        pull = trainer.distributed.store.pull_many
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            pulls.append(options.get("train", True))
+            return pull(*arguments, **options)
+
+        trainer.distributed.store.pull_many = counting  # type: ignore[method-assign]
+        trainer.predict(clicks(6))
+    assert pulls.count(False) == 6
