@@ -111,7 +111,7 @@ class StepRows:
         parts: dict[str, list[Gradient]] = {}
         for leaf in self._leaves:
             gradient = leaf.gradient()
-            if gradient is not None:
+            if gradient is not None and len(gradient[0]):
                 parts.setdefault(leaf.table, []).append(gradient)
         return {table: merge_gradients(found) for table, found in parts.items()}
 

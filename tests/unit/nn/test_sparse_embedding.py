@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import threading
 
 import pytest
 import torch
@@ -163,3 +164,20 @@ def test_forgotten_gradients_are_mentioned_once(
         for _ in range(6):
             module(torch.tensor([1]))
     assert [record.getMessage()[:23] for record in caplog.records] == ["table 'ads': 3 lookups "]
+
+
+def test_copies_train_in_threads_of_their_own_on_the_same_rows() -> None:
+    module = embedding(optimizer=optim.SGD(lr=1.0))
+    steps = 50
+
+    def train(replica: SparseEmbedding) -> None:
+        for _ in range(steps):
+            replica(torch.tensor([1, 2, 1])).sum().backward()
+            apply_gradients(replica)
+
+    threads = [threading.Thread(target=train, args=(copy.deepcopy(module),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert values(module, 1, 2) == [1.0 - 2 * 3 * steps, 1.0 - 3 * steps]
