@@ -222,19 +222,25 @@ class DistributedModel:
         return pull_rows(lookups, self.mode.pull) if lookups else None
 
     @contextmanager
-    def evaluating(self, replica: nn.Module | None = None) -> Iterator[nn.Module]:
+    def evaluating(
+        self, replica: nn.Module | None = None, *, batch: Any = None
+    ) -> Iterator[nn.Module]:
         """The model in evaluation: no gradients, rows are read and none is created.
 
-        `with distributed.evaluating() as model: model(ids)`.
+        `with distributed.evaluating() as model: model(ids)`. For `batch` see `step`.
         """
-        model = replica or self.model
+        model, pull = replica or self.model, self.mode.pull
+        lookups = None if batch is None else self._planned(batch)
+        pulled = pull_rows(lookups, pull, train=False) if lookups else None
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad(), StepRows(self.mode.pull, train=False):
+            with torch.no_grad(), StepRows(pull, train=False, pulled=pulled) as rows:
                 yield model
         finally:
             model.train(was_training)
+        if batch is not None and lookups is None:
+            self._learn(rows, batch)
 
     def _planned(self, batch: Any) -> list[Lookup] | None:
         """The lookups that the batch will cause; None if no batch like it was seen before."""

@@ -82,7 +82,7 @@ class Inference:
     ) -> None:
         while (batch := feed.take()) is not None:
             try:
-                with self._distributed.evaluating(replica) as model:
+                with self._distributed.evaluating(replica, batch=batch.inputs) as model:
                     use(batch, run_model(model, batch.inputs))
             except Exception as error:
                 add_note(error, f"raised in batch {batch.number} of the data to be predicted")

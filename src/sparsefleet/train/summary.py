@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["summary_lines", "summary_table"]
 
+_WORTH_SHOWING = 0.005
+
 _MEANING = {
     "data": "waiting for batches",
     "pull": "waiting for rows",
@@ -22,7 +24,7 @@ _MEANING = {
 
 
 def summary_table(history: History) -> Table:
-    """Shares of the time, the largest part of it marked."""
+    """Shares of the time by what it went to."""
     from rich.table import Table
 
     table = Table(title="where the time went", title_justify="left")
@@ -31,6 +33,8 @@ def summary_table(history: History) -> Table:
     table.add_column("seconds", justify="right")
     table.add_column("what")
     for name, share in history.time_shares.shares().items():
+        if name == "other" and share < _WORTH_SHOWING:
+            continue
         seconds = getattr(history.time_shares, name)
         table.add_row(name, f"{100 * share:.1f} %", f"{seconds:.1f}", _MEANING[name])
     return table

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from sparsefleet.fleet.distributed_model import DistributedModel
     from sparsefleet.fleet.rate_schedule import ScheduleLike
-    from sparsefleet.modes import ModeLike
+    from sparsefleet.modes import ModeConfig
 
 __all__ = ["Trainer"]
 
@@ -84,7 +84,7 @@ class Trainer:
         loss: Loss | None,
         optimizer: torch.optim.Optimizer | optim.Optimizer,
         *,
-        mode: ModeLike | None = None,
+        mode: str | ModeConfig | None = None,
         threads: int = 1,
         config: TrainerConfig | None = None,
         metrics: Mapping[str, Metric] | None = None,

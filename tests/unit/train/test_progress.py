@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from sparsefleet.errors import ConfigError
 from sparsefleet.train.history import Epoch, History
 from sparsefleet.train.progress import (
     LiveDisplay,
@@ -13,7 +12,6 @@ from sparsefleet.train.progress import (
 )
 from sparsefleet.train.step_clock import StepClock
 from sparsefleet.train.summary import summary_lines, summary_table
-from sparsefleet.train.tensorboard_log import TensorBoardLog
 from sparsefleet.train.time_shares import TimeShares, advise
 
 SNAPSHOT = Snapshot(
@@ -130,9 +128,3 @@ def test_summary_tells_rate_skipped_batches_and_shares(
     shown = capsys.readouterr().out
     for part in ("data", "25.0 %", "pull", "compute", "75.0 %", "push", "wait"):
         assert part in shown
-
-
-def test_missing_tensorboard_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ConfigError, match=r"'runs'.*pip install sparsefleet\[tensorboard\]"):
-        TensorBoardLog("runs")

@@ -11,12 +11,15 @@ import pytest
 import torch
 from tests.servers import JOB_KEY, NativeServers
 from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
+from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+from sparsefleet.modes import GeoConfig
 from sparsefleet.train import Trainer
 
 DEADLINE_S = 60.0
+ADAGRAD = optim.Adagrad(lr=0.1)
 
 
 @pytest.fixture
@@ -27,7 +30,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeServers]:
         yield running
 
 
-def worker(servers: NativeServers, index: int, num_workers: int, **options: Any) -> Trainer:
+def worker(
+    servers: NativeServers,
+    index: int,
+    num_workers: int,
+    model: nn.Module | None = None,
+    optimizer: optim.Optimizer = ADAGRAD,
+    **options: Any,
+) -> Trainer:
     fleet = Fleet()
     fleet.init(
         UserDefinedRoleMaker(
@@ -37,7 +47,7 @@ def worker(servers: NativeServers, index: int, num_workers: int, **options: Any)
             server_endpoints=servers.endpoints,
         )
     )
-    return Trainer(Clicks(), BCE, optim.Adagrad(lr=0.1), config=QUIET, fleet=fleet, **options)
+    return Trainer(model or Clicks(), BCE, optimizer, config=QUIET, fleet=fleet, **options)
 
 
 def as_workers(servers: NativeServers, job: Callable[[Trainer, int], Any], **options: Any) -> list:
@@ -58,9 +68,19 @@ def uneven(index: int, seed: int = 0) -> list[Any]:
     return batches[:7] if index == 0 else batches[7:]
 
 
-@pytest.mark.parametrize("mode", ["half_async", "async"])
+@pytest.mark.parametrize(
+    ("mode", "optimizer"),
+    [
+        ("sync", ADAGRAD),
+        ("half_async", ADAGRAD),
+        ("async", ADAGRAD),
+        ("hybrid", ADAGRAD),
+        (GeoConfig(push_interval_steps=5), optim.SGD(lr=2.0)),
+    ],
+    ids=["sync", "half_async", "async", "hybrid", "geo"],
+)
 def test_workers_with_uneven_data_train_and_evaluate_together(
-    mode: str, servers: NativeServers
+    mode: Any, optimizer: optim.Optimizer, servers: NativeServers
 ) -> None:
     def job(trainer: Trainer, index: int) -> tuple[float, dict[str, float]]:
         history = trainer.fit(uneven(index), epochs=4, validation=uneven(index, seed=1))
@@ -69,7 +89,7 @@ def test_workers_with_uneven_data_train_and_evaluate_together(
         figures = trainer.evaluate(uneven(index, seed=1))
         return history.epochs[0].loss, figures
 
-    (first, figures), (_, others) = as_workers(servers, job, mode=mode)
+    (first, figures), (_, others) = as_workers(servers, job, mode=mode, optimizer=optimizer)
     assert figures == others  # to the bit
     assert figures["auc"] > 0.85
     assert figures["loss"] < first
@@ -100,7 +120,7 @@ def test_model_saved_by_two_workers_is_loaded_by_one(
 
     first, second = as_workers(servers, job, mode="async")
     assert torch.equal(first, second)
-    with Trainer(Clicks(), BCE, optim.Adagrad(lr=0.1), config=QUIET, fleet=Fleet()) as trainer:
+    with Trainer(Clicks(), BCE, ADAGRAD, config=QUIET, fleet=Fleet()) as trainer:
         trainer.load(tmp_path / "model")
         assert torch.equal(trainer.predict(clicks(3, seed=2)), first)
 
@@ -111,3 +131,22 @@ def test_async_with_servers_is_what_one_gets_without_a_word(servers: NativeServe
         assert trainer.distributed.mode.name == "async"
         assert trainer.distributed.mode.stats().steps == 24
     assert history.last.loss < history.epochs[0].loss
+
+
+def test_lookups_of_a_batch_are_one_request_in_evaluation_too(servers: NativeServers) -> None:
+    class TwoColumns(Clicks):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.rows(ids[:, :1]) + self.rows(ids[:, 1:])).squeeze(1)
+
+    with worker(servers, 0, 1, model=TwoColumns()) as trainer:
+        trainer.evaluate(clicks(1))  # the first batch shows which ids go where
+        pulls: list[bool] = []
+        pull = trainer.distributed.store.pull_many
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            pulls.append(options.get("train", True))
+            return pull(*arguments, **options)
+
+        trainer.distributed.store.pull_many = counting  # type: ignore[method-assign]
+        trainer.predict(clicks(6))
+    assert pulls.count(False) == 6
