@@ -12,12 +12,14 @@
 
 #include "bind.h"
 #include "bind_cut.h"
+#include "bind_rounds.h"
 #include "client/client.h"
 #include "log_callback.h"
+#include "push_sections.h"
 #include "raise.h"
-#include "store/interrupt.h"
 #include "store/local_store.h"
 #include "store/store.h"
+#include "store_call.h"
 #include "store_handle.h"
 #include "transport_name.h"
 
@@ -29,37 +31,6 @@ namespace {
 
 // (table, keys or None for a dense table, out)
 using PullTuple = std::tuple<std::string, std::optional<Array<const Key>>, Array<float>>;
-// (table, keys or None for a dense table, gradients, keys are unique, add past the optimizer)
-using PushTuple =
-    std::tuple<std::string, std::optional<Array<const Key>>, Array<const float>, bool, bool>;
-
-// Calls `f(store)` without the GIL. The reference that keeps the store alive for as long may be
-// the last one: it is dropped before the GIL is taken again, also where `f` throws.
-template <typename F>
-auto Call(const StoreHandle& handle, F f) {
-  std::shared_ptr<Store> store = handle.Get();
-  nb::gil_scoped_release release;
-  const std::shared_ptr<Store> held = std::move(store);
-  return f(*held);
-}
-
-// As Call(), for calls that may wait for long: a signal whose Python handler raises (Ctrl-C) ends
-// the call, and its exception is thrown. Handlers run on the main thread only.
-template <typename F>
-auto Wait(const StoreHandle& handle, F f) {
-  std::optional<nb::python_error> raised;
-  auto result = Call(handle, [&](Store& store) {
-    const ScopedInterrupt interrupt([&raised] {
-      nb::gil_scoped_acquire gil;
-      if (PyErr_CheckSignals() != 0) raised.emplace();
-      return raised.has_value();
-    });
-    return f(store);
-  });
-  if (raised) throw nb::python_error(std::move(*raised));
-  return result;
-}
-
 void Pull(const StoreHandle& handle, const std::vector<PullTuple>& parts, PullMode mode,
           std::uint64_t step, double timeout_s) {
   std::vector<PullSection> sections;
@@ -75,24 +46,10 @@ void Pull(const StoreHandle& handle, const std::vector<PullTuple>& parts, PullMo
   Check(Call(handle, [&](Store& s) { return s.Pull(sections, mode, step, timeout_s); }));
 }
 
-std::tuple<std::uint64_t, std::uint64_t, std::uint64_t> Push(const StoreHandle& handle,
-                                                             const std::vector<PushTuple>& parts,
-                                                             std::uint64_t step, double timeout_s) {
-  std::vector<PushSection> sections;
-  sections.reserve(parts.size());
-  for (const auto& [table, keys, gradients, unique, add] : parts) {
-    PushSection section;
-    section.table = table;
-    section.dense = !keys.has_value();
-    if (keys) section.keys = SpanOf(*keys);
-    section.gradients = SpanOf(gradients);
-    section.keys_are_unique = unique;
-    section.add = add;
-    sections.push_back(section);
-  }
-  const PushResult result =
-      Check(Call(handle, [&](Store& s) { return s.Push(sections, step, timeout_s); }));
-  return {result.applied, result.rejected_non_finite, result.not_admitted};
+PushTotals Push(const StoreHandle& handle, const std::vector<PushTuple>& parts, std::uint64_t step,
+                double timeout_s) {
+  const auto sections = SectionsOf(parts);
+  return TotalsOf(Check(Call(handle, [&](Store& s) { return s.Push(sections, step, timeout_s); })));
 }
 
 void Import(const StoreHandle& handle, const std::string& table, const Array<const Key>& keys,
@@ -172,10 +129,11 @@ void BindTables(nb::class_<StoreHandle>& store) {
           "table"_a, "values"_a, "timeout_s"_a)
       .def(
           "set_learning_rate",
-          [](const StoreHandle& h, const std::string& table, double lr, double timeout_s) {
-            Check(Call(h, [&](Store& s) { return s.SetLearningRate(table, lr, timeout_s); }));
+          [](const StoreHandle& h, const std::string& table, double lr,
+             std::optional<std::uint64_t> at, double timeout_s) {
+            Check(Call(h, [&](Store& s) { return s.SetLearningRate(table, lr, at, timeout_s); }));
           },
-          "table"_a, "learning_rate"_a, "timeout_s"_a)
+          "table"_a, "learning_rate"_a, "at"_a.none(), "timeout_s"_a)
       .def(
           "shrink",
           [](const StoreHandle& h, const std::string& table, std::uint64_t step, double timeout_s) {
@@ -289,6 +247,8 @@ void BindStore(nb::module_& m) {
       .def("close", &StoreHandle::Close, "Ends the connections; calls after it raise. Idempotent.");
   BindTables(store);
   BindMeeting(store);
+  BindRounds(m, store);
+  BindChanges(store);
 }
 
 }  // namespace sparsefleet::python

@@ -58,7 +58,14 @@ class Client final : public Store {
                           double timeout_s) override;
   Status WriteDense(std::string_view table, std::span<const float> values,
                     double timeout_s) override;
-  Status SetLearningRate(std::string_view table, double learning_rate, double timeout_s) override;
+  Status SetLearningRate(std::string_view table, double learning_rate,
+                         std::optional<std::uint64_t> at, double timeout_s) override;
+  Result<PushResult> PushRound(const RoundMember& member, std::uint64_t round,
+                               std::span<const PushSection> sections, std::uint64_t step,
+                               double timeout_s) override;
+  Result<std::uint64_t> AdvanceClock(const RoundMember& member, std::uint64_t clock,
+                                     std::optional<std::uint64_t> bound, double timeout_s) override;
+  Status LeaveGroup(const RoundMember& member, double timeout_s) override;
   Result<std::uint64_t> Version(std::string_view table, double timeout_s) override;
   Status WaitVersion(std::string_view table, std::uint64_t at_least, double timeout_s) override;
   Status Barrier(std::string_view name, std::uint32_t members, double timeout_s) override;
@@ -73,6 +80,8 @@ class Client final : public Store {
   Result<std::unique_ptr<StoreCut>> OpenCut(std::string_view table, bool only_dirty,
                                             bool clear_dirty, double timeout_s) override;
   Status Import(std::string_view table, const RowBatch& rows, double timeout_s) override;
+  Status WatchChanges(std::string_view table, double timeout_s) override;
+  Result<std::unique_ptr<StoreCut>> TakeChanges(std::string_view table, double timeout_s) override;
   Status Save(std::string_view directory, double timeout_s) override;
   Status Load(std::string_view directory, double timeout_s) override;
   Status Shutdown(double timeout_s) override;

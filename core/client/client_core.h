@@ -15,6 +15,8 @@
 #include "client/sequences.h"
 #include "client/server_link.h"
 #include "client/table_directory.h"
+#include "client/watched_tables.h"
+#include "store/left_groups.h"
 
 namespace sparsefleet {
 
@@ -36,6 +38,8 @@ struct ClientCore {
   std::atomic<std::uint64_t> next_request_id{1};
   TableDirectory tables;
   ScratchPool scratch;
+  LeftGroups left_groups;
+  WatchedTables watched;
   std::unique_ptr<LogQueue> log_queue;   // for what the heartbeat has to say
   std::unique_ptr<Heartbeat> heartbeat;  // begins when every server has been reached
 };

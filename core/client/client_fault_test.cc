@@ -292,6 +292,32 @@ const Test kLost("a silent server is lost after the peer timeout; long waits end
                    ExpectEqual(log.CountOf("is lost"), 1);
                  });
 
+const Test kDeadBeat("a heartbeat whose connection died unnoticed is sent over another one", [] {
+  CountingScript script;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int beats = 0;
+  FakeServer server([&](const FrameHeader& header, auto) {
+    std::lock_guard lock(mutex);
+    changed.notify_all();
+    // The first is that of Connect(), the second the first of the control connection.
+    const bool is_unheard = header.type == MessageType::kHeartbeat && ++beats == 3;
+    return is_unheard ? Act::Only(Kind::kSilence) : script.Answer(header);
+  });
+  LogBook log;
+  auto options = Options({&server});
+  options.log = log.Sink();
+  options.heartbeat_interval_s = 0.05;
+  options.peer_timeout_s = 3.0;
+  auto client = RequireOk(Client::Connect(options));
+  {
+    std::unique_lock lock(mutex);
+    Require(changed.wait_for(lock, std::chrono::seconds(20), [&] { return beats > 5; }));
+  }
+  ExpectEqual(log.CountOf("is lost"), 0);
+  RequireOk(PushOne(*client).status());
+});
+
 const Test kBarrierRetry("a barrier cut off on the way is joined again under its sequence", [] {
   CountingScript script;
   std::mutex mutex;

@@ -1,184 +1,35 @@
-// Push: repeated keys summed, rows dealt to their servers, nothing sent that a server
-// would refuse for its values.
+// Push, alone or as a part of a round; clocks and leaving.
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "client/call.h"
 #include "client/client.h"
 #include "client/client_core.h"
+#include "client/push_call.h"
 #include "client/table_lookup.h"
 
 namespace sparsefleet {
 namespace {
 
-bool AllFinite(std::span<const float> values) {
-  std::uint32_t any = 0;
-  for (const float value : values) {
-    any |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & 0x7f800000u) ==
-                                      0x7f800000u);
-  }
-  return any == 0;
+std::string GroupSubject(const RoundMember& member) {
+  return "group '" + std::string(member.group.substr(0, 100)) + "', rank " +
+         std::to_string(member.rank) + ": ";
 }
 
-Status NonFinite(const PushSection& section, std::uint32_t dim) {
-  std::size_t at = 0;
-  while (at + 1 < section.gradients.size() && std::isfinite(section.gradients[at])) ++at;
-  const std::string value = std::to_string(section.gradients[at]);
-  if (section.dense) {
-    return {Code::kNonFinite, TableSubject(section.table) + "element " + std::to_string(at) +
-                                  " of the gradient is " + value + "; nothing was applied"};
-  }
-  return {Code::kNonFinite, TableSubject(section.table) + "gradient of key " +
-                                std::to_string(section.keys[at / dim]) + " (row " +
-                                std::to_string(at / dim) + ", column " + std::to_string(at % dim) +
-                                ") is " + value + "; nothing was applied"};
+Status CheckGroupName(const RoundMember& member) {
+  if (!member.group.empty() && member.group.size() <= kMaxGroupNameBytes) return Status::Ok();
+  return {Code::kInvalidArgument, "group name of " + std::to_string(member.group.size()) +
+                                      " bytes, wanted 1 to " + std::to_string(kMaxGroupNameBytes)};
 }
 
-// One push while it is put together and run.
-class PushCall {
- public:
-  PushCall(ClientCore& core, std::span<const PushSection> sections, std::uint64_t step)
-      : core_(core), sections_(sections), scratch_(core.scratch.Take(sections.size())) {
-    requests_.resize(core.num_servers());
-    for (auto& request : requests_) request.step = step;
-  }
-
-  Result<PushResult> Run(const CallClock& clock);
-
- private:
-  Status Check(const PushSection& section, const TableInfo& info) const;
-  Status AddSparse(std::size_t i);
-  void AddDense(std::size_t i);
-
-  ClientCore& core_;
-  const std::span<const PushSection> sections_;
-  ScratchPool::Lease scratch_;
-  std::vector<TableInfo> infos_;
-  std::vector<PushRequest> requests_;  // by server
-  std::uint64_t repeated_rejections_ = 0;
-};
-
-Status PushCall::Check(const PushSection& section, const TableInfo& info) const {
-  const std::string subject = TableSubject(section.table);
-  const std::size_t num_keys = section.keys.size();
-  if (num_keys > INT32_MAX) {
-    return {Code::kTooLarge, subject + std::to_string(num_keys) + " keys in one push, at most " +
-                                 std::to_string(INT32_MAX)};
-  }
-  const std::uint64_t wanted = section.dense ? info.size : num_keys * info.dim;
-  if (section.gradients.size() != wanted || (section.dense && num_keys > 0)) {
-    return {Code::kShapeMismatch,
-            subject + std::to_string(num_keys) + " keys and " +
-                std::to_string(section.gradients.size()) + " values, wanted " +
-                (section.dense ? "no keys and all " + std::to_string(wanted) + " elements"
-                               : std::to_string(info.dim) + " values a key")};
-  }
-  // Before any server has its part: a push is refused as a whole.
-  if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(section.gradients)) {
-    return NonFinite(section, info.dim);
-  }
-  return Status::Ok();
-}
-
-Status PushCall::AddSparse(std::size_t i) {
-  const PushSection& section = sections_[i];
-  const std::uint32_t dim = infos_[i].dim;
-  const std::uint32_t n = core_.num_servers();
-  SectionScratch& scratch = scratch_.section(i);
-  auto keys = section.keys;
-  auto values = section.gradients;
-  if (!section.keys_are_unique) {
-    scratch.unique.Build(keys);
-    if (scratch.unique.has_repeats()) {
-      const auto summed = Room(scratch.summed, scratch.unique.size() * dim);
-      SumRows(values, scratch.unique.inverse(), dim, summed);
-      keys = scratch.unique.keys();
-      values = summed;
-      if (infos_[i].non_finite == NonFinitePolicy::kRaise && !AllFinite(values)) {
-        return {Code::kNonFinite, TableSubject(section.table) +
-                                      "gradients of a repeated key add up to infinity; nothing was "
-                                      "applied"};
-      }
-    }
-  }
-  if (n > 1) {
-    scratch.deal.Build(keys, n);
-    const auto dealt = Room(scratch.dealt, values.size());
-    DealRows(values, scratch.deal.places(), dim, dealt);
-    values = dealt;
-  }
-  // Every server, also one that owns none of the keys: each counts the pushes of a table.
-  for (std::uint32_t server = 0; server < n; ++server) {
-    const auto part = n > 1 ? scratch.deal.KeysOf(server) : keys;
-    const std::size_t begin = n > 1 ? scratch.deal.BeginOf(server) : 0;
-    requests_[server].sections.push_back({section.table, false, true, section.add, dim, part.size(),
-                                          part, values.subspan(begin * dim, part.size() * dim)});
-  }
-  return Status::Ok();
-}
-
-void PushCall::AddDense(std::size_t i) {
-  const PushSection& section = sections_[i];
-  const TableInfo& info = infos_[i];
-  const std::uint32_t n = core_.num_servers();
-  auto values = section.gradients;
-  const bool is_poisoned = n > 1 && !AllFinite(values);
-  if (is_poisoned) {
-    // The whole push is to be skipped, so each server must find its part as bad as the others'.
-    const auto copy = Room(scratch_.section(i).dealt, values.size());
-    std::ranges::fill(copy, std::numeric_limits<float>::quiet_NaN());
-    values = copy;
-  }
-  std::uint64_t holders = 0;
-  for (std::uint32_t server = 0; server < n; ++server) {
-    const DenseRange range = DenseRangeOf(info.size, info.min_block_size, server, n);
-    if (range.size() == 0) continue;
-    ++holders;
-    requests_[server].sections.push_back({section.table,
-                                          true,
-                                          false,
-                                          section.add,
-                                          1,
-                                          range.size(),
-                                          {},
-                                          values.subspan(range.begin, range.size())});
-  }
-  // Each server reports a skipped push; it was one.
-  if (is_poisoned && holders > 0) repeated_rejections_ += holders - 1;
-}
-
-Result<PushResult> PushCall::Run(const CallClock& clock) {
-  for (const auto& section : sections_) {
-    auto info = FindTable(core_, section.table, section.dense, clock);
-    if (!info.ok()) return info.status();
-    if (Status s = Check(section, info.value()); !s.ok()) return s;
-    infos_.push_back(info.value());
-  }
-  for (std::size_t i = 0; i < sections_.size(); ++i) {
-    if (sections_[i].dense) {
-      AddDense(i);
-    } else if (Status s = AddSparse(i); !s.ok()) {
-      return s;
-    }
-  }
-  std::vector<ServerPart> parts;
-  for (std::uint32_t server = 0; server < core_.num_servers(); ++server) {
-    if (requests_[server].sections.empty()) continue;
-    parts.emplace_back(server, Gather(requests_[server]));
-  }
-  const CallSpec spec{MessageType::kPush, TablesSubject(sections_), "push to", clock.left_s()};
-  if (Status s = RunCall(core_, spec, parts); !s.ok()) return s;
+Result<PushResult> SumOfResults(std::span<const ServerPart> parts, const std::string& subject) {
   PushResult sum;
   for (const auto& part : parts) {
     auto result = DecodePushResult(part.reply.body);
-    if (!result.ok()) return result.status().WithPrefix(spec.subject);
+    if (!result.ok()) return result.status().WithPrefix(subject);
     sum += result.value();
   }
-  sum.rejected_non_finite -= std::min(sum.rejected_non_finite, repeated_rejections_);
   return sum;
 }
 
@@ -188,7 +39,71 @@ Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint
                                 double timeout_s) {
   if (Status s = CheckNumSections("push", sections.size()); !s.ok()) return s;
   const CallClock clock(timeout_s);
-  return PushCall(*core_, sections, step).Run(clock);
+  PushCall push(*core_, sections, step);
+  if (Status s = push.Build(clock); !s.ok()) return s;
+  std::vector<ServerPart> parts;
+  for (std::uint32_t server = 0; server < core_->num_servers(); ++server) {
+    const PushRequest& request = push.requests()[server];
+    if (!request.sections.empty()) parts.emplace_back(server, Gather(request));
+  }
+  const CallSpec spec{MessageType::kPush, TablesSubject(sections), "push to", clock.left_s()};
+  if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
+  auto sum = SumOfResults(parts, spec.subject);
+  if (!sum.ok()) return sum;
+  PushResult result = sum.value();
+  result.rejected_non_finite -= std::min(result.rejected_non_finite, push.repeated_rejections());
+  return result;
+}
+
+Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t round,
+                                     std::span<const PushSection> sections, std::uint64_t step,
+                                     double timeout_s) {
+  if (Status s = CheckGroupName(member); !s.ok()) return s;
+  if (Status s = CheckNumSections("push", sections.size()); !s.ok()) return s;
+  const CallClock clock(timeout_s);
+  PushCall push(*core_, sections, step);
+  const Status built = push.Build(clock);
+  const bool is_refused = built.code() == Code::kNonFinite;
+  if (!built.ok() && !is_refused) return built;
+  // Every server, whatever it gets: each waits for all members, and none may apply a round that
+  // another one must refuse.
+  std::vector<ServerPart> parts;
+  for (std::uint32_t server = 0; server < core_->num_servers(); ++server) {
+    PushRoundRequest request{member, round, {}, {}};
+    if (is_refused) {
+      request.refusal = built.message();
+    } else {
+      request.push = push.requests()[server];
+    }
+    parts.emplace_back(server, Gather(request));
+  }
+  core_->left_groups.SetLeft(member, false);
+  const CallSpec spec{MessageType::kPushRound, GroupSubject(member),
+                      "round " + std::to_string(round) + " at", clock.left_s(), true};
+  if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
+  return SumOfResults(parts, spec.subject);
+}
+
+Result<std::uint64_t> Client::AdvanceClock(const RoundMember& member, std::uint64_t clock,
+                                           std::optional<std::uint64_t> bound, double timeout_s) {
+  if (Status s = CheckGroupName(member); !s.ok()) return s;
+  core_->left_groups.SetLeft(member, false);
+  const CallSpec spec{MessageType::kAdvanceClock, GroupSubject(member),
+                      "clock " + std::to_string(clock) + " at", timeout_s, bound.has_value()};
+  auto reply = CallOne(*core_, spec, 0, Encode(AdvanceClockRequest{member, clock, bound}));
+  if (!reply.ok()) return reply.status();
+  auto sum = DecodeNumber(reply.value());
+  if (!sum.ok()) return sum.status().WithPrefix(spec.subject);
+  return sum;
+}
+
+Status Client::LeaveGroup(const RoundMember& member, double timeout_s) {
+  if (Status s = CheckGroupName(member); !s.ok()) return s;
+  if (core_->left_groups.HasLeft(member)) return Status::Ok();
+  const CallSpec spec{MessageType::kLeaveGroup, GroupSubject(member), "leaving it on", timeout_s};
+  if (auto replies = CallAll(*core_, spec, Encode(member)); !replies.ok()) return replies.status();
+  core_->left_groups.SetLeft(member, true);
+  return Status::Ok();
 }
 
 }  // namespace sparsefleet

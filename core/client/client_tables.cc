@@ -78,11 +78,14 @@ Status Client::WriteDense(std::string_view table, std::span<const float> values,
       *core_, {MessageType::kWriteDense, TableSubject(table), "writing to", clock.left_s()}, parts);
 }
 
-Status Client::SetLearningRate(std::string_view table, double learning_rate, double timeout_s) {
+Status Client::SetLearningRate(std::string_view table, double learning_rate,
+                               std::optional<std::uint64_t> at, double timeout_s) {
   const CallClock clock(timeout_s);
   if (auto info = FindTable(*core_, table, clock); !info.ok()) return info.status();
   TableRequest request{table};
   request.real = learning_rate;
+  request.number = at.value_or(0);
+  request.flags = at ? kFlagHasCount : 0;
   return CallAll(*core_,
                  {MessageType::kSetLearningRate, TableSubject(table),
                   "setting its learning rate on", clock.left_s()},

@@ -403,11 +403,12 @@ const Test kStats("statistics come one map a server, learning rates are set on a
   Fleet fleet(2);
   auto client = fleet.NewClient();
   RequireOk(client->Define(Ads(), kTimeout_s));
-  RequireOk(client->SetLearningRate("ads", 0.125, kTimeout_s));
+  RequireOk(client->SetLearningRate("ads", 0.125, std::nullopt, kTimeout_s));
   const auto stats = RequireOk(client->Stats(kTimeout_s));
   ExpectEqual(stats.size(), 2u);
   for (const auto& map : stats) ExpectEqual(map.at("table.ads.learning_rate"), 0.125);
-  ExpectCode(client->SetLearningRate("ads", -1.0, kTimeout_s), Code::kInvalidArgument);
+  ExpectCode(client->SetLearningRate("ads", -1.0, std::nullopt, kTimeout_s),
+             Code::kInvalidArgument);
 });
 
 const Test kCutGivenUp("a clearing cut given up at the last server leaves all rows dirty", [] {

@@ -15,6 +15,9 @@ namespace {
 constexpr auto kGoodbyeTime = std::chrono::seconds(1);
 // A loop that woke this much later than it meant to was stopped together with the process.
 constexpr auto kOverslept = std::chrono::seconds(1);
+// A beat not answered within this part of peer_timeout_s is sent again over a new connection: the
+// old one may be dead without a word, which says nothing of the server.
+constexpr double kPatience = 0.5;
 
 }  // namespace
 
@@ -103,7 +106,7 @@ void Heartbeat::Advance(Beat& beat, TimePoint now) {
       return;
     }
   }
-  if (now - beat.began > ToDuration(options_.peer_timeout_s)) {
+  if (now - beat.began >= ToDuration(options_.peer_timeout_s * kPatience)) {
     Failed(beat, Status(Code::kDeadlineExceeded, "no answer to a heartbeat"), now);
   }
 }
@@ -142,7 +145,8 @@ bool Heartbeat::Await() {
     const bool is_active = beat.connection && beat.connection->is_active();
     const TimePoint silent_at = SteadyClock::now() + ToDuration(options_.peer_timeout_s) -
                                 beat.link->Silence() + std::chrono::milliseconds(1);
-    if (!is_active) until = std::min(until, beat.next);
+    const TimePoint patient_until = beat.began + ToDuration(options_.peer_timeout_s * kPatience);
+    until = std::min(until, is_active ? patient_until : beat.next);
     if (!beat.link->is_lost()) until = std::min(until, std::max(silent_at, judges_from_));
   }
   PollUntil(until);

@@ -35,8 +35,13 @@ std::uint32_t UniqueKeys::PlaceOf(Key key) {
 
 void SumRows(std::span<const float> rows, std::span<const std::uint32_t> inverse, std::size_t dim,
              std::span<float> out) {
-  const RowKernels& kernels = BestKernels();
   std::fill(out.begin(), out.end(), 0.0F);
+  AddRows(rows, inverse, dim, out);
+}
+
+void AddRows(std::span<const float> rows, std::span<const std::uint32_t> inverse, std::size_t dim,
+             std::span<float> out) {
+  const RowKernels& kernels = BestKernels();
   for (std::size_t i = 0; i < inverse.size(); ++i) {
     if (inverse[i] == kPaddingPlace) continue;
     kernels.add(out.data() + inverse[i] * dim, rows.data() + i * dim, dim);

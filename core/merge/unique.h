@@ -44,10 +44,14 @@ class UniqueKeys {
   std::vector<std::uint32_t> table_;  // open addressing: place in keys_ plus one, 0 is empty
 };
 
-// Adds row i of `rows` to row inverse[i] of `out`, in order of i; `out` starts from zero.
-// Rows of kPaddingPlace are left out.
+// Adds row i of `rows` to row inverse[i] of `out`, in order of i. Rows of kPaddingPlace are left
+// out.
 // REQUIRES: rows.size() == inverse.size() * dim, out.size() a multiple of dim that holds
 // every row inverse names.
+void AddRows(std::span<const float> rows, std::span<const std::uint32_t> inverse, std::size_t dim,
+             std::span<float> out);
+
+// The same; `out` starts from zero.
 void SumRows(std::span<const float> rows, std::span<const std::uint32_t> inverse, std::size_t dim,
              std::span<float> out);
 

@@ -15,11 +15,12 @@ Status CheckEmpty(std::span<const std::byte> body, const char* what) {
 }  // namespace
 
 Dispatcher::Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
-                       Coordinator& coordinator, SessionTable& sessions)
+                       Coordinator& coordinator, Rounds& rounds, SessionTable& sessions)
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
       tables_(tables),
       coordinator_(coordinator),
+      rounds_(rounds),
       sessions_(sessions),
       out_of_memory_(Reply::From(Status(Code::kTooLarge, "the server has not enough memory"))) {}
 
@@ -50,7 +51,7 @@ Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
 }
 
 Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
-                          const ReplyTo& to) {
+                          const ReplyTo& to, const TakeBody& take_body) {
   const FrameHeader& request = to.request;
   session->Touch(std::chrono::steady_clock::now());
   if (request.flags != 0) {
@@ -63,6 +64,7 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
     session->replies(request.type).Acknowledge(request.acked_below);
     if (WindowOf(request.type) == Window::kMeeting) {
       coordinator_.Withdraw(session->id(), request.acked_below);
+      rounds_.Withdraw(session->id(), request.acked_below);
     }
   }
   if (IsRecorded(request.type)) {
@@ -80,7 +82,7 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
         break;
     }
   }
-  const Call call{session, body, to};
+  const Call call{session, body, to, take_body};
   Answer answer;
   try {
     answer = Run(call);
@@ -160,6 +162,10 @@ Coordinator::TimePoint Dispatcher::BeginWait(const Call& call) const {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(call.to.request.timeout_ms);
 }
 
+Rounds::Caller Dispatcher::CallerOf(const Call& call) const {
+  return {call.session->owner(), call.to.request.sequence, BeginWait(call)};
+}
+
 Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
   switch (type) {
     case MessageType::kHello:
@@ -182,6 +188,8 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::WriteDense;
     case MessageType::kSetLearningRate:
       return &Dispatcher::SetLearningRate;
+    case MessageType::kPushRound:
+      return &Dispatcher::PushRound;
     case MessageType::kVersion:
       return &Dispatcher::Version;
     case MessageType::kWaitVersion:
@@ -194,6 +202,10 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::GetNote;
     case MessageType::kDeleteNote:
       return &Dispatcher::DeleteNote;
+    case MessageType::kAdvanceClock:
+      return &Dispatcher::AdvanceClock;
+    case MessageType::kLeaveGroup:
+      return &Dispatcher::LeaveGroup;
     case MessageType::kStats:
       return &Dispatcher::Stats;
     case MessageType::kShrink:
@@ -208,6 +220,10 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::CloseCut;
     case MessageType::kImport:
       return &Dispatcher::Import;
+    case MessageType::kWatchChanges:
+      return &Dispatcher::WatchChanges;
+    case MessageType::kTakeChanges:
+      return &Dispatcher::TakeChanges;
     case MessageType::kSave:
       return &Dispatcher::Save;
     case MessageType::kLoad:
@@ -226,8 +242,9 @@ Dispatcher::Answer Dispatcher::Heartbeat(const Call& call) {
 Dispatcher::Answer Dispatcher::Goodbye(const Call& call) {
   if (Status s = CheckEmpty(call.body, "goodbye"); !s.ok()) return s;
   sessions_.End(*call.session);
-  call.session->CloseAllCuts();
+  call.session->DropHoldings();
   coordinator_.ForgetOwner(call.session->id());
+  rounds_.ForgetOwner(call.session->id());
   return ReplyBody();
 }
 

@@ -16,6 +16,7 @@
 #include "server/server_counters.h"
 #include "server/session_table.h"
 #include "store/coordinator.h"
+#include "store/rounds.h"
 #include "table/table_set.h"
 #include "transport/frame.h"
 
@@ -44,7 +45,7 @@ struct DispatcherHooks {
 class Dispatcher {
  public:
   Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
-             Coordinator& coordinator, SessionTable& sessions);
+             Coordinator& coordinator, Rounds& rounds, SessionTable& sessions);
 
   // The first request of a connection. On success the reply's body and the client's session.
   struct Greeting {
@@ -57,8 +58,10 @@ class Dispatcher {
   // after the return; REQUIRES: aligned to 8 bytes.
   // Not ok (kProtocol) if the peer does not keep to the protocol: the connection is to
   // be closed after the (error) reply.
+  // `take_body`, if there is one, hands over the memory of `body`: for what is kept for long.
+  using TakeBody = std::function<std::unique_ptr<std::byte[]>()>;
   Status Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
-                const ReplyTo& to);
+                const ReplyTo& to, const TakeBody& take_body = {});
 
   // From now on new work is refused with kShuttingDown.
   void Drain() { draining_ = true; }
@@ -70,6 +73,7 @@ class Dispatcher {
     const std::shared_ptr<Session>& session;
     std::span<const std::byte> body;
     const ReplyTo& to;
+    const TakeBody& take_body;
   };
   // Nothing: the reply comes later, through Finisher().
   using Answer = std::optional<Result<ReplyBody>>;
@@ -86,6 +90,9 @@ class Dispatcher {
   // Runs `work` as a job and answers with what it returns.
   Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
   Coordinator::TimePoint BeginWait(const Call& call) const;
+  Rounds::Caller CallerOf(const Call& call) const;
+  // The sections of a push, whose rows are as wide as the tables'.
+  Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
 
   // dispatcher.cc
   Answer Heartbeat(const Call& call);
@@ -107,6 +114,10 @@ class Dispatcher {
   Answer PutNote(const Call& call);
   Answer GetNote(const Call& call);
   Answer DeleteNote(const Call& call);
+  // dispatcher_rounds.cc
+  Answer PushRound(const Call& call);
+  Answer AdvanceClock(const Call& call);
+  Answer LeaveGroup(const Call& call);
   // dispatcher_rows.cc
   Answer Shrink(const Call& call);
   Answer Erase(const Call& call);
@@ -114,6 +125,8 @@ class Dispatcher {
   Answer NextCut(const Call& call);
   Answer CloseCut(const Call& call);
   Answer Import(const Call& call);
+  Answer WatchChanges(const Call& call);
+  Answer TakeChanges(const Call& call);
   Answer Save(const Call& call);
   Answer Load(const Call& call);
 
@@ -123,6 +136,7 @@ class Dispatcher {
   const DispatcherHooks hooks_;
   TableSet& tables_;
   Coordinator& coordinator_;
+  Rounds& rounds_;
   SessionTable& sessions_;
   const Reply out_of_memory_;  // made while there is some
   std::atomic<bool> draining_{false};

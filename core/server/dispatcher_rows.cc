@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/dispatcher.h"
+#include "store/table_views.h"
 #include "table/dump.h"
 
 namespace sparsefleet {
@@ -14,6 +15,8 @@ namespace {
 constexpr std::uint32_t kCutOnlyDirty = 1;
 constexpr std::uint32_t kCutClearDirty = 2;
 constexpr std::size_t kRowsHeadBytes = 64;  // of EncodeRows: lengths and padding
+// Changed rows in one reply: few enough that the memory of replies keeps it for a retry.
+constexpr std::uint64_t kTakenBytes = 4u << 20;
 
 std::size_t RowBytes(const SparseTable& table) {
   return sizeof(Key) + sizeof(float) * (table.dim() + table.state_dim()) +
@@ -108,6 +111,36 @@ Dispatcher::Answer Dispatcher::Import(const Call& call) {
   if (!table.ok()) return table.status();
   if (Status s = table.value()->Import(named.value().rows); !s.ok()) return s;
   return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::WatchChanges(const Call& call) {
+  auto request = DecodeTableRequest(call.body);
+  if (!request.ok()) return request.status();
+  auto table = tables_.Sparse(request.value().table);
+  if (!table.ok()) return table.status();
+  return ReplyBody(EncodeNumber(call.session->Watch(*table.value())->num_taken()));
+}
+
+Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
+  auto request = DecodeTableRequest(call.body);
+  if (!request.ok()) return request.status();
+  const auto& [name, received, real, flags] = request.value();
+  if ((flags & ~kFlagBeginTaking) != 0) {
+    return Status(Code::kProtocol, "take changes with unknown flags " + std::to_string(flags));
+  }
+  auto table = tables_.Sparse(name);
+  if (!table.ok()) return table.status();
+  auto changes = call.session->FindWatch(name);
+  if (!changes.ok()) return changes.status();
+  const std::size_t row_bytes = sizeof(Key) + sizeof(float) * table.value()->dim();
+  const std::uint64_t room =
+      options_.max_frame_bytes > kRowsHeadBytes ? options_.max_frame_bytes - kRowsHeadBytes : 0;
+  const std::uint64_t max_rows =
+      std::max<std::uint64_t>(1, std::min<std::uint64_t>(room, kTakenBytes) / row_bytes);
+  auto rows = TakeChangedRows(*table.value(), *changes.value(), (flags & kFlagBeginTaking) != 0,
+                              received, static_cast<std::size_t>(max_rows));
+  if (!rows.ok()) return rows.status();
+  return ReplyBody(EncodeRows("", rows.value()));
 }
 
 Result<std::string> Dispatcher::CheckedDirectory(std::span<const std::byte> body) const {

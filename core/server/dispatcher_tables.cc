@@ -124,10 +124,7 @@ Dispatcher::Answer Dispatcher::Pull(const Call& call) {
   return body;
 }
 
-Dispatcher::Answer Dispatcher::Push(const Call& call) {
-  auto decoded = DecodePushRequest(call.body);
-  if (!decoded.ok()) return decoded.status();
-  const PushRequest& request = decoded.value();
+Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& request) const {
   std::vector<PushSection> sections;
   sections.reserve(request.sections.size());
   for (const auto& section : request.sections) {
@@ -138,12 +135,16 @@ Dispatcher::Answer Dispatcher::Push(const Call& call) {
     sections.push_back({section.table, section.keys, section.values, section.dense,
                         section.keys_are_unique, section.add});
   }
-  auto result = tables_.Push(sections, request.step);
+  return sections;
+}
+
+Dispatcher::Answer Dispatcher::Push(const Call& call) {
+  auto decoded = DecodePushRequest(call.body);
+  if (!decoded.ok()) return decoded.status();
+  auto sections = CheckedSections(decoded.value());
+  if (!sections.ok()) return sections.status();
+  auto result = PushAndTell(tables_, coordinator_, sections.value(), decoded.value().step);
   if (!result.ok()) return result.status();
-  for (const auto& section : sections) {
-    auto version = tables_.Version(section.table);
-    if (version.ok()) coordinator_.RaiseVersion(section.table, version.value());
-  }
   return ReplyBody(Encode(result.value()));
 }
 
@@ -159,7 +160,12 @@ Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {
 Dispatcher::Answer Dispatcher::SetLearningRate(const Call& call) {
   auto request = DecodeTableRequest(call.body);
   if (!request.ok()) return request.status();
-  Status s = tables_.SetLearningRate(request.value().table, request.value().real);
+  const auto& [table, number, learning_rate, flags] = request.value();
+  if ((flags & ~kFlagHasCount) != 0) {
+    return Status(Code::kProtocol, "set learning rate with unknown flags " + std::to_string(flags));
+  }
+  const auto at = (flags & kFlagHasCount) != 0 ? std::optional(number) : std::nullopt;
+  Status s = tables_.SetLearningRate(table, learning_rate, at);
   if (!s.ok()) return s;
   return ReplyBody();
 }

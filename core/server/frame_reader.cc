@@ -75,6 +75,11 @@ void FrameReader::Next() {
   if (capacity_ > kKeptBodyBytes) Trim();
 }
 
+std::unique_ptr<std::byte[]> FrameReader::TakeBody() {
+  capacity_ = 0;
+  return std::move(body_);
+}
+
 void FrameReader::Trim() {
   body_.reset();
   capacity_ = 0;

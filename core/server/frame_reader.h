@@ -33,6 +33,8 @@ class FrameReader {
 
   Step Read(Channel& channel, std::uint64_t max_frame_bytes);
   void Next();
+  // The memory of body(), which stays where it is. REQUIRES: a whole frame.
+  std::unique_ptr<std::byte[]> TakeBody();
   // Gives back memory kept for the next frame. REQUIRES: !in_frame().
   void Trim();
 

@@ -24,6 +24,7 @@
 #include "server/session_table.h"
 #include "store/coordinator.h"
 #include "store/deadline.h"
+#include "store/rounds.h"
 #include "store/table_views.h"
 #include "transport/socket.h"
 
@@ -116,6 +117,7 @@ struct Server::Impl {
   ServerCounters counters;
   TableSet tables;
   Coordinator coordinator;
+  Rounds rounds;
   SessionTable sessions;
   Dispatcher dispatcher;
   ConnectionSet connections;
@@ -142,8 +144,11 @@ Server::Impl::Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels
       factory(std::move(channels)),
       poller(std::move(poll)),
       log(options.log),
+      rounds([this](std::span<const PushSection> sections, std::uint64_t step) {
+        return ApplyRound(tables, coordinator, sections, step);
+      }),
       sessions(Seconds(options.peer_timeout_s)),
-      dispatcher(DispatcherOptionsOf(options), Hooks(), tables, coordinator, sessions),
+      dispatcher(DispatcherOptionsOf(options), Hooks(), tables, coordinator, rounds, sessions),
       host{*poller,
            dispatcher,
            sessions,
@@ -215,8 +220,9 @@ void Server::Impl::Tick(steady_clock::time_point now) {
 void Server::Impl::DropLostClients(steady_clock::time_point now) {
   for (const auto& session : sessions.TakeLost(now)) {
     counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
-    session->CloseAllCuts();
+    session->DropHoldings();
     coordinator.ForgetOwner(session->id());
+    rounds.ForgetOwner(session->id());
     for (const auto& connection : connections.All()) {
       if (connection->BelongsTo(*session)) connection->CloseNow();
     }
@@ -248,7 +254,8 @@ void Server::Impl::StartThreads() {
       std::min({options.peer_timeout_s, options.frame_timeout_s, options.handshake_timeout_s});
   housekeeper = std::make_unique<Housekeeper>(
       Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
-      [this](auto now) { return coordinator.Expire(now); }, [this](auto now) { Tick(now); });
+      [this](auto now) { return std::min(coordinator.Expire(now), rounds.Expire(now)); },
+      [this](auto now) { Tick(now); });
   for (std::uint32_t i = 0; i < num_threads; ++i) threads.emplace_back([this] { Work(); });
 }
 
@@ -259,9 +266,11 @@ void Server::Impl::Stop() {
   dispatcher.Drain();
   acceptor.Close();
   connections.Seal();
-  coordinator.Close({Code::kShuttingDown, "server " + std::to_string(options.index) + " of " +
-                                              std::to_string(options.num_servers) +
-                                              " is shutting down"});
+  const Status closed(Code::kShuttingDown, "server " + std::to_string(options.index) + " of " +
+                                               std::to_string(options.num_servers) +
+                                               " is shutting down");
+  coordinator.Close(closed);
+  rounds.Close(closed);
   for (const auto& connection : connections.All()) connection->FinishAndClose();
   const auto deadline = DeadlineAfter(options.drain_timeout_s);
   connections.AwaitEmpty(deadline);

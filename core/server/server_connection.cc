@@ -233,7 +233,8 @@ void ServerConnection::HandleFrame() {
     ++owed_replies_;
   }
   const ReplyTo to{weak_from_this(), reader_.header()};
-  const Status status = host_.dispatcher.Handle(session_, reader_.body(), to);
+  const Status status =
+      host_.dispatcher.Handle(session_, reader_.body(), to, [this] { return reader_.TakeBody(); });
   if (status.ok()) return;
   host_.counters.protocol_errors.fetch_add(1, std::memory_order_relaxed);
   host_.log.WriteSeldom(kWarning, Describe() + ": " + status.message() + "; connection closed");

@@ -52,10 +52,30 @@ Status Session::CloseCut(std::uint64_t id) {
   return Status::Ok();
 }
 
-void Session::CloseAllCuts() {
+std::shared_ptr<ChangeSet> Session::Watch(SparseTable& table) {
+  const std::string& name = table.spec().name;
+  std::lock_guard lock(mutex_);
+  const auto it = watches_.find(name);
+  if (it != watches_.end()) return it->second;
+  return watches_.emplace(name, table.WatchChanges()).first->second;
+}
+
+Result<std::shared_ptr<ChangeSet>> Session::FindWatch(std::string_view table) const {
+  std::lock_guard lock(mutex_);
+  const auto it = watches_.find(table);
+  if (it != watches_.end()) return it->second;
+  return Status(Code::kNotFound,
+                "client '" + name_ + "' does not watch the changes of table '" +
+                    std::string(table) +
+                    "': watch them first, and again after the client was taken for lost");
+}
+
+void Session::DropHoldings() {
   std::map<std::uint64_t, std::shared_ptr<SessionCut>> closed;
+  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> ended;
   std::lock_guard lock(mutex_);
   closed.swap(cuts_);
+  ended.swap(watches_);
 }
 
 }  // namespace sparsefleet

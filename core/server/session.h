@@ -54,7 +54,14 @@ class Session {
   Result<std::uint64_t> AddCut(TableCut cut, std::size_t row_bytes);
   Result<std::shared_ptr<SessionCut>> FindCut(std::uint64_t id) const;
   Status CloseCut(std::uint64_t id);
-  void CloseAllCuts();
+
+  // The keys that change in the table from the first call on.
+  std::shared_ptr<ChangeSet> Watch(SparseTable& table);
+  // kNotFound if the table's changes are not watched.
+  Result<std::shared_ptr<ChangeSet>> FindWatch(std::string_view table) const;
+
+  // Closes the cuts and ends the watches.
+  void DropHoldings();
 
  private:
   const std::uint64_t id_;
@@ -66,6 +73,7 @@ class Session {
   std::string address_;
   std::uint64_t next_cut_ = 1;
   std::map<std::uint64_t, std::shared_ptr<SessionCut>> cuts_;
+  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches_;  // by table
 };
 
 }  // namespace sparsefleet

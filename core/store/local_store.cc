@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,6 +11,8 @@
 #include "store/coordinator.h"
 #include "store/deadline.h"
 #include "store/interrupt.h"
+#include "store/left_groups.h"
+#include "store/rounds.h"
 #include "store/table_views.h"
 #include "table/dump.h"
 
@@ -57,11 +60,35 @@ class LocalCut final : public StoreCut {
   TableCut cut_;
 };
 
+class LocalChanges final : public StoreCut {
+ public:
+  LocalChanges(std::shared_ptr<SparseTable> table, std::shared_ptr<ChangeSet> changes)
+      : table_(std::move(table)), changes_(std::move(changes)) {}
+  Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
+    auto rows =
+        TakeChangedRows(*table_, *changes_, std::exchange(begins_, false), UINT64_MAX, max_rows);
+    if (!rows.ok()) return rows.status();
+    out = std::move(rows).value();
+    return !out.keys.empty();
+  }
+
+ private:
+  const std::shared_ptr<SparseTable> table_;
+  const std::shared_ptr<ChangeSet> changes_;
+  bool begins_ = true;
+};
+
 }  // namespace
 
 struct LocalStore::Impl {
   TableSet tables;
   Coordinator coordinator;
+  Rounds rounds{[this](std::span<const PushSection> sections, std::uint64_t step) {
+    return ApplyRound(tables, coordinator, sections, step);
+  }};
+  LeftGroups left_groups;
+  std::mutex watches_mutex;
+  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches;  // by table
   std::atomic<std::uint64_t> next_call{1};
 
   // Starts a wait and blocks until its callback came. The waiting thread itself expires the
@@ -75,10 +102,12 @@ struct LocalStore::Impl {
     while (!outcome->WaitUntil(NextLook(deadline))) {
       if (std::chrono::steady_clock::now() >= deadline) {
         coordinator.Expire(std::chrono::steady_clock::now());
+        rounds.Expire(std::chrono::steady_clock::now());
         break;
       }
       if (ScopedInterrupt::IsDue()) {
         coordinator.Withdraw(owner.id);
+        rounds.WithdrawOne(0, owner.id);
         break;
       }
     }
@@ -90,6 +119,11 @@ struct LocalStore::Impl {
     return std::min(deadline, Coordinator::TimePoint::clock::now() + kInterruptInterval);
   }
 
+  // All members of the groups belong to this process, whose loss nobody would notice.
+  static Rounds::Caller CallerOf(const Coordinator::Owner& owner, Rounds::TimePoint deadline) {
+    return {{}, owner.id, deadline};
+  }
+
   Coordinator::Owner NextOwner() {
     const std::uint64_t call = next_call.fetch_add(1);
     return {call, "call-" + std::to_string(call)};
@@ -99,7 +133,9 @@ struct LocalStore::Impl {
 LocalStore::LocalStore() : impl_(std::make_unique<Impl>()) {}
 
 LocalStore::~LocalStore() {
-  impl_->coordinator.Close({Code::kShuttingDown, "the store was closed"});
+  const Status closed(Code::kShuttingDown, "the store was closed");
+  impl_->coordinator.Close(closed);
+  impl_->rounds.Close(closed);
 }
 
 TableSet& LocalStore::tables() { return impl_->tables; }
@@ -123,13 +159,39 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
-  auto result = impl_->tables.Push(sections, step);
-  if (!result.ok()) return result;
-  for (const auto& section : sections) {
-    auto version = impl_->tables.Version(section.table);
-    if (version.ok()) impl_->coordinator.RaiseVersion(section.table, version.value());
-  }
-  return result;
+  return PushAndTell(impl_->tables, impl_->coordinator, sections, step);
+}
+
+Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_t round,
+                                         std::span<const PushSection> sections, std::uint64_t step,
+                                         double timeout_s) {
+  Contribution contribution;
+  contribution.sections.assign(sections.begin(), sections.end());
+  contribution.step = step;
+  if (Status s = CheckContribution(impl_->tables, contribution); !s.ok()) return s;
+  impl_->left_groups.SetLeft(member, false);
+  return impl_->WaitFor<Result<PushResult>>(timeout_s, [&](auto owner, auto deadline, auto done) {
+    impl_->rounds.Deliver(member, round, std::move(contribution), Impl::CallerOf(owner, deadline),
+                          std::move(done));
+  });
+}
+
+Result<std::uint64_t> LocalStore::AdvanceClock(const RoundMember& member, std::uint64_t clock,
+                                               std::optional<std::uint64_t> bound,
+                                               double timeout_s) {
+  impl_->left_groups.SetLeft(member, false);
+  return impl_->WaitFor<Result<std::uint64_t>>(
+      timeout_s, [&](auto owner, auto deadline, auto done) {
+        impl_->rounds.AdvanceClock(member, clock, bound, Impl::CallerOf(owner, deadline),
+                                   std::move(done));
+      });
+}
+
+Status LocalStore::LeaveGroup(const RoundMember& member, double /*timeout_s*/) {
+  if (impl_->left_groups.HasLeft(member)) return Status::Ok();
+  if (Status s = impl_->rounds.Leave(member, {}); !s.ok()) return s;
+  impl_->left_groups.SetLeft(member, true);
+  return Status::Ok();
 }
 
 Status LocalStore::WriteDense(std::string_view table, std::span<const float> values,
@@ -140,8 +202,8 @@ Status LocalStore::WriteDense(std::string_view table, std::span<const float> val
 }
 
 Status LocalStore::SetLearningRate(std::string_view table, double learning_rate,
-                                   double /*timeout_s*/) {
-  return impl_->tables.SetLearningRate(table, learning_rate);
+                                   std::optional<std::uint64_t> at, double /*timeout_s*/) {
+  return impl_->tables.SetLearningRate(table, learning_rate, at);
 }
 
 Result<std::uint64_t> LocalStore::Version(std::string_view table, double /*timeout_s*/) {
@@ -211,6 +273,30 @@ Status LocalStore::Import(std::string_view table, const RowBatch& rows, double /
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
   return sparse.value()->Import(rows);
+}
+
+Status LocalStore::WatchChanges(std::string_view table, double /*timeout_s*/) {
+  auto sparse = impl_->tables.Sparse(table);
+  if (!sparse.ok()) return sparse.status();
+  std::lock_guard lock(impl_->watches_mutex);
+  if (!impl_->watches.contains(table)) {
+    impl_->watches.emplace(std::string(table), sparse.value()->WatchChanges());
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<StoreCut>> LocalStore::TakeChanges(std::string_view table,
+                                                          double /*timeout_s*/) {
+  auto sparse = impl_->tables.Sparse(table);
+  if (!sparse.ok()) return sparse.status();
+  std::lock_guard lock(impl_->watches_mutex);
+  const auto watch = impl_->watches.find(table);
+  if (watch == impl_->watches.end()) {
+    return Status(Code::kNotFound, "table '" + std::string(table) +
+                                       "': its changes are not watched: watch them first");
+  }
+  return std::unique_ptr<StoreCut>(
+      std::make_unique<LocalChanges>(std::move(sparse).value(), watch->second));
 }
 
 Status LocalStore::Save(std::string_view directory, double /*timeout_s*/) {

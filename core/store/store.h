@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "status/status.h"
+#include "store/round_member.h"
 #include "table/table_set.h"
 
 namespace sparsefleet {
@@ -61,8 +63,25 @@ class Store {
                                   double timeout_s) = 0;
   virtual Status WriteDense(std::string_view table, std::span<const float> values,
                             double timeout_s) = 0;
+  // With `at`, a count: ignored by a server that has taken a rate with a larger one.
   virtual Status SetLearningRate(std::string_view table, double learning_rate,
-                                 double timeout_s) = 0;
+                                 std::optional<std::uint64_t> at, double timeout_s) = 0;
+
+  // As Push, but the gradients wait for those of the other members for this round; what is
+  // applied is their sum in order of rank, times one over the number of members that brought some,
+  // as one push. All members get its result. Errors: see Rounds in store/rounds.h. A server
+  // that was not reached by all in time has not applied the round; others may have.
+  virtual Result<PushResult> PushRound(const RoundMember& member, std::uint64_t round,
+                                       std::span<const PushSection> sections, std::uint64_t step,
+                                       double timeout_s) = 0;
+  // Reports a member's count; returns the sum over all members. With `bound`, first waits until
+  // no member that has not left is below clock - bound.
+  virtual Result<std::uint64_t> AdvanceClock(const RoundMember& member, std::uint64_t clock,
+                                             std::optional<std::uint64_t> bound,
+                                             double timeout_s) = 0;
+  // The member takes part in no later round or clock. A second time, with no round or clock of
+  // this store's between, does nothing. When all have left, the group may begin anew.
+  virtual Status LeaveGroup(const RoundMember& member, double timeout_s) = 0;
 
   // The lowest version of the table over the servers: pushes applied so far.
   virtual Result<std::uint64_t> Version(std::string_view table, double timeout_s) = 0;
@@ -88,6 +107,16 @@ class Store {
   virtual Result<std::unique_ptr<StoreCut>> OpenCut(std::string_view table, bool only_dirty,
                                                     bool clear_dirty, double timeout_s) = 0;
   virtual Status Import(std::string_view table, const RowBatch& rows, double timeout_s) = 0;
+
+  // From now on the keys that anybody's pushes and imports change are kept for this store. Again:
+  // nothing happens.
+  virtual Status WatchChanges(std::string_view table, double timeout_s) = 0;
+  // Those that have changed until now and were not handed out since, with their values as they are
+  // read; without those of removed rows. Values only: state and counters are empty. Each call of
+  // Next() has `timeout_s`; what a failed one should have handed out comes with the next
+  // taking, as does what one given up halfway has left.
+  virtual Result<std::unique_ptr<StoreCut>> TakeChanges(std::string_view table,
+                                                        double timeout_s) = 0;
 
   // Each server writes its part of every table below `directory` (its own file system), or
   // reads back the keys it owns, whoever wrote them. See core/table/dump.h.

@@ -1,6 +1,10 @@
 #include "store/table_views.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
+
+#include "optimizer/kernels.h"
 
 namespace sparsefleet {
 namespace {
@@ -66,6 +70,58 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name) {
   info.non_finite = dense.value()->spec().non_finite;
   info.min_block_size = dense.value()->spec().min_block_size;
   return info;
+}
+
+Result<PushResult> PushAndTell(TableSet& tables, Coordinator& coordinator,
+                               std::span<const PushSection> sections, std::uint64_t step) {
+  auto result = tables.Push(sections, step);
+  if (!result.ok()) return result;
+  for (const auto& section : sections) {
+    auto version = tables.Version(section.table);
+    if (version.ok()) coordinator.RaiseVersion(section.table, version.value());
+  }
+  return result;
+}
+
+Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
+                              std::span<const PushSection> sections, std::uint64_t step) {
+  auto result = PushAndTell(tables, coordinator, sections, step);
+  if (!result.ok() || result.value().rejected_non_finite == 0) return result;
+  PushResult counted = result.value();
+  for (const auto& section : sections) {
+    if (!section.dense) continue;
+    auto table = tables.Dense(section.table);
+    const bool is_first_part = !table.ok() || table.value()->range().begin == 0;
+    const auto all_finite = BestKernels().all_finite;
+    if (!is_first_part && !all_finite(section.gradients.data(), section.gradients.size())) {
+      --counted.rejected_non_finite;
+    }
+  }
+  return counted;
+}
+
+Status CheckContribution(const TableSet& tables, Contribution& contribution) {
+  for (const auto& section : contribution.sections) {
+    if (section.add) {
+      return {Code::kInvalidArgument, "table '" + std::string(section.table) +
+                                          "': a round takes gradients, not values to add"};
+    }
+  }
+  const Status status = tables.CheckPush(contribution.sections);
+  if (status.code() != Code::kNonFinite) return status;
+  contribution.refusal = status.message();
+  contribution.sections.clear();
+  return Status::Ok();
+}
+
+Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, bool begin,
+                                 std::uint64_t received, std::size_t max_rows) {
+  for (;;) {
+    const auto keys = changes.Take(std::exchange(begin, false), received, max_rows);
+    auto rows = table.Read(keys);
+    if (!rows.ok() || !rows.value().keys.empty() || keys.empty()) return rows;
+    changes.DropLast();  // all of them are removed by now
+  }
 }
 
 Status WriteWholeDense(DenseTable& table, std::span<const float> values) {

@@ -3,7 +3,10 @@
 
 #include <string_view>
 
+#include "store/coordinator.h"
+#include "store/round_merge.h"
 #include "store/store.h"
+#include "table/change_set.h"
 #include "table/table_set.h"
 
 namespace sparsefleet {
@@ -15,6 +18,23 @@ void AddTableStats(const TableSet& tables, StatMap& stats);
 // What table `name` looks like from outside (dense: the part held here); kUnknownTable naming the
 // tables there are.
 Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name);
+
+// TableSet::Push, and who waits for the tables' versions is told.
+Result<PushResult> PushAndTell(TableSet& tables, Coordinator& coordinator,
+                               std::span<const PushSection> sections, std::uint64_t step);
+
+// The same for the merged gradients of a round. A dense push that is skipped counts where the table
+// begins alone: each member adds up what the servers say.
+Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
+                              std::span<const PushSection> sections, std::uint64_t step);
+
+// Checks what a member brings to a round. Gradients that a table refuses for NaN or infinity make
+// it a refusal, which all members are to hear of; anything else is this member's error alone.
+Status CheckContribution(const TableSet& tables, Contribution& contribution);
+
+// The next rows of ChangeSet::Take(); none at the end.
+Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, bool begin,
+                                 std::uint64_t received, std::size_t max_rows);
 
 // Replaces all values of a dense table; kShapeMismatch unless `values` has its size.
 Status WriteWholeDense(DenseTable& table, std::span<const float> values);

@@ -91,7 +91,12 @@ struct DenseTable::Impl {
                  std::span<float> out) const;
   void WriteState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
                   std::span<const float> in);
-  Result<PushResult> Change(std::span<const float> input, bool add);
+  // `input(begin, length)` gives that part of a gradient, valid until the next call.
+  template <typename Input>
+  Result<PushResult> Change(Input input, bool add);
+  Result<PushResult> ChangeBy(std::span<const float> input, bool add);
+  // `part` begins at this element of what is held here.
+  Status NonFinite(std::span<const float> part, std::uint64_t begin) const;
 
   const DenseSpec spec;
   const DenseRange range;
@@ -157,29 +162,80 @@ Status DenseTable::CheckPush(std::span<const float> gradient) const {
   if (impl_->optimizer.kernels().all_finite(gradient.data(), gradient.size())) {
     return Status::Ok();
   }
-  const auto bad = std::find_if(gradient.begin(), gradient.end(),
-                                [](float value) { return !std::isfinite(value); });
-  const auto at = static_cast<std::uint64_t>(bad - gradient.begin());
-  return {Code::kNonFinite, impl_->Prefix() + "gradient of element " +
-                                std::to_string(impl_->range.begin + at) + " is " +
+  return impl_->NonFinite(gradient, 0);
+}
+
+Status DenseTable::Impl::NonFinite(std::span<const float> part, std::uint64_t begin) const {
+  const auto bad =
+      std::find_if(part.begin(), part.end(), [](float value) { return !std::isfinite(value); });
+  const auto at = static_cast<std::uint64_t>(bad - part.begin());
+  return {Code::kNonFinite, Prefix() + "gradient of element " +
+                                std::to_string(range.begin + begin + at) + " is " +
                                 std::to_string(*bad) + "; nothing was applied"};
 }
 
 Result<PushResult> DenseTable::Push(std::span<const float> gradient) {
   if (Status status = CheckPush(gradient); !status.ok()) return status;
-  return impl_->Change(gradient, false);
+  return impl_->ChangeBy(gradient, false);
 }
 
 Result<PushResult> DenseTable::Add(std::span<const float> delta) {
   if (Status status = CheckPush(delta); !status.ok()) return status;
-  return impl_->Change(delta, true);
+  return impl_->ChangeBy(delta, true);
 }
 
-Result<PushResult> DenseTable::Impl::Change(std::span<const float> input, bool add) {
+Result<PushResult> DenseTable::PushParts(std::span<const std::span<const float>> parts) {
+  std::uint64_t total = 0;
+  for (const auto& part : parts) total += part.size();
+  if (total != size()) {
+    return Status(Code::kShapeMismatch, impl_->Prefix() + "a push needs " + std::to_string(size()) +
+                                            " elements, got parts of " + std::to_string(total));
+  }
+  std::uint64_t begin = 0;
+  for (const auto& part : parts) {
+    if (!impl_->optimizer.kernels().all_finite(part.data(), part.size())) {
+      if (spec().non_finite == NonFinitePolicy::kRejectRow) {
+        return PushResult{.rejected_non_finite = 1};
+      }
+      return impl_->NonFinite(part, begin);
+    }
+    begin += part.size();
+  }
+  std::vector<float> together;  // of a stripe that lies in several parts
+  try {
+    together.reserve(std::min(kStripe, size()));
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kTooLarge, impl_->Prefix() + "out of memory");
+  }
+  std::size_t first = 0;        // the part that holds the stripe's begin
+  std::uint64_t first_begin = 0;
+  return impl_->Change(
+      [&](std::uint64_t at, std::uint64_t count) {
+        while (at - first_begin >= parts[first].size()) first_begin += parts[first++].size();
+        const std::uint64_t within = at - first_begin;
+        if (within + count <= parts[first].size()) return parts[first].data() + within;
+        together.clear();
+        for (std::size_t i = first; together.size() < count; ++i) {
+          const std::uint64_t from = i == first ? within : 0;
+          const std::uint64_t taken =
+              std::min<std::uint64_t>(parts[i].size() - from, count - together.size());
+          together.insert(together.end(), parts[i].begin() + from, parts[i].begin() + from + taken);
+        }
+        return static_cast<const float*>(together.data());
+      },
+      false);
+}
+
+Result<PushResult> DenseTable::Impl::ChangeBy(std::span<const float> input, bool add) {
   if (spec.non_finite == NonFinitePolicy::kRejectRow &&
       !optimizer.kernels().all_finite(input.data(), input.size())) {
     return PushResult{.rejected_non_finite = 1};
   }
+  return Change([&](std::uint64_t at, std::uint64_t) { return input.data() + at; }, add);
+}
+
+template <typename Input>
+Result<PushResult> DenseTable::Impl::Change(Input input, bool add) {
   std::vector<float> scratch;
   try {
     if (optimizer.needs_scratch() && !add) scratch.resize(std::min(kStripe, range.size()));
@@ -187,15 +243,16 @@ Result<PushResult> DenseTable::Impl::Change(std::span<const float> input, bool a
     return Status(Code::kTooLarge, Prefix() + "out of memory");
   }
   const double lr = learning_rate;
-  ForEachStripe(0, input.size(), [&](auto stripe, auto, auto at, auto count) {
+  ForEachStripe(0, range.size(), [&](auto stripe, auto, auto at, auto count) {
     float* w = values.data() + at;
+    const float* change = input(at, count);
     if (add) {
-      optimizer.kernels().add(w, input.data() + at, count);
+      optimizer.kernels().add(w, change, count);
     } else {
-      optimizer.Update(w, StateOf(stripe), input.data() + at, count, lr, scratch.data());
+      optimizer.Update(w, StateOf(stripe), change, count, lr, scratch.data());
     }
   });
-  return PushResult{.applied = input.size()};
+  return PushResult{.applied = range.size()};
 }
 
 void DenseTable::Impl::ReadState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at,
@@ -263,6 +320,8 @@ Status DenseTable::WriteWithState(std::uint64_t offset, std::span<const float> v
   });
   return Status::Ok();
 }
+
+std::span<float> DenseTable::LiveValues() { return impl_->values; }
 
 double DenseTable::learning_rate() const { return impl_->learning_rate; }
 

@@ -50,6 +50,8 @@ class DenseTable {
 
   Status CheckPush(std::span<const float> gradient) const;
   Result<PushResult> Push(std::span<const float> gradient);  // one optimizer step; whole array
+  // As Push, the gradient being the parts one after another.
+  Result<PushResult> PushParts(std::span<const std::span<const float>> parts);
   Result<PushResult> Add(std::span<const float> delta);      // past the optimizer
 
   // State as state_dim() arrays of size() floats, one after another. Of step counts that differ
@@ -63,6 +65,11 @@ class DenseTable {
   Status ReadWithState(std::uint64_t offset, std::span<float> values, std::span<float> state) const;
   Status WriteWithState(std::uint64_t offset, std::span<const float> values,
                         std::span<const float> state);
+
+  // The values themselves, for as long as the table lives. Read or written past the locks, an
+  // element may be of either side of a push under way: for threads that share parameters and
+  // accept that (Hogwild).
+  std::span<float> LiveValues();
 
   double learning_rate() const;
   Status SetLearningRate(double learning_rate);

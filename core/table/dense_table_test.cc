@@ -51,6 +51,42 @@ const Test kRanges("dense ranges are dealt in nearly equal parts of at least a b
   }
 });
 
+const Test kParts("a gradient in parts does what the same in one piece does", [] {
+  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
+    auto whole = RequireOk(DenseTable::Create(Spec(50000, kind)));
+    auto cut = RequireOk(DenseTable::Create(Spec(50000, kind)));
+    std::vector<float> gradient(50000);
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.001F * (i % 977);
+    const std::span<const float> all(gradient);
+    const std::vector<std::span<const float>> parts = {
+        all.subspan(0, 3), all.subspan(3, 0), all.subspan(3, 40000), all.subspan(40003)};
+    for (int step = 0; step < 3; ++step) {
+      RequireOk(whole->Push(gradient));
+      ExpectEqual(RequireOk(cut->PushParts(parts)).applied, 50000U);
+    }
+    ExpectEqual(ReadAll(*cut), ReadAll(*whole));
+  }
+});
+
+const Test kBadParts("parts of another length or with NaN are refused and change nothing", [] {
+  auto table = RequireOk(DenseTable::Create(Spec(4)));
+  const std::vector<float> first = {1, 2};
+  const std::vector<float> bad = {3, kNan};
+  const std::vector<std::span<const float>> short_parts = {first};
+  ExpectCode(table->PushParts(short_parts).status(), Code::kShapeMismatch);
+  const std::vector<std::span<const float>> bad_parts = {first, bad};
+  ExpectCode(table->PushParts(bad_parts).status(), Code::kNonFinite);
+  ExpectEqual(ReadAll(*table), std::vector<float>(4, 0.0F));
+});
+
+const Test kLive("live values are those that pushes change and reads give", [] {
+  auto table = RequireOk(DenseTable::Create(Spec(3)));
+  table->LiveValues()[1] = 5.0F;
+  RequireOk(table->Push(std::vector<float>{1, 1, 1}));
+  ExpectEqual(ReadAll(*table), std::vector<float>{-1, 4, -1});
+  ExpectEqual(table->LiveValues()[1], 4.0F);
+});
+
 const Test kStripes("a push reaches every element across stripes", [] {
   auto table = RequireOk(DenseTable::Create(Spec(40000)));
   std::vector<float> gradient(40000);

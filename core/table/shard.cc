@@ -74,6 +74,11 @@ void Shard::Read(std::span<const BatchItem> items, float* out,
   });
 }
 
+void Shard::Find(std::span<const BatchItem> items, bool* out) const {
+  const std::shared_lock lock(mutex_);
+  for (const BatchItem& item : items) out[item.position] = FindExact(item) != kNoRow;
+}
+
 void Shard::ReadOrCreate(std::span<const BatchItem> items, const Moment& now, float* out) {
   const RowLayout& layout = traits_.layout;
   const std::size_t dim = layout.dim();
@@ -126,6 +131,7 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushRe
       }
       layout.Touch(record, change.now.step_word, change.now.seconds);
       ++result.applied;
+      if (change.changed != nullptr) change.changed->push_back(block[i].key);
     }
   });
 }

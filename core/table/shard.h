@@ -54,6 +54,9 @@ class alignas(64) Shard {
   // Copies the rows there are to `out`, by position; adds the other items to `missing`.
   void Read(std::span<const BatchItem> items, float* out, std::vector<BatchItem>& missing) const;
 
+  // out[position] = whether the item has a row.
+  void Find(std::span<const BatchItem> items, bool* out) const;
+
   // Copies rows to `out`, by position. A key without one gets it if admission says so, else zeros.
   void ReadOrCreate(std::span<const BatchItem> items, const Moment& now, float* out);
 
@@ -63,7 +66,8 @@ class alignas(64) Shard {
     bool add;
     double learning_rate;
     Moment now;
-    float* scratch;  // dim floats
+    float* scratch;             // dim floats
+    std::vector<Key>* changed;  // gets the keys of the rows that changed; or null
   };
   void Apply(std::span<const BatchItem> items, const Change& change, PushResult& result);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,7 @@ struct Scratch {
   std::vector<Key> missing_keys;
   std::vector<float> rows;
   std::vector<float> row;
+  std::vector<Key> changed;
 };
 
 Scratch& ThreadScratch() {
@@ -66,6 +68,26 @@ void ForEachShard(const Shards& shards, const BatchPlan& plan, Key first_key, Vi
     if (!items.empty()) visit(*shards[number], items);
     fetched -= items.size();
   }
+}
+
+// Takes the rows at the positions of `gone` out, keeping the order of the others.
+void RemoveRows(std::vector<BatchItem>& gone, std::size_t dim, RowBatch& rows) {
+  if (gone.empty()) return;
+  std::ranges::sort(gone, {}, &BatchItem::position);
+  std::size_t to = 0;
+  auto next = gone.begin();
+  for (std::size_t from = 0; from < rows.keys.size(); ++from) {
+    if (next != gone.end() && next->position == from) {
+      ++next;
+      continue;
+    }
+    rows.keys[to] = rows.keys[from];
+    std::memmove(rows.values.data() + to * dim, rows.values.data() + from * dim,
+                 dim * sizeof(float));
+    ++to;
+  }
+  rows.keys.resize(to);
+  rows.values.resize(to * dim);
 }
 
 }  // namespace
@@ -135,6 +157,10 @@ struct SparseTable::Impl {
   Result<PushResult> Change(std::span<const Key> keys, std::span<const float> input,
                             std::uint64_t step, bool keys_are_unique, bool add);
 
+  // REQUIRES: a writer is in the gate.
+  bool IsWatched() const { return num_watchers.load(std::memory_order_relaxed) > 0; }
+  void TellWatchers(std::span<const Key> keys);
+
   const TableTraits traits;
   const Clock clock;
   std::atomic<double> learning_rate;
@@ -146,7 +172,20 @@ struct SparseTable::Impl {
   std::atomic<std::uint64_t> not_admitted = 0;
   std::atomic<std::uint32_t> highest_step = 0;
   std::atomic<std::uint32_t> lowest_step = kLastStepWord;
+  std::atomic<std::size_t> num_watchers = 0;
+  std::mutex watchers_mutex;
+  std::vector<std::weak_ptr<ChangeSet>> watchers;
 };
+
+void SparseTable::Impl::TellWatchers(std::span<const Key> keys) {
+  const std::lock_guard lock(watchers_mutex);
+  std::erase_if(watchers, [&](const std::weak_ptr<ChangeSet>& watcher) {
+    const auto set = watcher.lock();
+    if (set != nullptr) set->Add(keys);
+    return set == nullptr;
+  });
+  num_watchers = watchers.size();
+}
 
 Moment SparseTable::Impl::NowOfImport(const RowBatch& rows) {
   const std::size_t width = traits.layout.counter_dim();
@@ -229,6 +268,43 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
   });
 }
 
+Status SparseTable::Contains(std::span<const Key> keys, std::span<bool> out) const {
+  if (keys.size() > kMaxBatchKeys || out.size() != keys.size()) {
+    return {Code::kShapeMismatch, impl_->Prefix() + std::to_string(keys.size()) +
+                                      " keys and room for " + std::to_string(out.size()) +
+                                      " answers, wanted as many, at most " +
+                                      std::to_string(kMaxBatchKeys)};
+  }
+  if (keys.empty()) return Status::Ok();
+  return impl_->Guarded([&] {
+    Scratch& scratch = ThreadScratch();
+    scratch.plan.Build(keys);
+    ForEachShard(impl_->shards, scratch.plan, keys[0],
+                 [&](Shard& shard, auto items) { shard.Find(items, out.data()); });
+  });
+}
+
+Result<RowBatch> SparseTable::Read(std::span<const Key> keys) const {
+  RowBatch rows;
+  if (keys.empty()) return rows;
+  if (keys.size() > kMaxBatchKeys) {
+    return impl_->CheckShape(keys.size(), 0, "values");
+  }
+  const Status status = impl_->Guarded([&] {
+    Scratch& scratch = ThreadScratch();
+    scratch.plan.Build(keys);
+    scratch.missing.clear();
+    rows.keys.assign(keys.begin(), keys.end());
+    rows.values.resize(keys.size() * dim());
+    ForEachShard(impl_->shards, scratch.plan, keys[0], [&](Shard& shard, auto items) {
+      shard.Read(items, rows.values.data(), scratch.missing);
+    });
+    RemoveRows(scratch.missing, dim(), rows);
+  });
+  if (!status.ok()) return status;
+  return rows;
+}
+
 void SparseTable::Impl::FillUnknown(PullMode mode, std::span<const BatchItem> missing,
                                     float* out) const {
   const std::size_t dim = traits.spec.dim;
@@ -301,9 +377,14 @@ Result<PushResult> SparseTable::Impl::Change(std::span<const Key> keys,
     }
     scratch.plan.Build(keys);
     const auto writer = gate.EnterWriter();
-    const Shard::Change change{input.data(), add, learning_rate, Now(step), scratch.row.data()};
+    const bool is_watched = IsWatched();
+    scratch.changed.clear();
+    const Shard::Change change{input.data(),       add,
+                               learning_rate,      Now(step),
+                               scratch.row.data(), is_watched ? &scratch.changed : nullptr};
     ForEachShard(shards, scratch.plan, keys[0],
                  [&](Shard& shard, auto items) { shard.Apply(items, change, result); });
+    if (is_watched) TellWatchers(scratch.changed);
   });
   rows_pushed.fetch_add(result.applied, std::memory_order_relaxed);
   rejected_non_finite.fetch_add(result.rejected_non_finite, std::memory_order_relaxed);
@@ -371,7 +452,18 @@ Status SparseTable::Import(const RowBatch& rows) {
     const Moment now = impl_->NowOfImport(rows);
     ForEachShard(impl_->shards, scratch.plan, rows.keys[0],
                  [&](Shard& shard, auto items) { shard.Import(items, rows, now); });
+    if (impl_->IsWatched()) impl_->TellWatchers(rows.keys);
   });
+}
+
+std::shared_ptr<ChangeSet> SparseTable::WatchChanges() {
+  auto set = std::make_shared<ChangeSet>();
+  // Alone: no push that has looked for watchers already is still under way.
+  const auto alone = impl_->gate.EnterCut();
+  const std::lock_guard lock(impl_->watchers_mutex);
+  impl_->watchers.push_back(set);
+  impl_->num_watchers = impl_->watchers.size();
+  return set;
 }
 
 SparseStats SparseTable::Stats() const {

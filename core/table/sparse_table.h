@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "status/status.h"
+#include "table/change_set.h"
 #include "table/key.h"
 #include "table/table_spec.h"
 
@@ -76,6 +77,12 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // Returns kShapeMismatch unless out.size() == keys.size() * dim().
   Status Pull(std::span<const Key> keys, PullMode mode, std::uint64_t step, std::span<float> out);
 
+  // out[i] = whether key i has a row. Creates none. REQUIRES: out.size() == keys.size().
+  Status Contains(std::span<const Key> keys, std::span<bool> out) const;
+
+  // The keys among these that have a row, with their values; no state, no counters.
+  Result<RowBatch> Read(std::span<const Key> keys) const;
+
   // Feeds each key's gradient to the row optimizer; gradients of a key that occurs more
   // than once are summed first, in order of occurrence. A row not there is born at its initial
   // value, unless the table has an admission rule: then it is skipped and counted
@@ -122,6 +129,11 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // is 0, which Shrink() takes for the lowest step of all calls: a new row, not an ancient one.
   // Imported rows count as dirty. kShapeMismatch where lengths do not fit; then nothing is done.
   Status Import(const RowBatch& rows);
+
+  // A set that gets the keys of all rows that pushes and imports change from now on, for as long
+  // as somebody holds it. A key is added after its row has changed: a row read later than its key
+  // was taken shows the change. Rows that are removed, or born by a pull, do not count.
+  std::shared_ptr<ChangeSet> WatchChanges();
 
   SparseStats Stats() const;
 

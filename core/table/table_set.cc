@@ -31,7 +31,8 @@ Status TableSet::DefineOnce(const std::string& name, Compare compare, Create cre
   }
   auto created = create();
   if (!created.ok()) return created.status();
-  Entry entry{std::move(created).value(), std::make_shared<std::atomic<std::uint64_t>>(0)};
+  Entry entry{std::move(created).value(), std::make_shared<std::atomic<std::uint64_t>>(0),
+              std::make_shared<RateTime>()};
   const std::unique_lock lock(mutex_);
   const auto [place, inserted] = tables_.try_emplace(name, std::move(entry));
   return inserted ? Status::Ok() : compare(place->second.table);
@@ -159,7 +160,8 @@ Status TableSet::Pull(std::span<const PullSection> sections, PullMode mode, std:
   return Status::Ok();
 }
 
-Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::uint64_t step) {
+Result<std::vector<TableSet::Entry>> TableSet::CheckSections(
+    std::span<const PushSection> sections) const {
   std::vector<Entry> entries;
   entries.reserve(sections.size());
   for (std::size_t i = 0; i < sections.size(); ++i) {
@@ -171,15 +173,26 @@ Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::ui
     if (!entry.ok()) return entry.status();
     entries.push_back(std::move(entry).value());
   }
+  return entries;
+}
+
+Status TableSet::CheckPush(std::span<const PushSection> sections) const {
+  return CheckSections(sections).status();
+}
+
+Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::uint64_t step) {
+  auto checked = CheckSections(sections);
+  if (!checked.ok()) return checked.status();
+  const std::vector<Entry>& entries = checked.value();
   PushResult total;
   for (std::size_t i = 0; i < sections.size(); ++i) {
     const PushSection& s = sections[i];
     Result<PushResult> result = PushResult{};
     if (s.dense) {
-      auto& table = std::get<std::shared_ptr<DenseTable>>(entries[i].table);
+      const auto& table = std::get<std::shared_ptr<DenseTable>>(entries[i].table);
       result = s.add ? table->Add(s.gradients) : table->Push(s.gradients);
     } else {
-      auto& table = std::get<std::shared_ptr<SparseTable>>(entries[i].table);
+      const auto& table = std::get<std::shared_ptr<SparseTable>>(entries[i].table);
       result = s.add ? table->Add(s.keys, s.gradients, step, s.keys_are_unique)
                      : table->Push(s.keys, s.gradients, step, s.keys_are_unique);
     }
@@ -190,11 +203,17 @@ Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::ui
   return total;
 }
 
-Status TableSet::SetLearningRate(std::string_view table, double learning_rate) {
+Status TableSet::SetLearningRate(std::string_view table, double learning_rate,
+                                 std::optional<std::uint64_t> at) {
   auto entry = Find(table);
   if (!entry.ok()) return entry.status();
-  return std::visit([&](auto& held) { return held->SetLearningRate(learning_rate); },
-                    entry.value().table);
+  RateTime& time = *entry.value().rate_time;
+  const std::lock_guard lock(time.mutex);
+  if (at && *at < time.at) return Status::Ok();
+  const Status status = std::visit([&](auto& held) { return held->SetLearningRate(learning_rate); },
+                                   entry.value().table);
+  if (status.ok() && at) time.at = *at;
+  return status;
 }
 
 Result<std::uint64_t> TableSet::Version(std::string_view table) const {

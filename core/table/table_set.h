@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -59,20 +61,33 @@ class TableSet {
   // Each table named gets its version raised by one.
   Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step);
 
-  Status SetLearningRate(std::string_view table, double learning_rate);
+  // The checks of Push without its effect.
+  Status CheckPush(std::span<const PushSection> sections) const;
+
+  // A rate set with a smaller `at` than that of one already taken is ignored: of rates that
+  // several workers set as their common count goes on, the latest stays.
+  Status SetLearningRate(std::string_view table, double learning_rate,
+                         std::optional<std::uint64_t> at = std::nullopt);
   Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far
 
  private:
   using AnyTable = std::variant<std::shared_ptr<SparseTable>, std::shared_ptr<DenseTable>>;
+  // The count at which the learning rate was set last.
+  struct RateTime {
+    std::mutex mutex;
+    std::uint64_t at = 0;
+  };
   struct Entry {
     AnyTable table;
     std::shared_ptr<std::atomic<std::uint64_t>> version;
+    std::shared_ptr<RateTime> rate_time;
   };
   template <typename Compare, typename Create>
   Status DefineOnce(const std::string& name, Compare compare, Create create);
   Result<Entry> Find(std::string_view name) const;
   Result<Entry> CheckSection(const PullSection& section) const;
   Result<Entry> CheckSection(const PushSection& section) const;
+  Result<std::vector<Entry>> CheckSections(std::span<const PushSection> sections) const;
   mutable std::shared_mutex mutex_;
   std::map<std::string, Entry, std::less<>> tables_;
 };

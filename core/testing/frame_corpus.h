@@ -78,6 +78,11 @@ inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
   push.sections.push_back({"net", true, false, true, 1, 33, {}, dense});
   push.sections.push_back(
       {"sites", false, true, false, 1, 2, std::span(keys).first(2), std::span(values).first(2)});
+  PushRoundRequest round{{"train", 0, 1, false}, 7, "", push};
+  round.push.sections[1].add = false;
+  PushRoundRequest waiting = round;
+  waiting.member.size = 2;
+  waiting.member.group = "pair";
   RowBatch rows;
   rows.keys = {9, 10};
   rows.values.assign(2 * 4, 1.0f);
@@ -95,12 +100,18 @@ inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
           {T::kPush, Encode(push)},
           {T::kWriteDense, Encode(WriteDenseRequest{"net", dense})},
           {T::kSetLearningRate, Encode(ads)},
+          {T::kPushRound, Encode(round)},
+          {T::kPushRound, Encode(waiting)},
+          {T::kPushRound, Encode(PushRoundRequest{{"pair", 1, 2, true}, 7, "not finite", {}})},
           {T::kVersion, Encode(ads)},
           {T::kWaitVersion, Encode(ads)},
           {T::kBarrier, Encode(BarrierRequest{"epoch", 2})},
           {T::kPutNote, Encode(NoteRequest{"rank-0", "10.0.0.1:99", false})},
           {T::kGetNote, Encode(NoteRequest{"rank-0", "", true})},
           {T::kDeleteNote, Encode(NoteRequest{"rank-0", "", false})},
+          {T::kAdvanceClock, Encode(AdvanceClockRequest{{"clocks", 1, 3, true}, 9, 2})},
+          {T::kLeaveGroup, Encode(RoundMember{"train", 0, 1, false})},
+          {T::kLeaveGroup, Encode(RoundMember{"pair", 1, 2, false})},
           {T::kStats, {}},
           {T::kShrink, Encode(ads)},
           {T::kErase, Encode(EraseRequest{"ads", keys})},
@@ -108,6 +119,8 @@ inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
           {T::kNextCut, Encode(NextCutRequest{1, 3})},
           {T::kCloseCut, EncodeNumber(1)},
           {T::kImport, EncodeRows("ads", rows)},
+          {T::kWatchChanges, Encode(ads)},
+          {T::kTakeChanges, Encode(ads)},
           {T::kSave, EncodeText(directory + "/dump")},
           {T::kLoad, EncodeText(directory + "/dump")},
           {T::kShutdown, {}}};

@@ -36,7 +36,10 @@ class FuzzTarget {
 
   explicit FuzzTarget(const std::string& save_root)
       : sessions_(std::chrono::hours(1)),
-        dispatcher_(Options(save_root), Hooks(), tables_, coordinator_, sessions_) {
+        rounds_([this](std::span<const PushSection> sections, std::uint64_t step) {
+          return tables_.Push(sections, step);
+        }),
+        dispatcher_(Options(save_root), Hooks(), tables_, coordinator_, rounds_, sessions_) {
     for (const auto& spec : CorpusSparseTables()) (void)tables_.Define(spec);
     for (const auto& spec : CorpusDenseTables()) (void)tables_.Define(spec);
     Rejoin();
@@ -62,7 +65,10 @@ class FuzzTarget {
   }
 
   // Ends all waits as if their deadlines had passed.
-  void ExpireAll() { coordinator_.Expire(Coordinator::TimePoint::max()); }
+  void ExpireAll() {
+    coordinator_.Expire(Coordinator::TimePoint::max());
+    rounds_.Expire(Coordinator::TimePoint::max());
+  }
 
   // A new client, since a damaged frame may have acknowledged all of the old one's future.
   void Rejoin() {
@@ -71,6 +77,7 @@ class FuzzTarget {
     hello.client_name = "fuzz";
     if (session_ != nullptr) {
       coordinator_.ForgetOwner(session_->id());
+      rounds_.ForgetOwner(session_->id());
       sessions_.End(*session_);
     }
     session_ = sessions_.Join(hello, "fuzz", std::chrono::steady_clock::now()).session;
@@ -102,6 +109,7 @@ class FuzzTarget {
   TableSet tables_;
   Coordinator coordinator_;
   SessionTable sessions_;
+  Rounds rounds_;
   Dispatcher dispatcher_;
   std::shared_ptr<TallySink> sink_ = std::make_shared<TallySink>();
   std::shared_ptr<Session> session_;

@@ -23,12 +23,15 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kPush, "push", true},
     {MessageType::kWriteDense, "write dense", true},
     {MessageType::kSetLearningRate, "set learning rate", true},
+    {MessageType::kPushRound, "push round", true},
     {MessageType::kVersion, "version", false},
     {MessageType::kWaitVersion, "wait for version", false},
     {MessageType::kBarrier, "barrier", true},
     {MessageType::kPutNote, "put note", true},
     {MessageType::kGetNote, "get note", false},
     {MessageType::kDeleteNote, "delete note", true},
+    {MessageType::kAdvanceClock, "advance clock", true},
+    {MessageType::kLeaveGroup, "leave group", true},
     {MessageType::kStats, "stats", false},
     {MessageType::kShrink, "shrink", true},
     {MessageType::kErase, "erase", true},
@@ -36,6 +39,8 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kNextCut, "next of cut", true},
     {MessageType::kCloseCut, "close cut", true},
     {MessageType::kImport, "import rows", true},
+    {MessageType::kWatchChanges, "watch changes", true},
+    {MessageType::kTakeChanges, "take changes", true},
     {MessageType::kSave, "save", true},
     {MessageType::kLoad, "load", true},
     {MessageType::kShutdown, "shutdown", false},
@@ -75,9 +80,12 @@ Window WindowOf(MessageType type) {
     case MessageType::kSave:
     case MessageType::kLoad:
       return Window::kJob;
-    // Heartbeats tell of barriers that were given up, before the client comes to another one.
+    // Heartbeats tell of meetings that were given up, before the client comes to another one.
     case MessageType::kHeartbeat:
     case MessageType::kBarrier:
+    case MessageType::kPushRound:
+    case MessageType::kAdvanceClock:
+    case MessageType::kLeaveGroup:
       return Window::kMeeting;
     default:
       return Window::kQuick;

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "transport/member_body.h"
+
 namespace sparsefleet {
 namespace {
 
@@ -237,6 +239,40 @@ Result<BarrierRequest> DecodeBarrier(std::span<const std::byte> body) {
   m.members = in.Get<std::uint32_t>();
   if (Status s = in.Finish("barrier"); !s.ok()) return s;
   return m;
+}
+
+Body Encode(const AdvanceClockRequest& m) {
+  BodyWriter out;
+  PutMember(out, m.member);
+  out.Put(m.clock);
+  out.Put<std::uint8_t>(m.bound.has_value());
+  out.Put(m.bound.value_or(0));
+  return out.Take();
+}
+
+Result<AdvanceClockRequest> DecodeAdvanceClock(std::span<const std::byte> body) {
+  BodyReader in(body);
+  AdvanceClockRequest m;
+  m.member = GetMember(in);
+  m.clock = in.Get<std::uint64_t>();
+  const bool has_bound = in.GetBool();
+  const auto bound = in.Get<std::uint64_t>();
+  if (has_bound) m.bound = bound;
+  if (Status s = in.Finish("advance clock"); !s.ok()) return s;
+  return m;
+}
+
+Body Encode(const RoundMember& member) {
+  BodyWriter out;
+  PutMember(out, member);
+  return out.Take();
+}
+
+Result<RoundMember> DecodeMember(std::span<const std::byte> body) {
+  BodyReader in(body);
+  const RoundMember member = GetMember(in);
+  if (Status s = in.Finish("member of a group"); !s.ok()) return s;
+  return member;
 }
 
 Body Encode(const NoteRequest& m) {

@@ -7,12 +7,14 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "status/status.h"
+#include "store/round_member.h"
 #include "store/store.h"
 #include "table/table_set.h"
 #include "table/table_spec.h"
@@ -67,10 +69,14 @@ Result<DenseSpec> DecodeDenseSpec(std::span<const std::byte> body);
 // table info, learning rate, shrink, open cut. Meaning of the fields by type.
 struct TableRequest {
   std::string_view table;
-  std::uint64_t number = 0;  // wait: at_least; shrink: step
-  double real = 0;           // learning rate
-  std::uint32_t flags = 0;   // open cut: 1 only dirty, 2 clear dirty
+  // wait: at_least; shrink: step; learning rate: its count; take changes: chunks received
+  std::uint64_t number = 0;
+  double real = 0;  // learning rate
+  // open cut: 1 only dirty, 2 clear dirty; learning rate: 1 it has a count; take changes: 1 begin
+  std::uint32_t flags = 0;
 };
+inline constexpr std::uint32_t kFlagHasCount = 1;
+inline constexpr std::uint32_t kFlagBeginTaking = 1;
 Body Encode(const TableRequest& message);
 Result<TableRequest> DecodeTableRequest(std::span<const std::byte> body);
 
@@ -119,6 +125,28 @@ Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
 Body Encode(const PushResult& result);
 Result<PushResult> DecodePushResult(std::span<const std::byte> body);
 
+// Push round: a member's part of a round. With a refusal the push is empty.
+struct PushRoundRequest {
+  RoundMember member;
+  std::uint64_t round = 0;
+  std::string_view refusal;
+  PushRequest push;
+};
+Body Encode(const PushRoundRequest& message);
+GatheredBody Gather(const PushRoundRequest& message);
+Result<PushRoundRequest> DecodePushRound(std::span<const std::byte> body);
+
+struct AdvanceClockRequest {
+  RoundMember member;
+  std::uint64_t clock = 0;
+  std::optional<std::uint64_t> bound;
+};
+Body Encode(const AdvanceClockRequest& message);
+Result<AdvanceClockRequest> DecodeAdvanceClock(std::span<const std::byte> body);
+
+Body Encode(const RoundMember& member);  // leave group
+Result<RoundMember> DecodeMember(std::span<const std::byte> body);
+
 struct WriteDenseRequest {
   std::string_view table;
   std::span<const float> values;  // this server's part, whole
@@ -126,7 +154,8 @@ struct WriteDenseRequest {
 Body Encode(const WriteDenseRequest& message);
 Result<WriteDenseRequest> DecodeWriteDense(std::span<const std::byte> body);
 
-// Replies that are one number: version, shrink, erase, open cut (its id).
+// Replies that are one number: version, shrink, erase, open cut (its id), advance clock (the sum),
+// watch changes (chunks taken so far).
 Body EncodeNumber(std::uint64_t number);
 Result<std::uint64_t> DecodeNumber(std::span<const std::byte> body);
 

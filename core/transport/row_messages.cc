@@ -2,11 +2,13 @@
 #include <string>
 #include <type_traits>
 
+#include "transport/member_body.h"
 #include "transport/messages.h"
 
 namespace sparsefleet {
 namespace {
 
+constexpr std::size_t kMaxRefusalBytes = 64 << 10;
 constexpr std::uint8_t kSectionDense = 1;
 constexpr std::uint8_t kSectionUnique = 2;
 constexpr std::uint8_t kSectionAdd = 4;
@@ -46,6 +48,14 @@ void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
     if (!section.dense) put_array(section.keys);
     put_array(section.values);
   }
+}
+
+template <typename ArrayWriter>
+void PutPushRound(BodyWriter& out, const PushRoundRequest& m, ArrayWriter put_array) {
+  PutMember(out, m.member);
+  out.Put(m.round);
+  out.PutString(m.refusal.substr(0, kMaxRefusalBytes));
+  PutPush(out, m.push, put_array);
 }
 
 // Runs `put(writer, put_array)` and lines up what it wrote with the arrays it left in place.
@@ -171,14 +181,15 @@ GatheredBody Gather(const PushRequest& m) {
   return GatherWith([&m](BodyWriter& out, auto put_array) { PutPush(out, m, put_array); });
 }
 
-Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
-  BodyReader in(body);
-  PushRequest m;
+namespace {
+
+// All of a push but the check that nothing follows.
+Status GetPush(BodyReader& in, PushRequest& m) {
   m.step = in.Get<std::uint64_t>();
   const auto num_sections = in.Get<std::uint32_t>();
   if (num_sections > kMaxSections) {
-    return Status(Code::kProtocol, "push of " + std::to_string(num_sections) +
-                                       " sections, the limit is " + std::to_string(kMaxSections));
+    return {Code::kProtocol, "push of " + std::to_string(num_sections) +
+                                 " sections, the limit is " + std::to_string(kMaxSections)};
   }
   for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
     const SectionHead head = GetSectionHead(in);
@@ -199,7 +210,37 @@ Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
     section.values = in.GetArray<float>(NumValues(head.count, head.dim));
     m.sections.push_back(section);
   }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
+  BodyReader in(body);
+  PushRequest m;
+  if (Status s = GetPush(in, m); !s.ok()) return s;
   if (Status s = in.Finish("push"); !s.ok()) return s;
+  return m;
+}
+
+Body Encode(const PushRoundRequest& m) {
+  BodyWriter out;
+  PutPushRound(out, m, [&out](auto array) { out.PutArray(array); });
+  return out.Take();
+}
+
+GatheredBody Gather(const PushRoundRequest& m) {
+  return GatherWith([&m](BodyWriter& out, auto put_array) { PutPushRound(out, m, put_array); });
+}
+
+Result<PushRoundRequest> DecodePushRound(std::span<const std::byte> body) {
+  BodyReader in(body);
+  PushRoundRequest m;
+  m.member = GetMember(in);
+  m.round = in.Get<std::uint64_t>();
+  m.refusal = in.GetString(kMaxRefusalBytes);
+  if (Status s = GetPush(in, m.push); !s.ok()) return s;
+  if (Status s = in.Finish("push round"); !s.ok()) return s;
   return m;
 }
 

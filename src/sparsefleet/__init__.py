@@ -1,6 +1,7 @@
 """A parameter server for PyTorch on CPUs: embedding tables that outgrow one machine."""
 
-from sparsefleet import errors, optim
+from sparsefleet import errors, fleet, metrics, optim
+from sparsefleet._lazy import __getattr__
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import (
     DenseSpec,
@@ -23,7 +24,14 @@ __all__ = [
     "SparseFleetError",
     "Store",
     "TableSpec",
+    "Trainer",
+    "TrainerConfig",
     "__version__",
     "errors",
+    "fleet",
+    "metrics",
+    "modes",
+    "nn",
     "optim",
+    "train",
 ]

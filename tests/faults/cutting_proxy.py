@@ -6,6 +6,17 @@ import random
 import selectors
 import socket
 import threading
+from dataclasses import dataclass
+
+
+@dataclass(eq=False, slots=True)
+class _Pair:
+    """The two ends of one connection."""
+
+    client: socket.socket
+    server: socket.socket
+    bytes_left: int
+    is_open: bool = True
 
 
 class CuttingProxy:
@@ -14,13 +25,23 @@ class CuttingProxy:
     Each connection is cut after a random number of bytes (either way) drawn from
     ``bytes_before_cut``; ``cuts`` left says how many are still to come, after which it passes
     everything. ``freeze()`` keeps connections open and silent, ``thaw()`` ends that.
+
+    With ``is_late`` a cut loses nothing that the client has sent: the client is cut off, and the
+    rest of its bytes reaches the server at one of the next cuts, or with ``deliver()``, when the
+    client has gone on without.
     """
 
     def __init__(
-        self, target_port: int, *, cuts: int = 0, bytes_before_cut: tuple[int, int] = (1, 5000)
+        self,
+        target_port: int,
+        *,
+        cuts: int = 0,
+        bytes_before_cut: tuple[int, int] = (1, 5000),
+        is_late: bool = False,
     ) -> None:
         self.cuts = cuts
         self._range = bytes_before_cut
+        self._is_late = is_late
         self._random = random.Random(7)
         self._target = ("127.0.0.1", target_port)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -28,7 +49,8 @@ class CuttingProxy:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
-        self._budget: dict[socket.socket, list[int]] = {}
+        self._held: list[tuple[socket.socket, bytes]] = []
+        self._held_lock = threading.Lock()
         self._flowing = threading.Event()
         self._flowing.set()
         self._stopping = False
@@ -45,12 +67,36 @@ class CuttingProxy:
     def thaw(self) -> None:
         self._flowing.set()
 
+    def deliver(self, chance: float = 1.0) -> None:
+        """Sends what is late, each with this chance; returns when the server has done with it."""
+        with self._held_lock:
+            going = [held for held in self._held if self._random.random() < chance]
+            self._held = [held for held in self._held if held not in going]
+        for server, rest in going:
+            with server:
+                server.settimeout(30)
+                try:
+                    server.sendall(rest)
+                    server.shutdown(socket.SHUT_WR)
+                    while server.recv(65536):  # it hangs up when it has read the end
+                        pass
+                except ConnectionError:
+                    pass  # it had hung up before
+
     def close(self) -> None:
         self._stopping = True
         self._flowing.set()
         self._wake.send(b"x")
         self._thread.join(10)
         assert not self._thread.is_alive()
+        # Not by the thread: it may see that it is to stop before it is woken, and what wakes it
+        # must be there until then.
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        for server, _ in self._held:
+            server.close()
+        self._wake.close()
+        self._selector.close()
 
     def __enter__(self) -> CuttingProxy:
         return self
@@ -64,11 +110,8 @@ class CuttingProxy:
                 self._flowing.wait()
                 if key.fileobj is self._listener:
                     self._accept()
-                elif key.data is not None:
-                    self._pass_on(key.fileobj, key.data)  # type: ignore[arg-type]
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        self._wake.close()
+                elif key.data is not None and key.data.is_open:  # not cut in this round of events
+                    self._pass_on(key.data, from_client=key.fileobj is key.data.client)
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -77,28 +120,37 @@ class CuttingProxy:
         except OSError:
             client.close()
             return
-        budget = [self._random.randint(*self._range)]
-        for one, other in ((client, server), (server, client)):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._budget[one] = budget
-            self._selector.register(one, selectors.EVENT_READ, other)
+        pair = _Pair(client, server, self._random.randint(*self._range))
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(end, selectors.EVENT_READ, pair)
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        if source not in self._budget:
-            return  # cut earlier in this round of events
-        budget = self._budget[source]
+    def _pass_on(self, pair: _Pair, *, from_client: bool) -> None:
+        source, sink = (pair.client, pair.server) if from_client else (pair.server, pair.client)
+        rest = b""
         try:
             data = source.recv(65536)
             if self.cuts > 0:
-                data, whole = data[: budget[0]], len(data)
-                budget[0] -= whole
+                data, rest = data[: pair.bytes_left], data[pair.bytes_left :]
+                pair.bytes_left -= len(data)
             if data:
                 sink.sendall(data)
         except OSError:
             data = b""
-        if not data or (self.cuts > 0 and budget[0] <= 0):
-            self.cuts -= 1 if data else 0
-            for end in (source, sink):
-                self._budget.pop(end, None)
-                self._selector.unregister(end)
-                end.close()
+        is_cut = bool(data) and self.cuts > 0 and pair.bytes_left == 0
+        if is_cut:
+            self.cuts -= 1
+            self.deliver(chance=0.25)
+        if is_cut or not data:
+            self._end(pair, rest if from_client else b"")
+
+    def _end(self, pair: _Pair, rest: bytes) -> None:
+        pair.is_open = False
+        for end in (pair.client, pair.server):
+            self._selector.unregister(end)
+        pair.client.close()
+        if self._is_late and rest:
+            with self._held_lock:
+                self._held.append((pair.server, rest))
+        else:
+            pair.server.close()

@@ -111,6 +111,7 @@ class AsyncMode(Mode):
     def start(self) -> None:
         """Fetches the dense values; under a bound, joins the other workers."""
         super().start()
+        self._counter.start()
         if self._pace is not None:
             self._pace.join()
 
@@ -142,11 +143,12 @@ class AsyncMode(Mode):
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
+        if self._pace is not None:
+            self._pace.give_up()
         self._sender.fail(self._setting.worker_index, error)
 
     def _send(self, copies: Sequence[StepGradients]) -> None:
         """In the background thread."""
-        self._counter.set_rates()
         began = time.perf_counter()
         merged = merge_gradients(copies, summed=self._summed)
         self._store.push_many(merged.sparse, merged.dense, unique=len(copies) == 1)

@@ -57,8 +57,7 @@ class MeetingMode(Mode):
         began = time.perf_counter()
         self._push(merged, len(copies))
         self._record.pushed(time.perf_counter() - began, len(copies))
-        if merged.dense:
-            self._fetch_dense()
+        self._fetch_dense()
 
     def _push(self, merged: StepGradients, count: int) -> None:
         """Brings the mean of ``count`` mini-batches to the store."""
@@ -77,8 +76,12 @@ class HalfAsyncMode(MeetingMode):
         super().__init__(setting)
         self._counter = StepCounter(setting)
 
+    def start(self) -> None:
+        """Fetches the dense values and sets the first rates of a schedule."""
+        super().start()
+        self._counter.start()
+
     def _push(self, merged: StepGradients, count: int) -> None:
-        self._counter.set_rates()
         self._store.push_many(merged.sparse, merged.dense, unique=count == 1)
         self._counter.add(count)
 

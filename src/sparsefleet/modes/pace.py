@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+from sparsefleet.errors import DeadlineError
 from sparsefleet.modes.mode_setting import ModeSetting
 from sparsefleet.modes.worker_group import WorkerGroup
+
+_LOOK_UP_S = 1.0
+"""A wait on the servers cannot be called off: it is made in pieces."""
 
 
 class Pace:
@@ -22,6 +28,7 @@ class Pace:
         self._wait_s = setting.wait_s
         self._group = WorkerGroup(setting)
         self._applied = 0
+        self._given_up = False
 
     def join(self) -> None:
         """From here on the others wait for this worker."""
@@ -30,9 +37,20 @@ class Pace:
     def applied(self, count: int) -> None:
         """So many more are applied; returns when no worker is too far behind for the next."""
         self._applied += count
-        self._store.advance_clock(
-            self._group.member, self._applied, bound=self._ahead, timeout_s=self._wait_s
-        )
+        began = time.monotonic()
+        while not self._given_up:
+            try:
+                self._store.advance_clock(
+                    self._group.member, self._applied, bound=self._ahead, timeout_s=_LOOK_UP_S
+                )
+                return
+            except DeadlineError as error:
+                if time.monotonic() - began >= self._wait_s:
+                    raise DeadlineError(f"waited {self._wait_s:g} s in all: {error}") from error
+
+    def give_up(self) -> None:
+        """Ends a wait within a second; from any thread."""
+        self._given_up = True
 
     def leave(self) -> None:
         """Nobody waits for this worker any longer in this pass. Idempotent."""

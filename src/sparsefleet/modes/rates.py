@@ -15,25 +15,44 @@ class TakesRates(Protocol):
     def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None: ...
 
 
+_MANY_STEPS = 1000
+
+
 class RateKeeper:
     """Keeps the tables at the schedule's rates; says nothing while they stay. Thread-safe."""
 
     def __init__(self, schedule: Schedule, store: TakesRates, tables: Collection[str]) -> None:
         self._schedule = schedule
         self._store = store
-        self._tables = tables
+        self._tables = frozenset(tables)
         self._lock = threading.Lock()
         self._step = -1
         self._rates: dict[str, float] = {}
 
-    def at(self, step: int) -> dict[str, float]:
-        """Sets and returns the rates for the update after ``step`` steps; never goes back."""
+    def at(self, step: int) -> None:
+        """Sets the rates for the update after ``step`` steps; never goes back."""
         with self._lock:
-            if step > self._step:
-                self._step = step
-                rates = self._schedule.rates_at(step)
-                for table in self._tables:
-                    if table in rates and rates[table] != self._rates.get(table):
-                        self._store.set_learning_rate(table, rates[table], at=step)
-                        self._rates[table] = rates[table]
-            return dict(self._rates)
+            if step <= self._step:
+                return
+            changed = self._changed_until(step)
+            self._step = step
+            for table in sorted(changed):
+                self._store.set_learning_rate(table, self._rates[table], at=step)
+
+    def _changed_until(self, step: int) -> set[str]:
+        """The tables whose rate differs at any step since the last.
+
+        At the steps between, another worker may have set a rate that this one never knew of.
+        """
+        changed: set[str] = set()
+        first = self._step + 1
+        if step - first > _MANY_STEPS:
+            self._rates.clear()
+            first = step
+        for between in range(first, step + 1):
+            rates = self._schedule.rates_at(between)
+            for table in self._tables & rates.keys():
+                if rates[table] != self._rates.get(table):
+                    self._rates[table] = rates[table]
+                    changed.add(table)
+        return changed

@@ -26,18 +26,19 @@ class StepCounter:
         if setting.schedule is not None:
             self._rates = RateKeeper(setting.schedule, setting.store, setting.optimizers())
 
-    def set_rates(self) -> None:
-        """Before a push: the rates after all mini-batches that were applied so far."""
+    def start(self) -> None:
+        """Sets the first rates, unless others are further already."""
         if self._rates is not None:
-            self._rates.at(self._store.advance_clock(self._member, self._own))
+            self._rates.at(self._store.advance_clock(self._member, 0))
 
     def add(self, count: int) -> None:
-        """After a push: so many more mini-batches are applied."""
-        self._own += count
+        """After a push of so many mini-batches: sets the rates for the next, of any worker."""
+        if self._rates is not None:
+            self._own += count
+            self._rates.at(self._store.advance_clock(self._member, self._own))
 
     def close(self) -> None:
         """This worker counts no more; what it counted stays in the sum."""
         if self._rates is not None:
-            self._store.advance_clock(self._member, self._own)
             self._store.leave_group(self._member)
             self._rates = None

@@ -39,7 +39,7 @@ def bind(
         _refuse_rows_trained_apart(users, store)
     for table, users in tables.items():
         for index, (_, module) in enumerate(users):
-            module.home.carries_rows = index == 0
+            module.carries_rows = index == 0
             module.home.bind(store, specs[table])
     return specs
 

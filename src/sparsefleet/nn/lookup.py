@@ -95,7 +95,7 @@ def unique_keys(lookups: Sequence[Lookup]) -> tuple[Keys, Inverse]:
         if lookup.padding_id is not None:
             padding.append((begin, end, lookup.padding_id & _KEY_MASK))
     flat = [lookup.ids.reshape(-1) for lookup in lookups]
-    ids = flat[0] if len(flat) == 1 else torch.cat(flat)
+    ids = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
     return _core.unique(ids.numpy().view(np.uint64), padding)
 
 

@@ -25,17 +25,24 @@ class SavedRows(NamedTuple):
     optimizer: str
 
 
-def take_rows(store: Store, spec: TableSpec) -> Rows:
-    """All rows of the table as of now."""
-    chunks = list(store.rows(spec.name))
-    if chunks:
-        return Rows(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
-    return Rows(
+def no_rows(spec: TableSpec) -> SavedRows:
+    """The rows of a table that has none."""
+    rows = Rows(
         np.empty(0, np.uint64),
         np.empty((0, spec.dim), np.float32),
         np.empty((0, 0), np.float32),
         np.empty((0, 0), np.uint32),
     )
+    return SavedRows(rows, spec.optimizer.kind)
+
+
+def take_rows(store: Store, spec: TableSpec) -> SavedRows:
+    """All rows of the table as of now."""
+    chunks = list(store.rows(spec.name))
+    if not chunks:
+        return no_rows(spec)
+    rows = Rows(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+    return SavedRows(rows, spec.optimizer.kind)
 
 
 def put_rows(store: Store, spec: TableSpec, saved: SavedRows) -> None:
@@ -44,10 +51,6 @@ def put_rows(store: Store, spec: TableSpec, saved: SavedRows) -> None:
     Optimizer state goes along if the table has the same optimizer, else it begins anew.
     """
     keys, values, state, counters = saved.rows
-    if values.shape[1:] != (spec.dim,):
-        raise ShapeError(
-            f"table '{spec.name}': rows to load have width {values.shape[1]}, wanted {spec.dim}"
-        )
     info = store.info(spec.name)
     if saved.optimizer != spec.optimizer.kind or state.shape[1] != info.state_dim:
         state = state[:, :0]
@@ -77,7 +80,7 @@ def state_without_rows(where: str) -> dict[str, Any]:
     return {"format": _FORMAT, "rows": where}
 
 
-def from_state(table: str, state: Any) -> SavedRows | None:
+def from_state(table: str, dim: int, state: Any) -> SavedRows | None:
     """The rows of a state; None where it says that they are elsewhere."""
     if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
         found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
@@ -87,6 +90,9 @@ def from_state(table: str, state: Any) -> SavedRows | None:
         )
     if state["rows"] != "here":
         return None
+    width = state["values"].shape[1]
+    if width != dim:
+        raise ShapeError(f"table '{table}': rows to load have width {width}, wanted {dim}")
     rows = Rows(
         state["keys"].numpy().view(np.uint64),
         state["values"].numpy(),

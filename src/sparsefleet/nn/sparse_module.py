@@ -11,10 +11,10 @@ from torch import nn
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.nn.lookup import Lookup
-from sparsefleet.nn.row_state import from_state, state_without_rows, to_state
+from sparsefleet.nn.row_state import from_state, no_rows, state_without_rows, to_state
 from sparsefleet.nn.step_rows import Gradient, StepRows, active_step
 from sparsefleet.nn.table_home import PendingStep, TableHome
-from sparsefleet.store import Store, TableSpec
+from sparsefleet.store import RemoteStore, Store, TableSpec
 from sparsefleet.store.optimizers import Adagrad, Optimizer
 from sparsefleet.store.store import Unknown
 
@@ -57,6 +57,8 @@ class SparseModule(nn.Module):
         self.unknown: Unknown = unknown
         self.own_optimizer = optimizer
         """As given; None takes the trainer's."""
+        self.carries_rows = True
+        """False where another module of the same table puts the rows into the state_dict."""
         self._spec = spec
         self.home = TableHome(spec.name, store)
         """Where the rows live; shared with copies of this module."""
@@ -73,16 +75,16 @@ class SparseModule(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Keys, values and optimizer state for `state_dict`, if they are in this process."""
-        if not self.home.carries_rows:
+        if not self.carries_rows:
             return state_without_rows("shared")
         saved = self.home.save()
-        if saved is not None:
-            return to_state(saved)
-        return state_without_rows("none" if self.home.spec is None else "servers")
+        if saved is None and isinstance(self.home.store, RemoteStore):
+            return state_without_rows("servers")
+        return to_state(saved or no_rows(self.spec()))
 
     def set_extra_state(self, state: Any) -> None:
         """Takes the rows of `load_state_dict` over, in place of those there are."""
-        saved = from_state(self.name, state)
+        saved = from_state(self.name, self.dim, state)
         if saved is not None:
             self.home.load(saved)
 

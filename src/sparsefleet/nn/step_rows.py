@@ -101,7 +101,7 @@ class StepRows:
         else:
             rows = pull_rows([lookup], self._pull, train=train).tables[lookup.table]
             found = self._add_leaf(_Leaf(rows)).take(0) if train else rows.gather()
-        return found.view(*lookup.ids.shape, lookup.dim)
+        return found if lookup.ids.dim() == 1 else found.view(*lookup.ids.shape, lookup.dim)
 
     def gradients(self) -> dict[str, Gradient]:
         """Table -> unique keys uint64[U] and their summed gradients float32[U, D].
@@ -111,7 +111,7 @@ class StepRows:
         parts: dict[str, list[Gradient]] = {}
         for leaf in self._leaves:
             gradient = leaf.gradient()
-            if gradient is not None:
+            if gradient is not None and len(gradient[0]):
                 parts.setdefault(leaf.table, []).append(gradient)
         return {table: merge_gradients(found) for table, found in parts.items()}
 
@@ -148,6 +148,8 @@ class _Leaf:
         self._values = (rows.gather() if values is None else values).requires_grad_()
         # The pieces are no views to autograd, so that callers may change them in place as they
         # may the output of nn.Embedding; each is handed out once, and nobody sees the whole.
+        # Splitting also gives the leaf a gradient in memory of its own: through a mere view it
+        # would get that of whoever else the gradient was passed to.
         self._pieces: list[torch.Tensor | None] = list(
             torch.unsafe_split_with_sizes(self._values, rows.sizes)
         )

@@ -25,8 +25,6 @@ class TableHome:
         self.store = store
         self.spec: TableSpec | None = None
         """What the table was defined as, once it is."""
-        self.carries_rows = True
-        """False where another module of the same table puts the rows into the state_dict."""
         self._waiting: SavedRows | None = None  # loaded before there was a table to put them in
         self._lock = threading.Lock()
 
@@ -55,7 +53,7 @@ class TableHome:
             self._settle(store, spec)
 
     def save(self) -> SavedRows | None:
-        """The rows as of now; None where they are not in this process."""
+        """The rows as of now; None where they are not in this process, or there are none yet."""
         with self._lock:
             return self._waiting or (self._saved_rows() if self.holds_rows else None)
 
@@ -63,7 +61,7 @@ class TableHome:
         """Makes the table hold these rows: now, or as soon as it is defined."""
         with self._lock:
             if self.store is None or self.spec is None:
-                self._waiting = saved
+                self._waiting = saved if len(saved.rows.keys) else None
                 return
             if isinstance(self.store, LocalStore):  # of servers, others may have rows by now
                 for chunk in self.store.rows(self.table):
@@ -99,7 +97,7 @@ class TableHome:
     def _saved_rows(self) -> SavedRows:
         assert self.store is not None
         assert self.spec is not None
-        return SavedRows(take_rows(self.store, self.spec), self.spec.optimizer.kind)
+        return take_rows(self.store, self.spec)
 
 
 class PendingStep:

@@ -11,7 +11,8 @@ from sparsefleet.store.initializers import (
 from sparsefleet.store.local_store import LocalStore
 from sparsefleet.store.remote_store import RemoteStore, RemoteStoreConfig
 from sparsefleet.store.round_member import RoundMember
-from sparsefleet.store.store import PushResult, Rows, Store
+from sparsefleet.store.rows import PushResult, Rows
+from sparsefleet.store.store import Store
 from sparsefleet.store.table_spec import (
     AdmitAlways,
     AdmitByCount,

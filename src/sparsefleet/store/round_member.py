@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparsefleet.field_checks import require, require_bool, require_int
+from sparsefleet import _core
+from sparsefleet.field_checks import require, require_int
 
-_MAX_MEMBERS = 2**31 - 1
+MAX_GROUP_SIZE = 65536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundMember:
-    """One worker of a group that steps together; see ``Store.push_round``.
+    """One of ``size`` workers that take optimizer steps together, see ``Store.push_round``.
 
-    >>> RoundMember(rank=1, size=2).group
+    >>> from sparsefleet.store import RoundMember
+    >>> RoundMember(rank=1, size=4).group
     'train'
     """
 
     group: str = "train"
-    """Name of the group; the same on all members."""
+    """The workers that belong together. A group that all have left may begin anew."""
 
     rank: int = 0
-    """This member among all, from 0."""
+    """This worker's place; gradients are added in order of rank."""
 
     size: int = 1
-    """Members at the beginning."""
+    """Workers of the group; all name the same number."""
 
     go_on_without_lost: bool = False
-    """Whether a member whose connection is lost counts as having left; else rounds end with
-    ``PeerLostError`` naming it."""
+    """A member whose connection is lost counts as having left. Else the round of the others ends
+    with ``PeerLostError`` naming it."""
 
     def __post_init__(self) -> None:
-        require(bool(self.group), self, "group", "some text")
-        require_int(self, "size", 1, _MAX_MEMBERS)
+        is_name = isinstance(self.group, str) and 1 <= len(self.group.encode()) <= 255
+        require(is_name, self, "group", "a text of 1 to 255 bytes")
+        require_int(self, "size", 1, MAX_GROUP_SIZE)
         require_int(self, "rank", 0, self.size - 1)
-        require_bool(self, "go_on_without_lost")
+
+
+def lower_member(member: RoundMember) -> _core.RoundMember:
+    """The member as native code takes it."""
+    return _core.RoundMember(member.group, member.rank, member.size, member.go_on_without_lost)
+

@@ -11,16 +11,18 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import is_number
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
 from sparsefleet.store.lowering import lower_dense, lower_table
+from sparsefleet.store.meeting import Meeting
+from sparsefleet.store.round_member import RoundMember, lower_member
+from sparsefleet.store.rows import PushResult, Rows
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -28,34 +30,16 @@ if TYPE_CHECKING:
 
 Unknown = Literal["zeros", "initial"]
 
+# table, keys (None: dense), gradients, whether no key repeats, whether to add past the optimizer
+_Section = tuple[str, Keys | None, Floats, bool, bool]
+
+# Servers hand out chunks as large as suits them; a local store as many rows as this.
+_CHANGES_CHUNK_ROWS = 65536
+
 _log = logging.getLogger("sparsefleet.store")
 
 
-class PushResult(NamedTuple):
-    """What became of a push."""
-
-    applied: int
-    """Rows updated; for a dense table, elements."""
-    rejected_non_finite: int
-    """Rows skipped because their gradient held NaN or infinity."""
-    not_admitted: int
-    """Rows skipped because the admission rule has not let their key in."""
-
-
-class Rows(NamedTuple):
-    """Rows of a table as columns."""
-
-    keys: Keys
-    """uint64[N]"""
-    values: Floats
-    """float32[N, D]"""
-    state: Floats
-    """float32[N, S], the optimizer's; layout in docs/tables.md"""
-    counters: NDArray[np.uint32]
-    """uint32[N, C]: count, step, seconds; those the table keeps"""
-
-
-class Store:
+class Store(Meeting):
     """Tables by name: pull rows, push gradients, meet other workers.
 
     Made as :class:`LocalStore` (tables in this process) or :class:`RemoteStore` (tables on
@@ -141,9 +125,15 @@ class Store:
         """Kind, width and size of a table, also of one that another worker defined."""
         return self._native.info(table, self._deadline(timeout_s))
 
-    def set_learning_rate(self, table: str, lr: float, *, timeout_s: float | None = None) -> None:
-        """Takes effect from the next push on."""
-        self._native.set_learning_rate(table, lr, self._deadline(timeout_s))
+    def set_learning_rate(
+        self, table: str, lr: float, *, at: int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Takes effect from the next push on.
+
+        Workers that follow one schedule name the count ``at`` which the rate begins to hold: a
+        server that has taken a rate with a larger ``at`` ignores this one.
+        """
+        self._native.set_learning_rate(table, lr, at, self._deadline(timeout_s))
 
     # -- pull and push ------------------------------------------------------------------------
 
@@ -252,48 +242,50 @@ class Store:
 
         ``sparse`` maps table to (keys, gradients), ``dense`` maps table to gradient.
         """
-        sections: list[tuple[str, Keys | None, Floats, bool, bool]] = []
-        for table, (raw_keys, raw_gradients) in sparse.items():
-            keys = as_keys(table, raw_keys)
-            shape = (*keys.shape, self._dim(table))
-            gradients = as_values(table, "gradients", raw_gradients, shape)
-            sections.append((table, keys.reshape(-1), gradients.reshape(-1), unique, add))
-        for table, raw in (dense or {}).items():
-            gradient = as_values(table, "gradient", raw, (self._size(table),))
-            sections.append((table, None, gradient, True, add))
-        with self._lock:
-            self._step += 1
-            step = self._step
-        result = PushResult(*self._native.push(sections, step, self._deadline(timeout_s)))
-        if result.rejected_non_finite:
-            self._tell_rejected(", ".join(s[0] for s in sections), result.rejected_non_finite)
-        return result
+        sections = self._sections(sparse, dense, unique=unique, add=add)
+        result = self._native.push(sections, self._next_step(), self._deadline(timeout_s))
+        return self._told(sections, PushResult(*result))
 
-    # -- meeting ------------------------------------------------------------------------------
+    def push_round(
+        self,
+        member: RoundMember,
+        round_number: int,
+        sparse: Mapping[str, tuple[Any, Any]],
+        dense: Mapping[str, Any] | None = None,
+        *,
+        unique: bool = False,
+        timeout_s: float | None = None,
+    ) -> PushResult:
+        """One optimizer step with the mean of the gradients of all members of a group.
 
-    def version(self, table: str, *, timeout_s: float | None = None) -> int:
-        """Pushes applied to the table so far; over servers, the lowest."""
-        return self._native.version(table, self._deadline(timeout_s))
+        As ``push_many``; the maps may be empty, or name other tables than those of other members.
+        Finished when every server has the gradients of all members that have not left,
+        and has applied their sum, added up in order of rank, times one over the number of members
+        that brought some, as one push. All get its result. Round numbers rise.
 
-    def wait_version(self, table: str, at_least: int, *, timeout_s: float | None = None) -> None:
-        """Returns when every server has applied ``at_least`` pushes to the table."""
-        self._native.wait_version(table, at_least, self._deadline(timeout_s))
+        Gradients that a table refuses for NaN or infinity (``non_finite="raise"``) end the round
+        for all members with ``NonFiniteError``; nothing is applied. A member that is lost ends it
+        with ``PeerLostError``, see ``RoundMember``; ``DeadlineError`` tells who is missing.
 
-    def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
-        """Returns when ``members`` calls with this name have arrived, from whatever worker."""
-        self._native.barrier(name, members, self._deadline(timeout_s))
-
-    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Leaves a small note (up to 64 KiB) for other workers; replaces an older one."""
-        self._native.put_note(key, value, self._deadline(timeout_s))
-
-    def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """The note, or ``NotFoundError``; with ``wait``, as soon as somebody puts it."""
-        return self._native.get_note(key, wait, self._deadline(timeout_s))
-
-    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
-        """Removes the note; ``NotFoundError`` if there is none."""
-        self._native.delete_note(key, self._deadline(timeout_s))
+        >>> import numpy as np
+        >>> from sparsefleet.optim import SGD
+        >>> from sparsefleet.store import Constant, LocalStore, RoundMember, TableSpec
+        >>> store = LocalStore()
+        >>> store.define(TableSpec(name="t", dim=1, optimizer=SGD(lr=1.0), initializer=Constant(0)))
+        >>> alone = RoundMember(rank=0, size=1)
+        >>> store.push_round(alone, 1, {"t": (np.array([5]), np.ones((1, 1), np.float32))})
+        PushResult(applied=1, rejected_non_finite=0, not_admitted=0)
+        >>> store.leave_group(alone)
+        """
+        sections = self._sections(sparse, dense, unique=unique, add=False)
+        result = self._native.push_round(
+            lower_member(member),
+            round_number,
+            sections,
+            self._next_step(),
+            self._deadline(timeout_s),
+        )
+        return self._told(sections, PushResult(*result))
 
     # -- upkeep -------------------------------------------------------------------------------
 
@@ -343,6 +335,25 @@ class Store:
             table, keys, values.reshape(-1), state, counters, self._deadline(timeout_s)
         )
 
+    def watch_changes(self, table: str, *, timeout_s: float | None = None) -> None:
+        """From now on the keys that any worker's pushes change are kept for ``take_changes``.
+
+        Imported rows count as well. A second time does nothing.
+        """
+        self._native.watch_changes(table, self._deadline(timeout_s))
+
+    def take_changes(
+        self, table: str, *, timeout_s: float | None = None
+    ) -> Iterator[tuple[Keys, Floats]]:
+        """The rows changed since they were last taken, own pushes included, with their values now.
+
+        Chunks of (uint64[N], float32[N, D]); ``NotFoundError`` without ``watch_changes`` before. A
+        change is handed out exactly once, also where a request had to be sent again; what an
+        iteration given up halfway has left comes with the next. Rows removed meanwhile do not show.
+        Each chunk has ``timeout_s``.
+        """
+        return _changes(self._native.take_changes(table, self._deadline(timeout_s)))
+
     def save(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
         """Each server writes its part of every table below ``directory`` on its own disk.
 
@@ -375,6 +386,35 @@ class Store:
         if timeout_s is None:
             return self._timeout_s
         return _check_timeout(timeout_s)
+
+    def _next_step(self) -> int:
+        with self._lock:
+            self._step += 1
+            return self._step
+
+    def _sections(
+        self,
+        sparse: Mapping[str, tuple[Any, Any]],
+        dense: Mapping[str, Any] | None,
+        *,
+        unique: bool,
+        add: bool,
+    ) -> list[_Section]:
+        sections: list[_Section] = []
+        for table, (raw_keys, raw_gradients) in sparse.items():
+            keys = as_keys(table, raw_keys)
+            shape = (*keys.shape, self._dim(table))
+            gradients = as_values(table, "gradients", raw_gradients, shape)
+            sections.append((table, keys.reshape(-1), gradients.reshape(-1), unique, add))
+        for table, raw in (dense or {}).items():
+            gradient = as_values(table, "gradient", raw, (self._size(table),))
+            sections.append((table, None, gradient, True, add))
+        return sections
+
+    def _told(self, sections: list[_Section], result: PushResult) -> PushResult:
+        if result.rejected_non_finite:
+            self._tell_rejected(", ".join(s[0] for s in sections), result.rejected_non_finite)
+        return result
 
     def _require_tables(self, verb: str) -> None:
         if not any(name.startswith("table.") for server in self.stats() for name in server):
@@ -433,5 +473,13 @@ def _chunks(cut: _core.Cut, chunk_rows: int) -> Iterator[Rows]:
     try:
         while (chunk := cut.next(chunk_rows)) is not None:
             yield Rows(*chunk)
+    finally:
+        cut.close()
+
+
+def _changes(cut: _core.Cut) -> Iterator[tuple[Keys, Floats]]:
+    try:
+        while (chunk := cut.next(_CHANGES_CHUNK_ROWS)) is not None:
+            yield chunk[0], chunk[1]
     finally:
         cut.close()

@@ -6,6 +6,7 @@ import pytest
 from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, RecordedRates, gradients
 
 from sparsefleet.modes import AsyncConfig, GeoConfig, Mode
+from sparsefleet.modes.rates import RateKeeper
 
 HALVINGS = [0.1, 0.05, 0.025, 0.0125, 0.00625, 0.003125]
 
@@ -78,3 +79,35 @@ def test_dense_step_keeps_its_own_rate() -> None:
         steps(job.modes[0], 2)
         assert taken == [1.0, 1.0]
         assert job.row() == pytest.approx(-sum(HALVINGS[:2]), rel=1e-5)
+
+
+class UpAndDown:
+    """0.1 at even steps, 0.2 at odd ones."""
+
+    def rates_at(self, step: int) -> dict[str, float]:
+        return dict.fromkeys((ROWS, NET), 0.2 if step % 2 else 0.1)
+
+
+def test_a_rate_that_comes_back_is_set_again_by_a_worker_that_had_set_it_before() -> None:
+    with ModeWorkers("half_async", workers=2, schedule=UpAndDown()) as job:
+        for worker in (0, 1, 1, 0, 0, 1):
+            job.modes[worker].hand_over(gradients(1.0))
+        assert job.net() == pytest.approx(-3 * 0.3, rel=1e-5)
+
+
+def test_rates_that_stay_are_not_sent_again() -> None:
+    sent: list[tuple[str, float, int | None]] = []
+
+    class Store:
+        def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:
+            sent.append((table, lr, at))
+
+    class Steps:
+        def rates_at(self, step: int) -> dict[str, float]:
+            return {NET: 0.1 if step < 5 else 0.01}
+
+    keeper = RateKeeper(Steps(), Store(), [NET, ROWS])
+    for step in (0, 1, 4, 6, 7, 3, 100_000):
+        keeper.at(step)
+    assert sent[:2] == [(NET, 0.1, 0), (NET, 0.01, 6)]
+    assert sent[2:] == [(NET, 0.01, 100_000)]  # too many steps in between to look at each

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.mode_workers import ModeWorkers, gradients
+from tests.mode_workers import NET, ModeWorkers, gradients
 
-from sparsefleet.errors import PeerLostError
+from sparsefleet.errors import PeerLostError, WorkerError
 from sparsefleet.modes import AsyncConfig, Mode
 
 WORKERS = 3
@@ -74,7 +74,7 @@ def test_a_worker_that_leaves_holds_nobody_up_and_is_back_in_the_next_pass() -> 
         assert job.net() == pytest.approx(-0.1 * 2 * 2 * 9, rel=1e-5)
 
 
-def test_a_lost_worker_ends_the_wait_for_it() -> None:
+def lose_the_second(job: ModeWorkers) -> None:
     def script(mode: Mode, worker: int, thread: int) -> None:
         if worker == 1:
             job.stores[1].close()
@@ -82,10 +82,37 @@ def test_a_lost_worker_ends_the_wait_for_it() -> None:
         for _ in range(20):
             mode.hand_over(gradients(1.0))
 
+    job.run(script)
+
+
+def test_a_lost_worker_ends_the_wait_for_it() -> None:
     with ModeWorkers(AsyncConfig(max_staleness=1), workers=2) as job:
         with pytest.raises(PeerLostError, match="worker-1"):
-            job.run(script)
+            lose_the_second(job)
+
+
+def test_others_go_on_without_a_lost_worker_if_told_to() -> None:
     with ModeWorkers(AsyncConfig(max_staleness=1), workers=2, go_on_without_lost=True) as job:
-        job.run(script)
+        lose_the_second(job)
         job.modes[0].flush()
         assert job.net() == pytest.approx(-2.0, rel=1e-5)
+
+
+def test_a_failing_thread_ends_the_wait_for_slower_workers() -> None:
+    with ModeWorkers(AsyncConfig(max_staleness=0), workers=2, wait_s=1000.0) as job:
+        fast = job.modes[1]
+        raised: list[BaseException] = []
+
+        def run_ahead() -> None:
+            try:
+                fast.hand_over(gradients(1.0))
+            except WorkerError as error:
+                raised.append(error)
+
+        runner = threading.Thread(target=run_ahead, daemon=True)
+        runner.start()
+        job.stores[0].wait_version(NET, 1)
+        fast.fail(ValueError("bad batch"))
+        fast.finish()
+        runner.join(20)
+        assert "bad batch" in str(raised[0])

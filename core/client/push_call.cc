@@ -1,0 +1,149 @@
+#include "client/push_call.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace sparsefleet {
+namespace {
+
+bool AllFinite(std::span<const float> values) {
+  std::uint32_t any = 0;
+  for (const float value : values) {
+    any |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & 0x7f800000u) ==
+                                      0x7f800000u);
+  }
+  return any == 0;
+}
+
+Status NonFinite(const PushSection& section, std::uint32_t dim) {
+  std::size_t at = 0;
+  while (at + 1 < section.gradients.size() && std::isfinite(section.gradients[at])) ++at;
+  const std::string value = std::to_string(section.gradients[at]);
+  if (section.dense) {
+    return {Code::kNonFinite, TableSubject(section.table) + "element " + std::to_string(at) +
+                                  " of the gradient is " + value + "; nothing was applied"};
+  }
+  return {Code::kNonFinite, TableSubject(section.table) + "gradient of key " +
+                                std::to_string(section.keys[at / dim]) + " (row " +
+                                std::to_string(at / dim) + ", column " + std::to_string(at % dim) +
+                                ") is " + value + "; nothing was applied"};
+}
+
+}  // namespace
+
+PushCall::PushCall(ClientCore& core, std::span<const PushSection> sections, std::uint64_t step)
+    : core_(core), sections_(sections), scratch_(core.scratch.Take(sections.size())) {
+  requests_.resize(core.num_servers());
+  for (auto& request : requests_) request.step = step;
+}
+
+Status PushCall::Check(const PushSection& section, const TableInfo& info) const {
+  const std::string subject = TableSubject(section.table);
+  const std::size_t num_keys = section.keys.size();
+  if (num_keys > INT32_MAX) {
+    return {Code::kTooLarge, subject + std::to_string(num_keys) + " keys in one push, at most " +
+                                 std::to_string(INT32_MAX)};
+  }
+  const std::uint64_t wanted = section.dense ? info.size : num_keys * info.dim;
+  if (section.gradients.size() != wanted || (section.dense && num_keys > 0)) {
+    return {Code::kShapeMismatch,
+            subject + std::to_string(num_keys) + " keys and " +
+                std::to_string(section.gradients.size()) + " values, wanted " +
+                (section.dense ? "no keys and all " + std::to_string(wanted) + " elements"
+                               : std::to_string(info.dim) + " values a key")};
+  }
+  // Before any server has its part: a push is refused as a whole.
+  if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(section.gradients)) {
+    return NonFinite(section, info.dim);
+  }
+  return Status::Ok();
+}
+
+Status PushCall::AddSparse(std::size_t i) {
+  const PushSection& section = sections_[i];
+  const std::uint32_t dim = infos_[i].dim;
+  const std::uint32_t n = core_.num_servers();
+  SectionScratch& scratch = scratch_.section(i);
+  auto keys = section.keys;
+  auto values = section.gradients;
+  if (!section.keys_are_unique) {
+    scratch.unique.Build(keys);
+    if (scratch.unique.has_repeats()) {
+      const auto summed = Room(scratch.summed, scratch.unique.size() * dim);
+      SumRows(values, scratch.unique.inverse(), dim, summed);
+      keys = scratch.unique.keys();
+      values = summed;
+      if (infos_[i].non_finite == NonFinitePolicy::kRaise && !AllFinite(values)) {
+        return {Code::kNonFinite, TableSubject(section.table) +
+                                      "gradients of a repeated key add up to infinity; nothing was "
+                                      "applied"};
+      }
+    }
+  }
+  if (n > 1) {
+    scratch.deal.Build(keys, n);
+    const auto dealt = Room(scratch.dealt, values.size());
+    DealRows(values, scratch.deal.places(), dim, dealt);
+    values = dealt;
+  }
+  // Every server, also one that owns none of the keys: each counts the pushes of a table.
+  for (std::uint32_t server = 0; server < n; ++server) {
+    const auto part = n > 1 ? scratch.deal.KeysOf(server) : keys;
+    const std::size_t begin = n > 1 ? scratch.deal.BeginOf(server) : 0;
+    requests_[server].sections.push_back({section.table, false, true, section.add, dim, part.size(),
+                                          part, values.subspan(begin * dim, part.size() * dim)});
+  }
+  return Status::Ok();
+}
+
+void PushCall::AddDense(std::size_t i) {
+  const PushSection& section = sections_[i];
+  const TableInfo& info = infos_[i];
+  const std::uint32_t n = core_.num_servers();
+  auto values = section.gradients;
+  const bool is_poisoned = n > 1 && !AllFinite(values);
+  if (is_poisoned) {
+    // The whole push is to be skipped, so each server must find its part as bad as the others'.
+    const auto copy = Room(scratch_.section(i).dealt, values.size());
+    std::ranges::fill(copy, std::numeric_limits<float>::quiet_NaN());
+    values = copy;
+  }
+  std::uint64_t holders = 0;
+  for (std::uint32_t server = 0; server < n; ++server) {
+    const DenseRange range = DenseRangeOf(info.size, info.min_block_size, server, n);
+    if (range.size() == 0) continue;
+    ++holders;
+    requests_[server].sections.push_back({section.table,
+                                          true,
+                                          false,
+                                          section.add,
+                                          1,
+                                          range.size(),
+                                          {},
+                                          values.subspan(range.begin, range.size())});
+  }
+  // Each server reports a skipped push; it was one.
+  if (is_poisoned && holders > 0) repeated_rejections_ += holders - 1;
+}
+
+Status PushCall::Build(const CallClock& clock) {
+  for (const auto& section : sections_) {
+    auto info = FindTable(core_, section.table, section.dense, clock);
+    if (!info.ok()) return info.status();
+    if (Status s = Check(section, info.value()); !s.ok()) return s;
+    infos_.push_back(info.value());
+  }
+  for (std::size_t i = 0; i < sections_.size(); ++i) {
+    if (sections_[i].dense) {
+      AddDense(i);
+    } else if (Status s = AddSparse(i); !s.ok()) {
+      return s;
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace sparsefleet

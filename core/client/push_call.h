@@ -1,0 +1,45 @@
+// Gradients on their way to the servers: repeated keys summed, rows dealt to their owners, nothing
+// sent that a server would refuse for its values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "client/client_core.h"
+#include "client/row_scratch.h"
+#include "client/table_lookup.h"
+#include "status/status.h"
+#include "store/store.h"
+#include "transport/messages.h"
+
+namespace sparsefleet {
+
+// One push while it is put together. Not thread-safe.
+class PushCall {
+ public:
+  // The sections must stay where they are until the requests are sent.
+  PushCall(ClientCore& core, std::span<const PushSection> sections, std::uint64_t step);
+
+  // kNonFinite where a table with that policy would refuse the push as a whole.
+  Status Build(const CallClock& clock);
+
+  // By server. Every server gets a section of every sparse table, and of a dense one its part.
+  std::span<const PushRequest> requests() const { return requests_; }
+  // Of a dense push that each server skips and counts: all but one of those.
+  std::uint64_t repeated_rejections() const { return repeated_rejections_; }
+
+ private:
+  Status Check(const PushSection& section, const TableInfo& info) const;
+  Status AddSparse(std::size_t i);
+  void AddDense(std::size_t i);
+
+  ClientCore& core_;
+  const std::span<const PushSection> sections_;
+  ScratchPool::Lease scratch_;
+  std::vector<TableInfo> infos_;
+  std::vector<PushRequest> requests_;  // by server
+  std::uint64_t repeated_rejections_ = 0;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,69 @@
+// Requests by which workers take steps together: rounds and clocks.
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "server/dispatcher.h"
+#include "store/table_views.h"
+
+namespace sparsefleet {
+namespace {
+
+// A body up to this is copied: the memory it lies in may be much larger, and its connection
+// uses it again.
+constexpr std::size_t kCopiedBytes = 64 << 10;
+
+}  // namespace
+
+Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
+  std::unique_ptr<std::byte[]> memory;
+  if (call.take_body && call.body.size() > kCopiedBytes) {
+    memory = call.take_body();  // stays where it is, and with it what `body` speaks of
+  } else {
+    memory = std::make_unique_for_overwrite<std::byte[]>(call.body.size());
+    if (!call.body.empty()) std::memcpy(memory.get(), call.body.data(), call.body.size());
+  }
+  auto request = DecodePushRound({memory.get(), call.body.size()});
+  if (!request.ok()) return request.status();
+  const PushRoundRequest& round = request.value();
+  auto sections = CheckedSections(round.push);
+  if (!sections.ok()) return sections.status();
+  Contribution contribution;
+  contribution.sections = std::move(sections).value();
+  contribution.step = round.push.step;
+  contribution.refusal = round.refusal;
+  contribution.memory = std::shared_ptr<std::byte[]>(std::move(memory));
+  if (Status s = CheckContribution(tables_, contribution); !s.ok()) return s;
+  Rounds::Caller caller = CallerOf(call);
+  const auto deadline = caller.deadline;
+  rounds_.Deliver(
+      round.member, round.round, std::move(contribution), std::move(caller),
+      [finish = Finisher(call)](const Result<PushResult>& result) {
+        finish(result.ok() ? Result(ReplyBody(Encode(result.value()))) : result.status());
+      });
+  hooks_.on_wait(deadline);
+  return std::nullopt;
+}
+
+Dispatcher::Answer Dispatcher::AdvanceClock(const Call& call) {
+  auto request = DecodeAdvanceClock(call.body);
+  if (!request.ok()) return request.status();
+  Rounds::Caller caller = CallerOf(call);
+  const auto deadline = caller.deadline;
+  rounds_.AdvanceClock(
+      request.value().member, request.value().clock, request.value().bound, std::move(caller),
+      [finish = Finisher(call)](const Result<std::uint64_t>& sum) {
+        finish(sum.ok() ? Result(ReplyBody(EncodeNumber(sum.value()))) : sum.status());
+      });
+  if (request.value().bound) hooks_.on_wait(deadline);
+  return std::nullopt;
+}
+
+Dispatcher::Answer Dispatcher::LeaveGroup(const Call& call) {
+  auto member = DecodeMember(call.body);
+  if (!member.ok()) return member.status();
+  if (Status s = rounds_.Leave(member.value(), call.session->owner()); !s.ok()) return s;
+  return ReplyBody();
+}
+
+}  // namespace sparsefleet

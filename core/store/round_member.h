@@ -1,0 +1,20 @@
+// One member of a group of workers that take optimizer steps together. Header only.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace sparsefleet {
+
+inline constexpr std::size_t kMaxGroupNameBytes = 255;
+inline constexpr std::uint32_t kMaxGroupSize = 65536;
+
+struct RoundMember {
+  std::string_view group;
+  std::uint32_t rank = 0;
+  std::uint32_t size = 1;  // of the group; all members name the same
+  // A member whose connection is lost counts as having left; else its loss ends the round.
+  bool go_on_without_lost = false;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,23 @@
+"""A pull that remembers what it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparsefleet.store import Store
+from sparsefleet.store.arrays import Floats, Keys
+
+
+class CountingPull:
+    """Pulls from a store; ``calls`` has table -> keys, and ``how`` the keywords, of each call."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.calls: list[dict[str, list[int]]] = []
+        self.how: list[dict[str, Any]] = []
+
+    def __call__(self, keys: Mapping[str, Keys], /, **how: Any) -> Mapping[str, Floats]:
+        self.calls.append({table: part.tolist() for table, part in keys.items()})
+        self.how.append(how)
+        return self.store.pull_many(keys, **how)[0]

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError, ShapeError
+
+
+def test_unique_gather_and_sum_agree_with_numpy() -> None:
+    random = np.random.default_rng(3)
+    keys = random.integers(0, 50, 400).astype(np.uint64)
+    distinct, inverse = _core.unique(keys)
+    assert sorted(distinct.tolist()) == np.unique(keys).tolist()
+    assert (distinct[inverse] == keys).all()
+    rows = random.standard_normal((len(distinct), 7)).astype(np.float32)
+    out = np.empty((400, 7), np.float32)
+    _core.gather_rows(rows, inverse, out)
+    assert (out == rows[inverse]).all()
+    sums = np.full_like(rows, 99.0)
+    _core.sum_rows(out, inverse, sums)
+    wanted = np.zeros_like(rows)
+    np.add.at(wanted, inverse, out)
+    np.testing.assert_allclose(sums, wanted, rtol=1e-6)
+
+
+def test_empty_batch_has_no_keys() -> None:
+    distinct, inverse = _core.unique(np.empty(0, np.uint64))
+    assert distinct.shape == inverse.shape == (0,)
+    _core.gather_rows(np.empty((0, 3), np.float32), inverse, np.empty((0, 3), np.float32))
+
+
+def test_padding_has_no_key_and_reads_as_zeros() -> None:
+    distinct, inverse = _core.unique(np.array([5, 0, 0, 5], np.uint64), [(0, 2, 0), (3, 4, 5)])
+    assert distinct.tolist() == [5, 0]
+    assert inverse.tolist() == [0, _core.PADDING_PLACE, 1, _core.PADDING_PLACE]
+    out = np.empty((4, 1), np.float32)
+    _core.gather_rows(np.array([[1.0], [2.0]], np.float32), inverse, out)
+    assert out.ravel().tolist() == [1, 0, 2, 0]
+
+
+@pytest.mark.parametrize("padding", [[(0, 5, 0)], [(2, 3, 0), (0, 1, 0)], [(2, 1, 0)]])
+def test_padded_ranges_outside_of_the_keys_are_refused(padding: list) -> None:
+    with pytest.raises(ConfigError, match="within the 4 keys"):
+        _core.unique(np.zeros(4, np.uint64), padding)
+
+
+def test_places_and_shapes_that_do_not_fit_are_refused() -> None:
+    rows, out = np.zeros((2, 3), np.float32), np.zeros((1, 3), np.float32)
+    with pytest.raises(ShapeError, match="inverse names row 2 of 2"):
+        _core.gather_rows(rows, np.array([2], np.uint32), out)
+    with pytest.raises(ShapeError, match="do not fit"):
+        _core.gather_rows(rows, np.array([0, 1], np.uint32), out)
+    with pytest.raises(ShapeError, match="do not fit"):
+        _core.sum_rows(out, np.array([0], np.uint32), np.zeros((2, 4), np.float32))
