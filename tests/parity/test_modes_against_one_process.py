@@ -5,6 +5,7 @@ Letters: W workers, S servers, B examples of a batch, F slots.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 Batch = tuple[torch.Tensor, torch.Tensor]  # ids int64[B, F], labels float32[B]
 
 STEPS, B, F = 12, 8, 3
+SEEDING = threading.Lock()  # torch's generator is one for all threads
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
@@ -56,7 +58,8 @@ def batches(seed: int, count: int = STEPS) -> list[Batch]:
 
 def train(role: RoleInfo, mode: object, data: Sequence[Batch], optimizer: str) -> list[np.ndarray]:
     """The dense parameters and the rows of both tables after training."""
-    net = Net()
+    with SEEDING:
+        net = Net()
     distributed = DistributedModel(
         net,
         OPTIMIZERS[optimizer](net.parameters()),

@@ -357,6 +357,7 @@ class DistributedModel:
             self.meeting.await_word(self.name)
             self._take_the_rest()
         self._fetch_dense()
+        self.meeting.barrier()  # before anybody trains, so that all have the same values
 
     def _directory_of_servers(self) -> Path | None:
         try:
