@@ -14,17 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sparsefleet import optim
+from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
+from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.model_files import load_model, load_state, save_inference_model, save_model
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.training_step import Step
-from sparsefleet.modes import Mode, ModeConfig, ModeSetting, make_mode
+from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
 from sparsefleet.nn import (
     Lookup,
     LookupPlan,
@@ -146,6 +147,8 @@ class DistributedModel:
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
             self._share_first_values()
+            self._use_live_values()
+        _core.keep_freed_memory()
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
 
@@ -309,6 +312,7 @@ class DistributedModel:
             store=self.store,
             tables=self._tables,
             dense=self.flat.arrays,
+            dense_is_live=isinstance(self._store, LocalStore) and not self._has_own_copies,
             dense_optimizers={
                 group.table: group.optimizer
                 for group in self._native_groups()
@@ -344,6 +348,7 @@ class DistributedModel:
 
     def _share_first_values(self) -> None:
         """The first worker's values, or the loaded ones, become everybody's."""
+        frozen = FrozenState(self.model, self._groups)
         if self.role.is_first_worker:
             directory = self._directory_of_servers()
             if directory is not None:
@@ -351,13 +356,25 @@ class DistributedModel:
             else:
                 for group in self._native_groups():
                     self.store.write_dense(group.table, self.flat.arrays[group.table])
-            self._share_the_rest()
+            if not self.meeting.is_alone:
+                frozen.share(self.store)
             self.meeting.announce(self.name)
         else:
             self.meeting.await_word(self.name)
-            self._take_the_rest()
+            frozen.take(self.store)
         self._fetch_dense()
         self.meeting.barrier()  # before anybody trains, so that all have the same values
+
+    def _use_live_values(self) -> None:
+        """Parameters in this process are the table's own memory, not a copy of it."""
+        if isinstance(self._store, LocalStore) and not self._has_own_copies:
+            for group in self._native_groups():
+                self.flat.adopt(group.table, self._store.live_dense(group.table))
+
+    @property
+    def _has_own_copies(self) -> bool:
+        """Whether the mode trains on copies of the store's values."""
+        return isinstance(mode_config(self._mode_like), GeoConfig)
 
     def _directory_of_servers(self) -> Path | None:
         try:
@@ -369,35 +386,8 @@ class DistributedModel:
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
 
-    def _rest(self) -> list[torch.Tensor]:
-        """What no table holds though workers must agree on it: frozen parameters and buffers."""
-        optimised = {id(p) for group in self._groups for p in group.parameters}
-        tensors = [p.data for p in self.model.parameters() if id(p) not in optimised]
-        tensors += list(self.model.buffers())
-        return [tensor for tensor in tensors if tensor.dtype == torch.float32 and tensor.numel()]
-
-    def _share_the_rest(self) -> None:
-        rest = self._rest()
-        if rest and not self.meeting.is_alone:
-            values = torch.cat([tensor.reshape(-1) for tensor in rest]).numpy()
-            self.store.define(_frozen_spec(values.size))
-            self.store.write_dense("frozen", values)
-
-    def _take_the_rest(self) -> None:
-        rest = self._rest()
-        if rest:
-            self.store.define(_frozen_spec(sum(tensor.numel() for tensor in rest)))
-            values = torch.from_numpy(self.store.pull_dense("frozen"))
-            parts = values.split([tensor.numel() for tensor in rest])
-            for tensor, part in zip(rest, parts, strict=True):
-                tensor.copy_(part.view(tensor.shape))
-
 
 def _dense_spec(group: DenseGroup) -> DenseSpec:
     assert group.optimizer is not None
     size = sum(parameter.numel() for parameter in group.parameters)
     return DenseSpec(name=group.table, size=size, optimizer=group.optimizer)
-
-
-def _frozen_spec(size: int) -> DenseSpec:
-    return DenseSpec(name="frozen", size=size, optimizer=optim.SGD(lr=0.0))
