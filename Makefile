@@ -49,11 +49,12 @@ $(STAMPS)/package: $(STAMPS)/requirements $(NATIVE)
 .PHONY: install
 install: $(STAMPS)/package  ## Make .venv with the package and its tools in it
 
-# Torch's threads sleep instead of spinning while they wait for each other: as quick on idle
-# cores, several times quicker where other programs want them too.
+# A worker's threads are its own affair: torch's pool would only contend with the other processes.
 .PHONY: demo
-demo: $(STAMPS)/package  ## Train a click model on a generated log and show its AUC
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python examples/ctr_dnn.py $(DEMO_FLAGS)
+demo: $(STAMPS)/package  ## Train a click model on 2 servers x 2 workers and show its AUC
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE \
+	  $(BIN)/sparsefleet launch --servers 2 --workers 2 --native-servers --log-dir build/demo/logs \
+	  --show worker.0 examples/ctr_dnn.py --mode async $(DEMO_FLAGS)
 
 .PHONY: test
 test: test-native test-python  ## Run the C++ and the Python tests
@@ -73,9 +74,10 @@ test-slow: $(STAMPS)/package  ## Run the Python tests that take long
 	$(BIN)/python -m pytest -q -m slow
 
 .PHONY: bench
-bench: $(STAMPS)/package  ## Measure tables and transport (needs redis-server)
+bench: $(STAMPS)/package  ## Measure tables, transport (needs redis-server) and training
 	$(BIN)/python bench/tables.py
 	$(BIN)/python bench/transport.py
+	$(BIN)/python bench/ctr_dnn.py
 
 .PHONY: lint
 lint: $(STAMPS)/package  ## Check style, types and spelling

@@ -97,10 +97,11 @@ def report_batch(batch: int, taken: Mapping[str, list[Section]]) -> None:
         target = TARGETS.get(name.split()[0], {}).get(batch)
         verdict = "" if target is None else f">= {target:.0%} " + met(share >= target)
         cpu = statistics.median(section.cpu_us_per_example for section in taken[name])
+        servers = statistics.median(section.server_cpu_us_per_example for section in taken[name])
         spread = f"{min(of_side):,.0f} .. {max(of_side):,.0f}"
         median = f"{statistics.median(of_side):,.0f}"
-        rows.append([name, median, spread, f"{cpu:.1f}", f"{share:.0%}", verdict])
-    columns = ["", "examples/s", "range", "CPU us/example", "of floor", "target"]
+        rows.append([name, median, spread, f"{cpu:.1f}", f"{servers:.1f}", f"{share:.0%}", verdict])
+    columns = ["", "examples/s", "range", "CPU us/example", "of servers", "of floor", "target"]
     report(f"batch {batch:,}", columns, rows)
 
 

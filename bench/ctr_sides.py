@@ -10,6 +10,7 @@ input does.
 from __future__ import annotations
 
 import argparse
+import atexit
 import itertools
 import json
 import sys
@@ -20,6 +21,9 @@ import torch
 from torch import nn
 
 from ctr_batches import DIM, NUM_IDS, WIDTHS, Batch, make_batches
+from sparsefleet import optim
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer, TrainerConfig
 
 LR = 0.1
 NUM_DISTINCT_EXAMPLES = 60_000
@@ -88,6 +92,39 @@ def torch_side(options: argparse.Namespace) -> Callable[[int], None]:
     return run
 
 
+class FleetModel(nn.Module):
+    """The same with its rows in a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = SparseEmbedding("ids", DIM, optimizer=optim.SGD(lr=LR))
+        self.layers = layers()
+
+    def forward(self, counts: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
+
+
+def fleet_side(options: argparse.Namespace) -> Callable[[int], None]:
+    """Our Trainer, as the environment says: in this process, or as one worker of a job."""
+    model = FleetModel()
+    trainer = Trainer(
+        model,
+        nn.functional.cross_entropy,
+        torch.optim.SGD(model.parameters(), lr=LR),
+        mode=options.mode,
+        threads=options.threads,
+        config=TrainerConfig(quiet=True),
+    )
+    batches = batches_of(options)
+
+    def run(num_batches: int) -> None:
+        trainer.fit(turn(batches, num_batches))
+
+    run(2)  # connects and starts
+    atexit.register(trainer.close)
+    return run
+
+
 def batches_of(options: argparse.Namespace) -> list[Batch]:
     return make_batches(NUM_DISTINCT_EXAMPLES // options.batch, options.batch, seed=options.rank)
 
@@ -97,7 +134,7 @@ def turn(batches: list[Batch], count: int) -> list[Batch]:
     return (batches * (count // len(batches) + 1))[:count]
 
 
-SIDES = {"products": products_side, "torch": torch_side}
+SIDES = {"products": products_side, "torch": torch_side, "local": fleet_side, "fleet": fleet_side}
 
 
 def main() -> None:
@@ -107,10 +144,12 @@ def main() -> None:
     parser.add_argument("--examples", type=int, required=True, help="of a section, all processes")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--threads", type=int, default=1, help="that train, or torch's own")
+    parser.add_argument("--mode", help="of the fleet")
     options = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_num_threads(options.threads)
+    if options.side in ("products", "torch"):
+        torch.set_num_threads(options.threads)
     run = SIDES[options.side](options)
     num_batches = options.examples // options.batch // options.processes
     print("ready", flush=True)

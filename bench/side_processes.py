@@ -28,6 +28,8 @@ class Section:
     examples_per_s: float
     cpu_us_per_example: float
     """Of all processes of the side, its servers included."""
+    server_cpu_us_per_example: float
+    """Of its servers alone."""
 
 
 class SideProcess:
@@ -110,16 +112,16 @@ class Side:
 
     def run(self) -> Section:
         """One section, on all workers at the same time."""
-        server_cpu_s = sum(server.cpu_s() for server in self._servers)
+        server_cpu_s = -sum(server.cpu_s() for server in self._servers)
         for worker in self._workers:
             worker.send("run")
         found = [worker.wait_for(r"^\{.*\}$", SECTION_S) for worker in self._workers]
         answers = [json.loads(match.group()) for match in found]
         examples = sum(answer["examples"] for answer in answers)
         took_s = max(a["end"] for a in answers) - min(a["begin"] for a in answers)
-        cpu_s = sum(server.cpu_s() for server in self._servers) - server_cpu_s
-        cpu_s += sum(answer["cpu_s"] for answer in answers)
-        return Section(examples / took_s, 1e6 * cpu_s / examples)
+        server_cpu_s += sum(server.cpu_s() for server in self._servers)
+        cpu_s = server_cpu_s + sum(answer["cpu_s"] for answer in answers)
+        return Section(examples / took_s, 1e6 * cpu_s / examples, 1e6 * server_cpu_s / examples)
 
     def close(self) -> None:
         for worker in self._workers:  # all before the first is waited for: they end together
@@ -147,6 +149,7 @@ def start_servers(count: int, transport: str, job_key: str) -> tuple[list[SidePr
     for index in range(count):
         command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
         command += ["--index", str(index), "--num-servers", str(count), "--transport", transport]
+        command += ["--log-level", "warning"]
         servers.append(SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key}))
     endpoints = [server.wait_for(r"listening on (\S+)", READY_S).group(1) for server in servers]
     return servers, endpoints

@@ -57,10 +57,10 @@ nb::object Contains(const StoreHandle& handle, const std::string& table,
   return nb::cast(nb::ndarray<nb::numpy, bool>(data, 1, &n, owner));
 }
 
-CutHandle* TakeChanges(const StoreHandle& handle, const std::string& table, double timeout_s) {
-  TableInfo info = Check(Call(handle, [&](Store& s) { return s.Info(table, timeout_s); }));
-  info.state_dim = 0;
-  info.counter_dim = 0;
+CutHandle* TakeChanges(const StoreHandle& handle, const std::string& table, std::uint32_t dim,
+                       double timeout_s) {
+  TableInfo info;
+  info.dim = dim;
   auto changes = Check(Call(handle, [&](Store& s) { return s.TakeChanges(table, timeout_s); }));
   return new CutHandle(handle.Get(), std::move(changes), info);
 }
@@ -99,7 +99,7 @@ void BindChanges(nb::class_<StoreHandle>& store) {
             Check(Call(h, [&](Store& s) { return s.WatchChanges(table, timeout_s); }));
           },
           "table"_a, "timeout_s"_a)
-      .def("take_changes", &TakeChanges, "table"_a, "timeout_s"_a)
+      .def("take_changes", &TakeChanges, "table"_a, "dim"_a, "timeout_s"_a)
       .def("contains", &Contains, "table"_a, "keys"_a,
            nb::sig("def contains(self, table: str, keys: numpy.typing.NDArray[numpy.uint64]) -> "
                    "numpy.typing.NDArray[numpy.bool_]"));

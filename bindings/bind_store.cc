@@ -12,6 +12,7 @@
 
 #include "bind.h"
 #include "bind_cut.h"
+#include "bind_local.h"
 #include "bind_rounds.h"
 #include "client/client.h"
 #include "log_callback.h"
@@ -247,6 +248,7 @@ void BindStore(nb::module_& m) {
       .def("close", &StoreHandle::Close, "Ends the connections; calls after it raise. Idempotent.");
   BindTables(store);
   BindMeeting(store);
+  BindLocal(m, store);
   BindRounds(m, store);
   BindChanges(store);
 }

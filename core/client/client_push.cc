@@ -90,9 +90,14 @@ Result<std::uint64_t> Client::AdvanceClock(const RoundMember& member, std::uint6
   core_->left_groups.SetLeft(member, false);
   const CallSpec spec{MessageType::kAdvanceClock, GroupSubject(member),
                       "clock " + std::to_string(clock) + " at", timeout_s, bound.has_value()};
-  auto reply = CallOne(*core_, spec, 0, Encode(AdvanceClockRequest{member, clock, bound}));
-  if (!reply.ok()) return reply.status();
-  auto sum = DecodeNumber(reply.value());
+  // The first server keeps the clocks. At 0 a member joins: all servers are to notice its loss.
+  const std::uint32_t num_told = clock == 0 && !bound ? core_->num_servers() : 1;
+  std::vector<ServerPart> parts;
+  for (std::uint32_t server = 0; server < num_told; ++server) {
+    parts.emplace_back(server, Encode(AdvanceClockRequest{member, clock, bound}));
+  }
+  if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
+  auto sum = DecodeNumber(parts.front().reply.body);
   if (!sum.ok()) return sum.status().WithPrefix(spec.subject);
   return sum;
 }

@@ -162,6 +162,15 @@ Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::
   return PushAndTell(impl_->tables, impl_->coordinator, sections, step);
 }
 
+Result<PushResult> LocalStore::PushDenseParts(std::string_view table,
+                                              std::span<const std::span<const float>> parts) {
+  auto result = impl_->tables.PushDenseParts(table, parts);
+  if (!result.ok()) return result;
+  auto version = impl_->tables.Version(table);
+  if (version.ok()) impl_->coordinator.RaiseVersion(table, version.value());
+  return result;
+}
+
 Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_t round,
                                          std::span<const PushSection> sections, std::uint64_t step,
                                          double timeout_s) {

@@ -16,6 +16,10 @@ class LocalStore final : public Store {
 
   TableSet& tables();
 
+  // TableSet::PushDenseParts, and who waits for the table's version is told.
+  Result<PushResult> PushDenseParts(std::string_view table,
+                                    std::span<const std::span<const float>> parts);
+
   std::uint32_t num_servers() const override { return 1; }
   Status Define(const SparseSpec& spec, double timeout_s) override;
   Status Define(const DenseSpec& spec, double timeout_s) override;

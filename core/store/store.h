@@ -75,7 +75,8 @@ class Store {
                                        std::span<const PushSection> sections, std::uint64_t step,
                                        double timeout_s) = 0;
   // Reports a member's count; returns the sum over all members. With `bound`, first waits until
-  // no member that has not left is below clock - bound.
+  // no member that has not left is below clock - bound. A clock of 0 without bound lets the member
+  // join: from then on every server knows it, and so notices its loss before its first round.
   virtual Result<std::uint64_t> AdvanceClock(const RoundMember& member, std::uint64_t clock,
                                              std::optional<std::uint64_t> bound,
                                              double timeout_s) = 0;

@@ -207,7 +207,7 @@ Result<PushResult> DenseTable::PushParts(std::span<const std::span<const float>>
   } catch (const std::bad_alloc&) {
     return Status(Code::kTooLarge, impl_->Prefix() + "out of memory");
   }
-  std::size_t first = 0;        // the part that holds the stripe's begin
+  std::size_t first = 0;  // the part that holds the stripe's begin
   std::uint64_t first_begin = 0;
   return impl_->Change(
       [&](std::uint64_t at, std::uint64_t count) {

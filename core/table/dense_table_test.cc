@@ -58,8 +58,8 @@ const Test kParts("a gradient in parts does what the same in one piece does", []
     std::vector<float> gradient(50000);
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = 0.001F * (i % 977);
     const std::span<const float> all(gradient);
-    const std::vector<std::span<const float>> parts = {
-        all.subspan(0, 3), all.subspan(3, 0), all.subspan(3, 40000), all.subspan(40003)};
+    const std::vector<std::span<const float>> parts = {all.subspan(0, 3), all.subspan(3, 0),
+                                                       all.subspan(3, 40000), all.subspan(40003)};
     for (int step = 0; step < 3; ++step) {
       RequireOk(whole->Push(gradient));
       ExpectEqual(RequireOk(cut->PushParts(parts)).applied, 50000U);

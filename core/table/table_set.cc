@@ -203,6 +203,17 @@ Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::ui
   return total;
 }
 
+Result<PushResult> TableSet::PushDenseParts(std::string_view table,
+                                            std::span<const std::span<const float>> parts) {
+  auto entry = Find(table);
+  if (!entry.ok()) return entry.status();
+  const auto* dense = std::get_if<std::shared_ptr<DenseTable>>(&entry.value().table);
+  if (dense == nullptr) return WrongKind(table, false);
+  auto result = (*dense)->PushParts(parts);
+  if (result.ok()) entry.value().version->fetch_add(1);
+  return result;
+}
+
 Status TableSet::SetLearningRate(std::string_view table, double learning_rate,
                                  std::optional<std::uint64_t> at) {
   auto entry = Find(table);

@@ -61,6 +61,10 @@ class TableSet {
   // Each table named gets its version raised by one.
   Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step);
 
+  // One optimizer step of a dense table, its gradient in parts, see DenseTable::PushParts.
+  Result<PushResult> PushDenseParts(std::string_view table,
+                                    std::span<const std::span<const float>> parts);
+
   // The checks of Push without its effect.
   Status CheckPush(std::span<const PushSection> sections) const;
 

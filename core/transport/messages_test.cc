@@ -1,5 +1,6 @@
 #include "transport/messages.h"
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <string>
@@ -66,6 +67,8 @@ PushRequest ExamplePush() {
   return m;
 }
 
+PushRoundRequest ExampleRound() { return {{"train", 1, 3, true}, 77, "nan", ExamplePush()}; }
+
 RowBatch ExampleRows() { return {{1, 2, 3}, {1, 2, 3, 4, 5, 6}, {7, 8, 9}, {1, 2, 3, 4, 5, 6}}; }
 
 // A kind of body: an example of it, and its decoder's verdict.
@@ -91,6 +94,10 @@ std::vector<BodyKind> AllKinds() {
        StatusOf(DecodeTableInfo)},
       {"pull", Encode(ExamplePull()), StatusOf(DecodePullRequest)},
       {"push", Encode(ExamplePush()), StatusOf(DecodePushRequest)},
+      {"push round", Encode(ExampleRound()), StatusOf(DecodePushRound)},
+      {"advance clock", Encode(AdvanceClockRequest{{"g", 1, 2, true}, 9, 3}),
+       StatusOf(DecodeAdvanceClock)},
+      {"member", Encode(RoundMember{"g", 1, 2, true}), StatusOf(DecodeMember)},
       {"push result", Encode(PushResult{1, 2, 3}), StatusOf(DecodePushResult)},
       {"write dense", Encode(WriteDenseRequest{"tower", kValues}), StatusOf(DecodeWriteDense)},
       {"number", EncodeNumber(77), StatusOf(DecodeNumber)},
@@ -234,6 +241,39 @@ Body Joined(const GatheredBody& gathered) {
   }
   return joined;
 }
+
+void ExpectMember(const RoundMember& found) {
+  ExpectEqual(found.group, std::string_view("train"));
+  ExpectEqual(found.rank, 1u);
+  ExpectEqual(found.size, 3u);
+  Expect(found.go_on_without_lost);
+}
+
+const Test kRounds("rounds, clocks and members keep every field", [] {
+  const Body body = Encode(ExampleRound());
+  const auto round = RequireOk(DecodePushRound(body));
+  ExpectMember(round.member);
+  ExpectEqual(round.round, 77u);
+  ExpectEqual(round.refusal, std::string_view("nan"));
+  const PushRequest wanted = ExamplePush();
+  ExpectEqual(round.push.step, wanted.step);
+  Require(round.push.sections.size() == wanted.sections.size());
+  for (std::size_t i = 0; i < wanted.sections.size(); ++i) {
+    ExpectEqual(round.push.sections[i].table, wanted.sections[i].table);
+    Expect(std::ranges::equal(round.push.sections[i].keys, wanted.sections[i].keys));
+    Expect(std::ranges::equal(round.push.sections[i].values, wanted.sections[i].values));
+  }
+  Expect(Joined(Gather(ExampleRound())) == body, "gathered");
+  for (const std::optional<std::uint64_t> bound : {std::optional<std::uint64_t>(4), {}}) {
+    const Body clock = Encode(AdvanceClockRequest{ExampleRound().member, 9, bound});
+    const auto decoded = RequireOk(DecodeAdvanceClock(clock));
+    ExpectMember(decoded.member);
+    ExpectEqual(decoded.clock, 9u);
+    Expect(decoded.bound == bound);
+  }
+  const Body member = Encode(ExampleRound().member);
+  ExpectMember(RequireOk(DecodeMember(member)));
+});
 
 const Test kGather("gathered bodies are the bytes of encoded ones, whatever the array lengths", [] {
   const auto pull = Gather(ExamplePull());

@@ -174,7 +174,9 @@ def test_gradients_that_are_refused_refuse_the_round_for_all(store: Store) -> No
         bad = np.full((1, 1), np.nan if member.rank == 1 else 1.0, np.float32)
         keys = np.array([4])
         with pytest.raises(NonFiniteError, match="rank 1.*'strict'.*key 4.*nothing was") as raised:
-            store.push_round(member, 1, {"plain": (keys, np.ones((1, 1), np.float32)), "strict": (keys, bad)})
+            store.push_round(
+                member, 1, {"plain": (keys, np.ones((1, 1), np.float32)), "strict": (keys, bad)}
+            )
         return str(raised.value)
 
     together(3, work)
@@ -260,7 +262,7 @@ def test_changes_are_taken_once_with_the_values_of_now(store: Store) -> None:
     assert taken(store) == {}
     push(*range(200))
     store.erase("plain", np.arange(100))
-    assert taken(store) == {key: -1.0 for key in range(100, 200)}
+    assert taken(store) == dict.fromkeys(range(100, 200), -1.0)
     push(7)
     store.erase("plain", np.array([7]))
     assert taken(store) == {}

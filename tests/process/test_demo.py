@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.server_process import ServerProcess
+from tests.process.example_run import number_after, run_launched
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "ctr_dnn.py"
-DEADLINE_S = 300.0
-
-
-def run_demo(out: Path, *flags: str) -> tuple[float, str]:
-    """The held-out AUC and all that was printed."""
-    command = [sys.executable, str(SCRIPT), "--rows", "20000", "--out", str(out), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"held-out AUC (\d\.\d+)", done.stdout)
-    assert found is not None, done.stdout
-    return float(found.group(1)), done.stdout
+ROOT = Path(__file__).parents[2]
 
 
-def test_demo_learns_and_its_saved_model_predicts_the_same(
-    start_server: Callable[..., ServerProcess], tmp_path: Path
-) -> None:
-    local_auc, printed = run_demo(tmp_path / "local")
-    assert local_auc > 0.6
-    assert "training 100 %" in printed
+def test_demo_shows_its_training_and_a_saved_model_that_predicts_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    flags = ("--mode", "async", "--rows", "20000", "--out", str(out))
+    printed = run_launched("ctr_dnn", tmp_path, *flags)
+    assert re.search(r"epoch 1/1 +100 %.*examples/s.*loss 0\.\d+", printed), printed
+    assert "trained 10,000 examples" in printed  # worker 0's part
+    assert "where the time went" in printed
+    assert number_after("held-out AUC", printed) > 0.6
     assert "loaded again: all 4,000 predictions are the same" in printed
-    assert (tmp_path / "local" / "dense.safetensors").exists()
+    assert (out / "model.json").exists()
+    assert "trained 10,000 examples" in (tmp_path / "logs" / "workerlog.1").read_text()
 
-    endpoint = start_server().wait_ready()
-    remote_auc, printed = run_demo(tmp_path / "remote", "--quiet", "--servers", endpoint)
-    assert remote_auc == local_auc
-    assert "training 100 %" not in printed
+
+def test_make_demo_is_a_job_of_two_servers_and_two_workers() -> None:
+    command = (ROOT / "Makefile").read_text().partition("\ndemo:")[2].partition("\n\n")[0]
+    for words in ("launch --servers 2 --workers 2", "--show worker.0", "ctr_dnn.py --mode async"):
+        assert words in command

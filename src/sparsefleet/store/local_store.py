@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.store.arrays import as_keys
+from sparsefleet.store.arrays import Floats, as_keys
+from sparsefleet.store.rows import PushResult
 from sparsefleet.store.store import Store
 
 
@@ -25,6 +27,32 @@ class LocalStore(Store):
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         super().__init__(_core.Store.local(), timeout_s=timeout_s)
 
+    def live_dense(self, table: str) -> Floats:
+        """The values of a dense table themselves, float32[size]: pushes change them in place.
+
+        Valid as long as it is referred to, also when the store is closed. Reading it while
+        another thread pushes may give some elements from before and some from after.
+
+        >>> import numpy as np
+        >>> from sparsefleet.optim import SGD
+        >>> from sparsefleet.store import DenseSpec, LocalStore
+        >>> store = LocalStore()
+        >>> store.define(DenseSpec(name="mlp", size=2, optimizer=SGD(lr=1.0)))
+        >>> values = store.live_dense("mlp")
+        >>> result = store.push_dense("mlp", np.array([1.0, 2.0], np.float32))
+        >>> values
+        array([-1., -2.], dtype=float32)
+        """
+        self._deadline(None)  # not in a fork
+        return self._native.live_dense(table)
+
+    def push_dense_parts(self, table: str, parts: Sequence[Floats]) -> PushResult:
+        """As ``push_dense``, the gradient being the parts (float32, flat) one after another."""
+        self._deadline(None)
+        with self._lock:
+            self._step += 1
+        return PushResult(*self._native.push_dense_parts(table, parts))
+
     def contains(self, table: str, keys: Any) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row: bool[keys.shape]. None is created.
 
@@ -36,6 +64,6 @@ class LocalStore(Store):
         >>> store.contains("users", np.array([3, 4]))
         array([ True, False])
         """
-        keys = as_keys(table, keys)
+        asked = as_keys(table, keys)
         self._deadline(None)  # not in a fork
-        return self._native.contains(table, keys.reshape(-1)).reshape(keys.shape)
+        return self._native.contains(table, asked.reshape(-1)).reshape(asked.shape)

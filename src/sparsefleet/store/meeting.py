@@ -45,9 +45,11 @@ class Meeting:
     ) -> int:
         """Reports the member's count, which never goes down; returns the sum over all members.
 
-        Members that have left count with their last one. With ``bound``, returns when no member that
-        has not left is below ``clock - bound``; one that has not reported yet is at 0. A member
-        that is lost meanwhile ends the wait with ``PeerLostError``, unless it counts as having left.
+        Members that have left count with their last one. With ``bound``, returns when no member
+        that has not left is below ``clock - bound``; one that has not reported yet is at 0. A
+        member that is lost meanwhile ends the wait with ``PeerLostError``, unless it counts as
+        having left. A clock of 0 without ``bound`` lets the member join: every server then
+        notices its loss.
         """
         return self._native.advance_clock(
             lower_member(member), clock, bound, self._deadline(timeout_s)

@@ -42,4 +42,3 @@ class RoundMember:
 def lower_member(member: RoundMember) -> _core.RoundMember:
     """The member as native code takes it."""
     return _core.RoundMember(member.group, member.rank, member.size, member.go_on_without_lost)
-

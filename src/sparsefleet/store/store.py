@@ -352,7 +352,8 @@ class Store(Meeting):
         iteration given up halfway has left comes with the next. Rows removed meanwhile do not show.
         Each chunk has ``timeout_s``.
         """
-        return _changes(self._native.take_changes(table, self._deadline(timeout_s)))
+        deadline_s = self._deadline(timeout_s)
+        return _changes(self._native.take_changes(table, self._dim(table), deadline_s))
 
     def save(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
         """Each server writes its part of every table below ``directory`` on its own disk.

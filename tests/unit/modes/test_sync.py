@@ -100,7 +100,7 @@ def test_a_lost_worker_ends_the_training_of_the_others_by_name() -> None:
             return
         mode.hand_over(gradients(1.0))
 
-    with ModeWorkers("sync", workers=2) as job:
+    with ModeWorkers("sync", workers=2, servers=2) as job:
         with pytest.raises(PeerLostError, match="worker-1"):
             job.run(script)
 
@@ -114,7 +114,7 @@ def test_others_go_on_without_a_lost_worker_if_told_to() -> None:
             mode.hand_over(gradients(1.0))
         mode.leave()
 
-    with ModeWorkers("sync", workers=3, go_on_without_lost=True) as job:
+    with ModeWorkers("sync", workers=3, servers=2, go_on_without_lost=True) as job:
         job.run(script)
         assert job.net() == pytest.approx(-0.2)
         for passes in range(2, 5):  # nor do they wait for it in a later pass

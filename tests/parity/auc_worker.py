@@ -1,0 +1,84 @@
+"""One process of tests/parity/test_auc_of_modes.py: trains, and prints the AUC of the fleet.
+
+    python tests/parity/auc_worker.py DATA.npz --mode async --batch 500 --seed 0
+
+DATA.npz has keys int64[N, F], values float32[N, C] and clicks float32[N], the last sixth of
+which is held out. Its place in the job comes from the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+from torch import nn
+
+from sparsefleet import fleet, optim
+from sparsefleet.modes import GeoConfig
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer, TrainerConfig
+
+DIM = 10
+WIDTH = 64
+GEO_INTERVAL_STEPS = 5
+
+
+class Model(nn.Module):
+    """CTR-DNN with narrower layers: the tables are what modes differ in."""
+
+    def __init__(self, num_columns: int, num_values: int, optimizer: optim.Optimizer) -> None:
+        super().__init__()
+        self.embedding = SparseEmbedding("embedding", DIM, optimizer=optimizer, seed=1)
+        self.layers = nn.Sequential(
+            nn.Linear(num_columns * DIM + num_values, WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, 1),
+        )
+
+    def forward(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        embedded = self.embedding(keys).flatten(1)
+        return self.layers(torch.cat([embedded, values], dim=1)).squeeze(1)
+
+
+def batches(columns: list[torch.Tensor], begin: int, end: int, size: int) -> list[tuple]:
+    """This worker's part of the examples [begin, end)."""
+    index, count = fleet.worker_index(), fleet.worker_num()
+    first, last = (begin + (end - begin) * i // count for i in (index, index + 1))
+    return list(zip(*(column[first:last].split(size) for column in columns), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--mode", default="local")
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--sgd", nargs=2, type=float, metavar=("SPARSE", "DENSE"))
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    fleet.init()
+    with np.load(options.data) as data:
+        columns = [torch.from_numpy(data[name]) for name in ("keys", "values", "clicks")]
+    num_training = len(columns[0]) * 5 // 6
+    shapes = (columns[0].shape[1], columns[1].shape[1])
+    if options.sgd:
+        model = Model(*shapes, optim.SGD(lr=options.sgd[0]))
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=options.sgd[1])
+    else:
+        model = Model(*shapes, optim.Adagrad(lr=0.05))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    geo = GeoConfig(push_interval_steps=GEO_INTERVAL_STEPS)
+    mode = geo if options.mode == "geo" else options.mode
+    loss = nn.functional.binary_cross_entropy_with_logits
+    config = TrainerConfig(quiet=True)
+    with Trainer(model, loss, optimizer, mode=mode, config=config) as trainer:
+        trainer.fit(batches(columns, 0, num_training, options.batch))
+        found = trainer.evaluate(batches(columns, num_training, len(columns[0]), 2000))
+    print(f"AUC {found['auc']:.6f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Runs of the example scripts: alone, and as jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEADLINE_S = 240.0
+
+
+def run_alone(name: str, *flags: str) -> str:
+    """What `python examples/<name>.py` prints."""
+    return _run([sys.executable, str(EXAMPLES / f"{name}.py"), *flags])
+
+
+def run_launched(name: str, directory: Path, *flags: str, launch: tuple[str, ...] = ()) -> str:
+    """What the launcher shows of a job of 2 servers and 2 workers, worker 0's output whole."""
+    command = [sys.executable, "-m", "sparsefleet", "launch", "--servers", "2", "--workers", "2"]
+    command += ["--log-dir", str(directory / "logs"), "--show", "worker.0", *launch]
+    return _run([*command, str(EXAMPLES / f"{name}.py"), *flags])
+
+
+def number_after(words: str, printed: str) -> float:
+    """The number that follows `words`."""
+    found = re.search(rf"{re.escape(words)} (-?\d+(?:\.\d+)?)", printed)
+    assert found is not None, printed
+    return float(found.group(1))
+
+
+def _run(command: list[str]) -> str:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environ
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

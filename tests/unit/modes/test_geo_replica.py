@@ -1,0 +1,81 @@
+"""A worker's own copy of what it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from sparsefleet.modes import ModeSetting, StepGradients
+from sparsefleet.modes.geo_replica import GeoReplica
+from sparsefleet.optim import SGD
+from sparsefleet.store import LocalStore, TableSpec
+
+KEYS = np.array([3, 7], np.uint64)
+
+
+def step(value: float) -> StepGradients:
+    return StepGradients({"rows": (KEYS, np.full((2, 1), value, np.float32))})
+
+
+def served(keys: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {table: np.ones((len(wanted), 1), np.float32) for table, wanted in keys.items()}
+
+
+@pytest.fixture
+def replica() -> Iterator[GeoReplica]:
+    with LocalStore() as store:
+        spec = TableSpec(name="rows", dim=1, optimizer=SGD(lr=1.0))
+        made = GeoReplica(ModeSetting(store=store, tables={"rows": spec}))
+        yield made
+        made.close()
+
+
+def test_a_row_that_another_thread_fetched_and_trained_meanwhile_stays(
+    replica: GeoReplica,
+) -> None:
+    def slow_fetch(keys: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        replica.pull(keys, served)
+        replica.apply(step(0.25))
+        return served(keys)
+
+    np.testing.assert_array_equal(replica.pull({"rows": KEYS}, slow_fetch)["rows"], [[0.75]] * 2)
+
+
+def test_only_unknown_rows_are_fetched(replica: GeoReplica) -> None:
+    asked: list[list[int]] = []
+
+    def fetch(keys: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        asked.append(keys["rows"].tolist())
+        return served(keys)
+
+    replica.pull({"rows": KEYS}, fetch)
+    replica.pull({"rows": KEYS}, fetch)
+    replica.pull({"rows": np.array([9, 7], np.uint64)}, fetch)
+    assert asked == [[3, 7], [9]]
+
+
+def test_what_is_not_sent_stays_to_be_sent(replica: GeoReplica) -> None:
+    replica.pull({"rows": KEYS}, served)
+    replica.apply(step(1.0))
+    deltas = replica.take_row_deltas("rows", KEYS, 4)
+    np.testing.assert_array_equal(deltas, [[-0.25]] * 2)
+    assert [keys.tolist() for keys in replica.unsent_rows("rows")] == [[3, 7]]
+    np.testing.assert_array_equal(replica.take_row_deltas("rows", KEYS, 1), [[-0.75]] * 2)
+    assert list(replica.unsent_rows("rows")) == []
+
+
+def test_training_between_survives_what_comes_from_the_servers(replica: GeoReplica) -> None:
+    replica.pull({"rows": KEYS}, served)
+    replica.apply(step(0.5))
+    other = np.array([7, 1000], np.uint64)
+    replica.take_over_rows("rows", other, np.full((2, 1), 11.0, np.float32), exactly=False)
+    np.testing.assert_array_equal(replica.pull({"rows": KEYS}, served)["rows"], [[0.5], [10.5]])
+    replica.take_over_rows("rows", other, np.full((2, 1), 4.0, np.float32), exactly=True)
+    np.testing.assert_array_equal(replica.pull({"rows": KEYS}, served)["rows"], [[0.5], [4.0]])
+    fetched: list[int] = []
+    replica.pull(
+        {"rows": other}, lambda keys: fetched.extend(keys["rows"].tolist()) or served(keys)
+    )
+    assert fetched == [1000]  # never touched here, so it was not kept
