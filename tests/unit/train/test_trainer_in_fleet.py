@@ -168,22 +168,22 @@ def test_worker_may_begin_its_next_epoch_while_another_is_in_the_one_before(
 def test_workers_that_wait_for_a_failed_one_end_with_an_error_that_names_it(
     mode: str, servers: NativeServers
 ) -> None:
-    class Missing(Exception):
+    class MissingError(Exception):
         pass
 
     def batches_of(index: int) -> Iterator[Any]:
         for number, batch in enumerate(clicks(20)):
             if index == 0 and number == 5:
-                raise Missing("features")
+                raise MissingError("features")
             yield batch
 
     def job(trainer: Trainer, index: int) -> BaseException:
         try:
             trainer.fit(lambda: batches_of(index))
-        except (Missing, SparseFleetError) as error:
+        except (MissingError, SparseFleetError) as error:
             return error
         raise AssertionError("trained without the other")
 
     failed, waiting = as_workers(servers, job, mode=mode)
-    assert isinstance(failed, Missing)
+    assert isinstance(failed, MissingError)
     assert re.search("worker.0", str(waiting))
