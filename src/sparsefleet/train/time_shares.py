@@ -91,8 +91,8 @@ def advise(shares: TimeShares) -> str:
     >>> advise(TimeShares(compute=5.0, data=4.0))[:45]
     '44 % data: reading batches is the bottleneck;'
     """
-    if shares.total <= 0:
-        return "nothing was trained"
+    if shares.compute <= 0:
+        return "nothing was trained, the data had no batches"
     parts = shares.shares()
     computing = parts.pop("compute")
     name = max(parts, key=lambda part: parts[part])
