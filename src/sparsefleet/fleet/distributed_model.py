@@ -169,6 +169,16 @@ class DistributedModel:
         """Everything handed over is applied, and the parameters here are the store's."""
         self.mode.flush()
 
+    def settle(self) -> None:
+        """`flush`, on all workers: what anybody handed over before is in the parameters here.
+
+        All workers call it.
+        """
+        self.flush()
+        if not self.meeting.is_alone:
+            self.meeting.barrier()
+            self.flush()
+
     def leave(self) -> None:
         """The calling thread has no more data in this pass."""
         self.mode.leave()

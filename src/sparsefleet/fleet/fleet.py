@@ -229,6 +229,10 @@ class Fleet:
             raise RuntimeError("stop_worker() must follow init_worker()")
         self._model.close()
 
+    def settle(self) -> None:
+        """All workers call it: what any of them handed over is applied, and fetched here."""
+        self.model.settle()
+
     def barrier_worker(self) -> None:
         """Returns when every worker has called it."""
         self.model.meeting.barrier()
