@@ -8,6 +8,7 @@ from sparsefleet.train.step_clock import StepClock
 
 __all__ = ["TimeShares", "advise"]
 
+_HEALTHY = 0.5  # a share of computing below which something else is the bottleneck
 _SEVERE = 0.3  # a share above which something other than computing is the bottleneck
 
 
@@ -96,8 +97,7 @@ def advise(shares: TimeShares) -> str:
     parts = shares.shares()
     computing = parts.pop("compute")
     name = max(parts, key=lambda part: parts[part])
-    if parts[name] < _SEVERE and parts[name] < computing:
+    share = parts[name]
+    if computing >= _HEALTHY and share < _SEVERE:
         name, share = "compute", computing
-    else:
-        share = parts[name]
     return f"{100 * share:.0f} % {name}: {_ADVICE[name]}"
