@@ -141,7 +141,7 @@ class DistributedModel:
             raise ConfigError("a server trains no model: call fleet.run_server()")
         if self._store is None:
             self._store = self._open_store()
-            self._meeting = Meeting(self._store, self.role, wait_s=self._wait_s)
+            self._meeting = Meeting(self._store, self.role, name=self.name, wait_s=self._wait_s)
             default = self._groups[0].optimizer if self._groups else self._description()
             self._tables = bind(self.model, self._store, default)
             for group in self._native_groups():
@@ -368,9 +368,9 @@ class DistributedModel:
                     self.store.write_dense(group.table, self.flat.arrays[group.table])
             if not self.meeting.is_alone:
                 frozen.share(self.store)
-            self.meeting.announce(self.name)
+            self.meeting.announce("values")
         else:
-            self.meeting.await_word(self.name)
+            self.meeting.await_word("values")
             frozen.take(self.store)
         self._fetch_dense()
         self.meeting.barrier()  # before anybody trains, so that all have the same values
