@@ -20,7 +20,7 @@ from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
-from sparsefleet.fleet.model_files import load_model, load_state, save_inference_model, save_model
+from sparsefleet.fleet.model_files import load_model, save_inference_model, save_model
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
@@ -146,7 +146,8 @@ class DistributedModel:
             self._tables = bind(self.model, self._store, default)
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
-            self._share_first_values()
+            self._first_values()
+            self._share_values()
             self._use_live_values()
         _core.keep_freed_memory()
         self._mode = make_mode(self._mode_like, self._mode_setting())
@@ -276,13 +277,11 @@ class DistributedModel:
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Reads what `save` wrote. All workers call it; the first one has it loaded."""
-        path = Path(directory).absolute()
         self.finish()
+        self.meeting.barrier()  # nobody's last push comes after the loaded values
         if self.role.is_first_worker:
-            load_model(path, self.model, self.store)
-        self.meeting.barrier()
-        load_state(path, self.model)
-        self._fetch_dense()
+            load_model(Path(directory).absolute(), self.model, self.store)
+        self._share_values()
         self.start()
 
     def save_inference_model(self, directory: str | os.PathLike[str]) -> None:
@@ -356,21 +355,24 @@ class DistributedModel:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _share_first_values(self) -> None:
-        """The first worker's values, or the loaded ones, become everybody's."""
+    def _first_values(self) -> None:
+        """The first worker's values, or those that servers are to load, go to the store."""
+        if not self.role.is_first_worker:
+            return
+        directory = self._directory_of_servers()
+        if directory is not None:
+            load_model(directory, self.model, self.store)
+            return
+        for group in self._native_groups():
+            self.store.write_dense(group.table, self.flat.arrays[group.table])
+
+    def _share_values(self) -> None:
+        """What is in the store, and the first worker's frozen state, becomes everybody's."""
         frozen = FrozenState(self.model, self._groups)
-        if self.role.is_first_worker:
-            directory = self._directory_of_servers()
-            if directory is not None:
-                load_model(directory, self.model, self.store)
-            else:
-                for group in self._native_groups():
-                    self.store.write_dense(group.table, self.flat.arrays[group.table])
-            if not self.meeting.is_alone:
-                frozen.share(self.store)
-            self.meeting.announce("values")
-        else:
-            self.meeting.await_word("values")
+        if self.role.is_first_worker and not self.meeting.is_alone:
+            frozen.share(self.store)
+        self.meeting.barrier()
+        if not self.role.is_first_worker:
             frozen.take(self.store)
         self._fetch_dense()
         self.meeting.barrier()  # before anybody trains, so that all have the same values

@@ -62,15 +62,6 @@ class Meeting:
             self._store.delete_note(name)
         return gathered
 
-    def announce(self, name: str) -> None:
-        """Tells the others that something is done; see `await_word`."""
-        if not self.is_alone:
-            self._store.put_note(f"fleet/{self._name}/word/{name}", b"")
-
-    def await_word(self, name: str) -> None:
-        """Returns when somebody has announced it."""
-        self._store.get_note(f"fleet/{self._name}/word/{name}", wait=True, timeout_s=self._wait_s)
-
     def _put(self, name: str, data: bytes) -> list[str]:
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
         names = [f"{name}/{index}" for index in range(len(chunks))]
