@@ -322,6 +322,13 @@ const Test kSilent("a client whose heartbeats stop is lost though its connection
   ExpectEqual(server.server->Stats()["server.clients"], 1.0);
 });
 
+const Test kNeverBegan("a client that falls silent before its heartbeats began is lost too", [] {
+  TestServer server(QuickToLose());
+  auto data = server.Join(1, "worker-1", false);
+  server.log->Await("client 'worker-1'");
+  ExpectEqual(server.server->Stats()["server.clients_lost"], 1.0);
+});
+
 const Test kGoodbye("a client that says goodbye is not missed", [] {
   TestServer server(QuickToLose());
   auto leaving = server.Join(1, "worker-1", true);

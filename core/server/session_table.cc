@@ -62,8 +62,9 @@ std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
       it = entries_.erase(it);
       continue;
     }
+    // One whose heartbeats have not begun may be on its way to them still.
     const bool judged = entry.has_heartbeats || entry.connections == 0;
-    if (!entry.lost && judged && silent > peer_timeout_) {
+    if (!entry.lost && silent > (judged ? peer_timeout_ : kGraceBeforeHeartbeats * peer_timeout_)) {
       entry.lost = true;
       lost.push_back(entry.session);
     }

@@ -22,6 +22,8 @@ class SessionTable {
   using TimePoint = Session::TimePoint;
   // A lost client may come back with a retry within this; then its replies are forgotten.
   static constexpr std::chrono::minutes kForgetAfter{10};
+  // A client that has not begun its heartbeats is lost after so many times the peer timeout.
+  static constexpr int kGraceBeforeHeartbeats = 3;
 
   explicit SessionTable(std::chrono::nanoseconds peer_timeout) : peer_timeout_(peer_timeout) {}
 

@@ -8,6 +8,7 @@ The launcher of node 0 is the hub, to which the others (leaves) connect. Message
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
@@ -238,12 +239,14 @@ class HubLink(NodeLink):
                     self._fail(_CODE_OF_LOST_NODE, f"{self._name(rank)} is lost: {error}")
 
     def _welcome(self, wire: Wire, rank: int) -> None:
-        wire.send("welcome")
         with self._lock:
             last_word = self._last_word
             are_all_here = len(self._wires) == len(self._config.nodes) - 1
-        if last_word:
-            wire.send(last_word)
+        # A leaf that has gone already may have said why: that is still to be read.
+        with contextlib.suppress(PeerLostError):
+            wire.send("welcome")
+            if last_word:
+                wire.send(last_word)
         self._emit(Joined(f"{self._name(rank)} joined"))
         if are_all_here:
             self._all_joined.set()
