@@ -35,7 +35,7 @@ $(STAMPS)/tools: constraints.txt
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/requirements: $(STAMPS)/tools pyproject.toml
-	$(BIN)/python scripts/print_requirements.py dev examples > $(STAMPS)/requirements.txt
+	$(BIN)/python scripts/print_requirements.py dev > $(STAMPS)/requirements.txt
 	$(PIP) install -q -c constraints.txt -r $(STAMPS)/requirements.txt
 	touch $@
 

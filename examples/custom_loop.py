@@ -86,11 +86,10 @@ def main() -> None:
     log = generate(options.rows + options.rows // 5)
     model = LogisticRegression()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    distributed = fleet.distribute(model, optimizer, options.mode)
+    fleet.distribute(model, optimizer, options.mode)
     fleet.init_worker()
     train(model, log.part(0, options.rows).share(*place), options.epochs)
-    distributed.flush()  # all gradients are applied, and the parameters fetched
-    fleet.barrier_worker()
+    fleet.settle()  # the gradients of all workers are applied, and the parameters fetched
     auc = evaluate(model, log.part(options.rows, len(log)).share(*place))
     if fleet.is_first_worker():
         print(f"held-out AUC {auc:.4f}")

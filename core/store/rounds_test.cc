@@ -1,7 +1,6 @@
 #include "store/rounds.h"
 
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -200,7 +199,7 @@ const Test kDeadline("a deadline takes the contribution back and names who is mi
   Expect(f.rounds.Expire(now) == now + std::chrono::seconds(1), "the next deadline");
   Expect(f.rounds.Expire(now + std::chrono::seconds(2)) == kLater, "the one after it");
   ExpectCode(early.status(), Code::kDeadlineExceeded);
-  const std::string& text = early.status().message();
+  const std::string text = early.status().message();
   Expect(
       text.find("2 of 3") != std::string::npos && text.find("rank 2 did not") != std::string::npos,
       text);

@@ -1,7 +1,7 @@
 """A parameter server for PyTorch on CPUs: embedding tables that outgrow one machine."""
 
 from sparsefleet import errors, fleet, metrics, optim
-from sparsefleet._lazy import __getattr__
+from sparsefleet._lazy import __getattr__ as __getattr__
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import (
     DenseSpec,

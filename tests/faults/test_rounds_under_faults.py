@@ -199,6 +199,7 @@ def test_changes_lost_with_a_failed_call_come_with_the_next() -> None:
     with NativeServers(1) as servers, servers.connect() as pusher:
         pusher.define(SUM)
         with behind_proxies(servers, "watcher") as watcher:
+            watcher.define(SUM)
             watcher.watch_changes("sum")
             pusher.push("sum", KEYS, np.full((30, 2), -1.0, np.float32))
             freeze(watcher)

@@ -72,9 +72,7 @@ def train(role: RoleInfo, mode: object, data: Sequence[Batch], optimizer: str) -
         with distributed.step(batch=(ids, labels)):
             nn.functional.binary_cross_entropy_with_logits(net(ids), labels).backward()
     distributed.leave()
-    distributed.flush()
-    distributed.meeting.barrier()
-    distributed.flush()  # what the others did last is in the store only now
+    distributed.settle()
     keys = np.arange(20)
     found = [
         distributed.store.pull("users", keys, train=False),

@@ -28,9 +28,7 @@ else:
             with fleet.step(ids):
                 model(ids).pow(2).mean().backward()
         fleet.fleet.model.leave()
-    fleet.fleet.model.flush()
-    fleet.barrier_worker()
-    fleet.fleet.model.flush()
+    fleet.settle()
     if fleet.is_first_worker():
         fleet.save_persistables(out)
     with fleet.fleet.model.evaluating():

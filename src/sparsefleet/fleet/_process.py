@@ -21,6 +21,7 @@ save_persistables = fleet.save_persistables
 server_endpoints = fleet.server_endpoints
 server_index = fleet.server_index
 server_num = fleet.server_num
+settle = fleet.settle
 split_files = fleet.split_files
 step = fleet.step
 stop_worker = fleet.stop_worker

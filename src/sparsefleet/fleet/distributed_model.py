@@ -14,17 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sparsefleet import optim
+from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
+from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
-from sparsefleet.fleet.model_files import load_model, load_state, save_inference_model, save_model
+from sparsefleet.fleet.model_files import load_model, save_inference_model, save_model
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.training_step import Step
-from sparsefleet.modes import Mode, ModeConfig, ModeSetting, make_mode
+from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
 from sparsefleet.nn import (
     Lookup,
     LookupPlan,
@@ -140,12 +141,15 @@ class DistributedModel:
             raise ConfigError("a server trains no model: call fleet.run_server()")
         if self._store is None:
             self._store = self._open_store()
-            self._meeting = Meeting(self._store, self.role, wait_s=self._wait_s)
+            self._meeting = Meeting(self._store, self.role, name=self.name, wait_s=self._wait_s)
             default = self._groups[0].optimizer if self._groups else self._description()
             self._tables = bind(self.model, self._store, default)
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
-            self._share_first_values()
+            self._first_values()
+            self._share_values()
+            self._use_live_values()
+        _core.keep_freed_memory()
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
 
@@ -165,6 +169,16 @@ class DistributedModel:
     def flush(self) -> None:
         """Everything handed over is applied, and the parameters here are the store's."""
         self.mode.flush()
+
+    def settle(self) -> None:
+        """`flush`, on all workers: what anybody handed over before is in the parameters here.
+
+        All workers call it.
+        """
+        self.flush()
+        if not self.meeting.is_alone:
+            self.meeting.barrier()
+            self.flush()
 
     def leave(self) -> None:
         """The calling thread has no more data in this pass."""
@@ -263,13 +277,11 @@ class DistributedModel:
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Reads what `save` wrote. All workers call it; the first one has it loaded."""
-        path = Path(directory).absolute()
         self.finish()
+        self.meeting.barrier()  # nobody's last push comes after the loaded values
         if self.role.is_first_worker:
-            load_model(path, self.model, self.store)
-        self.meeting.barrier()
-        load_state(path, self.model)
-        self._fetch_dense()
+            load_model(Path(directory).absolute(), self.model, self.store)
+        self._share_values()
         self.start()
 
     def save_inference_model(self, directory: str | os.PathLike[str]) -> None:
@@ -309,6 +321,7 @@ class DistributedModel:
             store=self.store,
             tables=self._tables,
             dense=self.flat.arrays,
+            dense_is_live=isinstance(self._store, LocalStore) and not self._has_own_copies,
             dense_optimizers={
                 group.table: group.optimizer
                 for group in self._native_groups()
@@ -342,22 +355,38 @@ class DistributedModel:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _share_first_values(self) -> None:
-        """The first worker's values, or the loaded ones, become everybody's."""
-        if self.role.is_first_worker:
-            directory = self._directory_of_servers()
-            if directory is not None:
-                load_model(directory, self.model, self.store)
-            else:
-                for group in self._native_groups():
-                    self.store.write_dense(group.table, self.flat.arrays[group.table])
-            self._share_the_rest()
-            self.meeting.announce(self.name)
-        else:
-            self.meeting.await_word(self.name)
-            self._take_the_rest()
+    def _first_values(self) -> None:
+        """The first worker's values, or those that servers are to load, go to the store."""
+        if not self.role.is_first_worker:
+            return
+        directory = self._directory_of_servers()
+        if directory is not None:
+            load_model(directory, self.model, self.store)
+            return
+        for group in self._native_groups():
+            self.store.write_dense(group.table, self.flat.arrays[group.table])
+
+    def _share_values(self) -> None:
+        """What is in the store, and the first worker's frozen state, becomes everybody's."""
+        frozen = FrozenState(self.model, self._groups)
+        if self.role.is_first_worker and not self.meeting.is_alone:
+            frozen.share(self.store)
+        self.meeting.barrier()
+        if not self.role.is_first_worker:
+            frozen.take(self.store)
         self._fetch_dense()
         self.meeting.barrier()  # before anybody trains, so that all have the same values
+
+    def _use_live_values(self) -> None:
+        """Parameters in this process are the table's own memory, not a copy of it."""
+        if isinstance(self._store, LocalStore) and not self._has_own_copies:
+            for group in self._native_groups():
+                self.flat.adopt(group.table, self._store.live_dense(group.table))
+
+    @property
+    def _has_own_copies(self) -> bool:
+        """Whether the mode trains on copies of the store's values."""
+        return isinstance(mode_config(self._mode_like), GeoConfig)
 
     def _directory_of_servers(self) -> Path | None:
         try:
@@ -369,35 +398,8 @@ class DistributedModel:
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
 
-    def _rest(self) -> list[torch.Tensor]:
-        """What no table holds though workers must agree on it: frozen parameters and buffers."""
-        optimised = {id(p) for group in self._groups for p in group.parameters}
-        tensors = [p.data for p in self.model.parameters() if id(p) not in optimised]
-        tensors += list(self.model.buffers())
-        return [tensor for tensor in tensors if tensor.dtype == torch.float32 and tensor.numel()]
-
-    def _share_the_rest(self) -> None:
-        rest = self._rest()
-        if rest and not self.meeting.is_alone:
-            values = torch.cat([tensor.reshape(-1) for tensor in rest]).numpy()
-            self.store.define(_frozen_spec(values.size))
-            self.store.write_dense("frozen", values)
-
-    def _take_the_rest(self) -> None:
-        rest = self._rest()
-        if rest:
-            self.store.define(_frozen_spec(sum(tensor.numel() for tensor in rest)))
-            values = torch.from_numpy(self.store.pull_dense("frozen"))
-            parts = values.split([tensor.numel() for tensor in rest])
-            for tensor, part in zip(rest, parts, strict=True):
-                tensor.copy_(part.view(tensor.shape))
-
 
 def _dense_spec(group: DenseGroup) -> DenseSpec:
     assert group.optimizer is not None
     size = sum(parameter.numel() for parameter in group.parameters)
     return DenseSpec(name=group.table, size=size, optimizer=group.optimizer)
-
-
-def _frozen_spec(size: int) -> DenseSpec:
-    return DenseSpec(name="frozen", size=size, optimizer=optim.SGD(lr=0.0))

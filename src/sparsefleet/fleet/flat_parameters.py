@@ -46,6 +46,12 @@ class FlatParameters:
             self._names[table] = [names[id(parameter)] for parameter in parameters]
             self.arrays[table] = _move(parameters).numpy()
 
+    def adopt(self, table: str, array: Floats) -> None:
+        """Has `array` (float32[P]) hold the values from now on; replicas come after that."""
+        array[:] = self.arrays[table]
+        _make_views(self.parameters_of(self._model)[table], torch.from_numpy(array))
+        self.arrays[table] = array
+
     def replica(self) -> nn.Module:
         """Another model object over the same parameters and buffers, for another thread."""
         memo: dict[int, object] = {}
@@ -73,7 +79,25 @@ def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str
     The parameters have none afterwards. One without a gradient counts as zero where another of
     its table has one.
     """
-    flat: dict[str, Floats] = {}
+    return {
+        table: torch.cat(parts).numpy() if len(parts) > 1 else parts[0].numpy().copy()
+        for table, parts in _take_parts(parameters).items()
+    }
+
+
+def take_gradient_parts(
+    parameters: Mapping[str, Sequence[nn.Parameter]],
+) -> dict[str, list[Floats]]:
+    """As `take_gradients`, each gradient as the flat ones of the parameters, without a copy."""
+    return {
+        table: [part.numpy() for part in parts] for table, parts in _take_parts(parameters).items()
+    }
+
+
+def _take_parts(
+    parameters: Mapping[str, Sequence[nn.Parameter]],
+) -> dict[str, list[torch.Tensor]]:
+    taken: dict[str, list[torch.Tensor]] = {}
     for table, members in parameters.items():
         gradients = [parameter.grad for parameter in members]
         if all(gradient is None for gradient in gradients):
@@ -84,8 +108,8 @@ def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str
                 gradient = torch.zeros_like(parameter)
             parts.append(_dense(gradient).reshape(-1))
             parameter.grad = None
-        flat[table] = (torch.cat(parts) if len(parts) > 1 else parts[0].clone()).numpy()
-    return flat
+        taken[table] = parts
+    return taken
 
 
 def drop_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
@@ -114,9 +138,13 @@ def _check(name: str | None, parameter: nn.Parameter) -> None:
 def _move(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
     """One buffer with the values of all; each parameter becomes a view of its part."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    _make_views(parameters, flat)
+    return flat
+
+
+def _make_views(parameters: Sequence[nn.Parameter], flat: torch.Tensor) -> None:
     begin = 0
     for parameter in parameters:
         end = begin + parameter.numel()
         parameter.data = flat[begin:end].view(parameter.shape)
         begin = end
-    return flat

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from torch import nn
 
     from sparsefleet.fleet.distributed_model import DistributedModel
-    from sparsefleet.fleet.distributed_optimizer import DistributedOptimizer
+    from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.fleet.training_step import Step
     from sparsefleet.modes import ModeConfig
@@ -151,7 +151,7 @@ class Fleet:
         schedule: ScheduleLike | None = None,
     ) -> DistributedOptimizer:
         """As `distribute`, with one of Fluid's strategies; None is sync."""
-        from sparsefleet.fleet.distributed_optimizer import DistributedOptimizer
+        from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
         from sparsefleet.fleet.mode_of_strategy import mode_of_strategy, threads_of_strategy
 
         if not self.is_initialized:
@@ -228,6 +228,10 @@ class Fleet:
         if self._model is None or not self._model.is_started:
             raise RuntimeError("stop_worker() must follow init_worker()")
         self._model.close()
+
+    def settle(self) -> None:
+        """All workers call it: what any of them handed over is applied, and fetched here."""
+        self.model.settle()
 
     def barrier_worker(self) -> None:
         """Returns when every worker has called it."""

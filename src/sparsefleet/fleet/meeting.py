@@ -15,15 +15,19 @@ class Meeting:
     """The workers of one job, met through their store.
 
     All workers must make the same calls in the same order; each call is numbered, so that a
-    worker that is one ahead is not mixed up with one that is behind.
+    worker that is one ahead is not mixed up with one that is behind. `name` keeps the meetings of
+    one training apart from those of another on the same servers.
 
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
     [b'mine']
     """
 
-    def __init__(self, store: Store, role: RoleInfo, *, wait_s: float = 600.0) -> None:
+    def __init__(
+        self, store: Store, role: RoleInfo, *, name: str = "job", wait_s: float = 600.0
+    ) -> None:
         self._store = store
+        self._name = name
         self._role = role
         self._wait_s = wait_s
         self._count = 0
@@ -36,7 +40,7 @@ class Meeting:
         """Returns when every worker has called it; raises after `wait_s`, saying who came."""
         self._count += 1
         if not self.is_alone:
-            name = f"fleet/barrier/{self._count}"
+            name = f"fleet/{self._name}/barrier/{self._count}"
             self._store.barrier(name, self._role.worker_num, timeout_s=self._wait_s)
 
     def all_gather(self, data: bytes) -> list[bytes]:
@@ -46,7 +50,7 @@ class Meeting:
         self._count += 1
         if self.is_alone:
             return [data]
-        prefix = f"fleet/gather/{self._count}"
+        prefix = f"fleet/{self._name}/gather/{self._count}"
         names = self._put(f"{prefix}/{self._role.index}", data)
         gathered = [
             data if rank == self._role.index else self._get(f"{prefix}/{rank}")
@@ -57,15 +61,6 @@ class Meeting:
         for name in names:
             self._store.delete_note(name)
         return gathered
-
-    def announce(self, name: str) -> None:
-        """Tells the others that something is done; see `await_word`."""
-        if not self.is_alone:
-            self._store.put_note(f"fleet/word/{name}", b"")
-
-    def await_word(self, name: str) -> None:
-        """Returns when somebody has announced it."""
-        self._store.get_note(f"fleet/word/{name}", wait=True, timeout_s=self._wait_s)
 
     def _put(self, name: str, data: bytes) -> list[str]:
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]

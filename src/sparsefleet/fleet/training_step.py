@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.flat_parameters import drop_gradients, take_gradients
+from sparsefleet.fleet.flat_parameters import (
+    drop_gradients,
+    take_gradient_parts,
+    take_gradients,
+)
 from sparsefleet.modes import Mode, StepGradients
 from sparsefleet.nn import StepRows
 
@@ -71,10 +75,12 @@ class Step:
         if self._learn is not None:
             self._learn(self._rows, self._batch)
         begun = perf_counter()
-        gradients = StepGradients(
-            sparse=self._rows.gradients(), dense=take_gradients(self._parameters)
-        )
-        if not gradients.sparse and not gradients.dense:
+        gradients = StepGradients(sparse=self._rows.gradients())
+        if self._mode.takes_parts:
+            gradients.dense_parts = take_gradient_parts(self._parameters)
+        else:
+            gradients.dense = take_gradients(self._parameters)
+        if not (gradients.sparse or gradients.dense or gradients.dense_parts):
             raise ConfigError(
                 "the step ended without any gradient: call loss.backward() inside it, "
                 "or step.skip()"

@@ -11,6 +11,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.store import LocalStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,7 @@ class LocalMode(Mode):
             own = setting.dense_step is not None
             tables = setting.tables if own else setting.optimizers()
             self._rates = RateKeeper(setting.schedule, setting.store, tables)
+        self.takes_parts = setting.dense_is_live and setting.dense_step is None
         self._count = 0
         self._count_lock = threading.Lock()
         self._dense_lock = threading.Lock()
@@ -52,6 +54,7 @@ class LocalMode(Mode):
         began = time.perf_counter()
         apart = self._setting.dense_step
         dense = gradients.dense if apart is None else {}
+        self._push_parts(gradients)  # first: it may refuse NaN, and then nothing is applied
         if gradients.sparse or dense:
             self._store.push_many(gradients.sparse, dense, unique=True)
         self._record.pushed(time.perf_counter() - began, 1)
@@ -61,6 +64,12 @@ class LocalMode(Mode):
         elif dense:
             self._fetch_dense()
         self._record.stepped(0.0)
+
+    def _push_parts(self, gradients: StepGradients) -> None:
+        if gradients.dense_parts:
+            assert isinstance(self._store, LocalStore)
+            for table, parts in gradients.dense_parts.items():
+                self._store.push_dense_parts(table, parts)
 
     def leave(self) -> None:
         self._raise_failure()

@@ -39,6 +39,8 @@ class Mode(ABC):
         self._setting = setting
         self._store = setting.store
         self._record = StatsRecorder()
+        self.takes_parts = False
+        """Whether dense gradients are wanted in parts, as the backward pass left them."""
         self._failure: BaseException | None = None
         self._finished = False
 
@@ -120,7 +122,8 @@ class Mode(ABC):
 
     def _fetch_dense(self) -> None:
         """Overwrites the live dense arrays with the store's values."""
-        if self._setting.dense and self._setting.dense_step is None:
+        setting = self._setting
+        if setting.dense and setting.dense_step is None and not setting.dense_is_live:
             began = time.perf_counter()
             self._store.pull_many({}, self._setting.dense)
             self._record.pulled(time.perf_counter() - began)

@@ -38,6 +38,10 @@ class StepGradients:
     dense: dict[str, Floats] = field(default_factory=dict)
     """Dense table to gradient float32[S]."""
 
+    dense_parts: dict[str, list[Floats]] = field(default_factory=dict)
+    """Dense table to its gradient in flat parts, in place of ``dense`` where the mode
+    ``takes_parts``."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeSetting:
@@ -51,6 +55,10 @@ class ModeSetting:
 
     dense: Mapping[str, Floats] = field(default_factory=dict)
     """Dense table to the live parameters float32[S]; fetched values are written in place."""
+
+    dense_is_live: bool = False
+    """Whether the arrays of ``dense`` are the store's own (``LocalStore.live_dense``): there is
+    nothing to fetch then."""
 
     dense_optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     """Dense table to what the store does with its gradient."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import SparseFleetError
-from sparsefleet.train.progress import ProgressDisplay, Snapshot
+from sparsefleet.train.progress import ProgressDisplay, QuietDisplay, Snapshot
 from sparsefleet.train.scoring import Scorer
 from sparsefleet.train.step_clock import StepClock, total
 from sparsefleet.train.tensorboard_log import TensorBoardLog
@@ -58,7 +58,9 @@ class ProgressReporter:
         self._thread: threading.Thread | None = None
 
     def begin_pass(self, progress: PassProgress) -> None:
-        """Begins to look."""
+        """Begins to look, if there is somebody to be told."""
+        if isinstance(self._display, QuietDisplay) and self._tensorboard is None:
+            return
         self._ended.clear()
         self._thread = threading.Thread(
             target=self._watch, args=(progress,), name="sparsefleet-progress", daemon=True

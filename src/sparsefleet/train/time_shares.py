@@ -8,6 +8,7 @@ from sparsefleet.train.step_clock import StepClock
 
 __all__ = ["TimeShares", "advise"]
 
+_HEALTHY = 0.5  # a share of computing below which something else is the bottleneck
 _SEVERE = 0.3  # a share above which something other than computing is the bottleneck
 
 
@@ -91,13 +92,12 @@ def advise(shares: TimeShares) -> str:
     >>> advise(TimeShares(compute=5.0, data=4.0))[:45]
     '44 % data: reading batches is the bottleneck;'
     """
-    if shares.total <= 0:
-        return "nothing was trained"
+    if shares.compute <= 0:
+        return "nothing was trained, the data had no batches"
     parts = shares.shares()
     computing = parts.pop("compute")
     name = max(parts, key=lambda part: parts[part])
-    if parts[name] < _SEVERE and parts[name] < computing:
+    share = parts[name]
+    if computing >= _HEALTHY and share < _SEVERE:
         name, share = "compute", computing
-    else:
-        share = parts[name]
     return f"{100 * share:.0f} % {name}: {_ADVICE[name]}"

@@ -176,8 +176,7 @@ class Trainer:
 
         All workers must call it, each with its own part of the data. Rows are read, none created.
         """
-        distributed = self._begin()
-        distributed.flush()
+        self._begin().settle()
         return self._evaluate(BatchSource(data, labelled=self._loss is not None))
 
     def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
@@ -199,8 +198,7 @@ class Trainer:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes model, tables and optimizer state, once for the job. All workers call it."""
         distributed = self._begin()
-        distributed.flush()
-        distributed.meeting.barrier()  # what others handed over belongs to it
+        distributed.settle()
         if distributed.role.is_first_worker:
             distributed.save(directory)
         distributed.meeting.barrier()
@@ -242,8 +240,10 @@ class Trainer:
             )
             epoch, shares = this_pass.run(source, reporter)
             self._all_left = True
-            distributed.flush()
-            if held_out is not None:
+            if held_out is None:
+                distributed.flush()
+            else:
+                distributed.settle()
                 figures = self._evaluate(held_out)
                 reporter.show_validation(number, epochs, figures)
                 epoch = replace(epoch, validation=figures)

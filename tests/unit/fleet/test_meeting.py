@@ -40,7 +40,7 @@ def test_gather_gives_everybodys_bytes_by_rank_of_any_size() -> None:
 def test_gather_without_the_others_ends_at_its_deadline() -> None:
     with NativeServers(1) as servers, servers.connect() as store:
         meeting = Meeting(store, worker(0, servers), wait_s=0.3)
-        with pytest.raises(DeadlineError, match="fleet/gather/1/1"):
+        with pytest.raises(DeadlineError, match="fleet/job/gather/1/1"):
             meeting.all_gather(b"mine")
 
 

@@ -107,7 +107,8 @@ def test_waiting_is_taken_from_the_handing_over() -> None:
         (TimeShares(wait=4, compute=6), "40 % wait: threads wait"),
         (TimeShares(other=7, compute=3), "70 % other: the Python around"),
         (TimeShares(data=1, pull=1, compute=8), "80 % compute: computing"),
-        (TimeShares(), "nothing was trained"),
+        (TimeShares(data=2.3, pull=2.4, wait=2.3, compute=3), "24 % pull: fetching rows"),
+        (TimeShares(data=0.1), "nothing was trained"),
     ],
 )
 def test_bottleneck_is_named_with_its_share(shares: TimeShares, wanted: str) -> None:

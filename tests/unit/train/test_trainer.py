@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import threading
 from pathlib import Path
@@ -134,6 +135,14 @@ def test_metrics_of_the_user_are_given_by_name() -> None:
         history = trainer.fit(clicks(), epochs=2)
         assert list(trainer.evaluate(clicks())) == ["loss", "auc", "accuracy"]
     assert list(history.last.metrics) == ["auc", "accuracy"]
+
+
+def test_data_without_batches_trains_nothing() -> None:
+    with trainer_of(Clicks(), threads=2) as trainer:
+        history = trainer.fit([], epochs=2)
+    assert history.examples == 0
+    assert math.isnan(history.last.loss)
+    assert history.bottleneck.startswith("nothing was trained")
 
 
 def test_threads_run_out_of_data_at_different_times() -> None:

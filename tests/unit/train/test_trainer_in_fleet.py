@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
 from torch import nn
 
 from sparsefleet import optim
+from sparsefleet.errors import SparseFleetError
 from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
 from sparsefleet.modes import GeoConfig
 from sparsefleet.train import Trainer
@@ -150,3 +152,38 @@ def test_lookups_of_a_batch_are_one_request_in_evaluation_too(servers: NativeSer
         trainer.distributed.store.pull_many = counting  # type: ignore[method-assign]
         trainer.predict(clicks(6))
     assert pulls.count(False) == 6
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_worker_may_begin_its_next_epoch_while_another_is_in_the_one_before(
+    mode: str, servers: NativeServers
+) -> None:
+    def job(trainer: Trainer, index: int) -> list[int]:
+        return [epoch.steps for epoch in trainer.fit(uneven(index), epochs=4).epochs]
+
+    assert as_workers(servers, job, mode=mode) == [[7] * 4, [13] * 4]
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_workers_that_wait_for_a_failed_one_end_with_an_error_that_names_it(
+    mode: str, servers: NativeServers
+) -> None:
+    class MissingError(Exception):
+        pass
+
+    def batches_of(index: int) -> Iterator[Any]:
+        for number, batch in enumerate(clicks(20)):
+            if index == 0 and number == 5:
+                raise MissingError("features")
+            yield batch
+
+    def job(trainer: Trainer, index: int) -> BaseException:
+        try:
+            trainer.fit(lambda: batches_of(index))
+        except (MissingError, SparseFleetError) as error:
+            return error
+        raise AssertionError("trained without the other")
+
+    failed, waiting = as_workers(servers, job, mode=mode)
+    assert isinstance(failed, MissingError)
+    assert re.search("worker.0", str(waiting))

@@ -43,7 +43,7 @@ class DistributedOptimizer:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             found = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ConfigError(f"loss must be a tensor with one element, got {found}: .mean() it")
-        loss.backward()
+        torch.autograd.backward(loss)
 
     def minimize(self, loss: torch.Tensor) -> None:
         """`backward`; the update follows at the end of the step."""

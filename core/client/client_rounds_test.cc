@@ -1,0 +1,196 @@
+// Rounds, clocks and watched changes of clients with real servers.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "server/server.h"
+#include "store/local_store.h"
+#include "testing/channel_pair.h"
+#include "testing/check.h"
+
+namespace sparsefleet::testing {
+namespace {
+
+constexpr double kTimeout_s = 60;
+constexpr std::uint32_t kServers = 2;
+constexpr std::uint32_t kMembers = 3;
+constexpr std::size_t kTower = 60'000;  // its parts are taken over by the server, not copied
+
+class Fleet {
+ public:
+  Fleet() {
+    for (std::uint32_t i = 0; i < kServers; ++i) {
+      ServerOptions options;
+      options.security = Security(TransportKind::kPlain);
+      options.index = i;
+      options.num_servers = kServers;
+      options.num_threads = 2;
+      servers_.push_back(RequireOk(Server::Start(options)));
+    }
+  }
+  std::unique_ptr<Client> NewClient(const std::string& name) const {
+    ClientOptions options;
+    for (const auto& server : servers_) {
+      options.endpoints.push_back("127.0.0.1:" + std::to_string(server->port()));
+    }
+    options.security = Security(TransportKind::kPlain);
+    options.name = name;
+    return RequireOk(Client::Connect(options));
+  }
+
+ private:
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+void DefineTables(Store& store) {
+  SparseSpec ads;
+  ads.name = "ads";
+  ads.dim = 2;
+  ads.optimizer.kind = OptimizerKind::kAdagrad;
+  RequireOk(store.Define(ads, kTimeout_s));
+  DenseSpec tower;
+  tower.name = "tower";
+  tower.size = kTower;
+  tower.min_block_size = 1000;
+  tower.optimizer.kind = OptimizerKind::kAdam;
+  RequireOk(store.Define(tower, kTimeout_s));
+}
+
+// A member's gradients of a round, the same for the same numbers.
+struct Gradients {
+  Gradients(std::uint32_t rank, std::uint64_t round) {
+    for (std::size_t i = 0; i < 40; ++i) {
+      keys.push_back((i * (rank + 3) + round) % 37);
+      rows.push_back(0.01F * static_cast<float>(i + rank));
+      rows.push_back(-0.02F * static_cast<float>(i + round));
+    }
+    for (std::size_t i = 0; i < kTower; ++i) {
+      tower.push_back(0.001F * static_cast<float>((i * (rank + 1) + round) % 1000));
+    }
+  }
+  std::vector<PushSection> Sections() const {
+    return {{"ads", keys, rows}, {"tower", {}, tower, true}};
+  }
+  std::vector<Key> keys;
+  std::vector<float> rows;
+  std::vector<float> tower;
+};
+
+// Every member's store takes part in `rounds` rounds, then leaves.
+void TakeRounds(std::span<Store* const> stores, std::uint64_t rounds) {
+  std::vector<std::jthread> threads;
+  for (std::uint32_t rank = 0; rank < kMembers; ++rank) {
+    threads.emplace_back([&, rank] {
+      const RoundMember member{"train", rank, kMembers};
+      for (std::uint64_t round = 1; round <= rounds; ++round) {
+        const Gradients gradients(rank, round);
+        const auto sections = gradients.Sections();
+        ExpectCode(stores[rank]->PushRound(member, round, sections, round, kTimeout_s).status(),
+                   Code::kOk);
+        ExpectCode(stores[rank]->AdvanceClock(member, round, 1, kTimeout_s).status(), Code::kOk);
+      }
+      ExpectCode(stores[rank]->LeaveGroup(member, kTimeout_s), Code::kOk);
+    });
+  }
+}
+
+std::vector<float> AllValues(Store& store) {
+  std::vector<Key> keys(40);
+  for (Key key = 0; key < keys.size(); ++key) keys[key] = key;
+  std::vector<float> rows(keys.size() * 2);
+  std::vector<float> tower(kTower);
+  const PullSection sections[] = {{"ads", keys, rows}, {"tower", {}, tower, true}};
+  RequireOk(store.Pull(sections, PullMode::kInferZeros, 1, kTimeout_s));
+  rows.insert(rows.end(), tower.begin(), tower.end());
+  return rows;
+}
+
+const Test kSameBits("rounds over servers end in the bits of those in one process", [] {
+  LocalStore local;
+  DefineTables(local);
+  Store* const here[] = {&local, &local, &local};
+  TakeRounds(here, 6);
+  const Fleet fleet;
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<Store*> there;
+  for (std::uint32_t rank = 0; rank < kMembers; ++rank) {
+    clients.push_back(fleet.NewClient("worker-" + std::to_string(rank)));
+    there.push_back(clients.back().get());
+  }
+  DefineTables(*there[0]);
+  TakeRounds(there, 6);
+  Expect(AllValues(local) == AllValues(*there[0]), "values");
+  ExpectEqual(RequireOk(there[0]->Version("tower", kTimeout_s)), 6u);
+});
+
+const Test kGone("a member that ends without leaving is named to the one that waits", [] {
+  const Fleet fleet;
+  const auto waiting = fleet.NewClient("worker-0");
+  auto going = fleet.NewClient("worker-1");
+  RequireOk(going->AdvanceClock({"g", 1, 2}, 1, {}, kTimeout_s));
+  Status seen;
+  {
+    const std::jthread waiter(
+        [&] { seen = waiting->AdvanceClock({"g", 0, 2}, 9, 1, kTimeout_s).status(); });
+    going.reset();
+  }
+  ExpectCode(seen, Code::kPeerLost);
+  Expect(seen.message().find("rank 1 ('worker-1')") != std::string::npos, seen.message());
+});
+
+std::vector<Key> TakeKeys(Store& store) {
+  std::vector<Key> keys;
+  auto changes = RequireOk(store.TakeChanges("ads", kTimeout_s));
+  RowBatch rows;
+  while (RequireOk(changes->Next(100, rows))) {
+    keys.insert(keys.end(), rows.keys.begin(), rows.keys.end());
+    ExpectEqual(rows.values.size(), rows.keys.size() * 2);
+  }
+  std::ranges::sort(keys);
+  return keys;
+}
+
+const Test kWatchers("each watching client takes all changes once, while others push", [] {
+  const Fleet fleet;
+  const auto pusher = fleet.NewClient("pusher");
+  DefineTables(*pusher);
+  const auto first = fleet.NewClient("first");
+  const auto second = fleet.NewClient("second");
+  for (Client* watcher : {first.get(), second.get()}) {
+    RequireOk(watcher->WatchChanges("ads", kTimeout_s));
+  }
+  constexpr Key kPushes = 200;
+  std::vector<Key> wanted(kPushes);
+  for (Key key = 0; key < kPushes; ++key) wanted[key] = key;
+  std::vector<Key> early;
+  {
+    const std::jthread thread([&] {
+      const std::vector<float> gradient = {1, 2};
+      for (const Key& key : wanted) {
+        const PushSection section{"ads", {&key, 1}, gradient};
+        ExpectCode(pusher->Push({&section, 1}, 1, kTimeout_s).status(), Code::kOk);
+      }
+    });
+    while (early.size() < kPushes / 2) {
+      const auto more = TakeKeys(*first);
+      early.insert(early.end(), more.begin(), more.end());
+    }
+  }
+  const auto rest = TakeKeys(*first);
+  early.insert(early.end(), rest.begin(), rest.end());
+  std::ranges::sort(early);
+  Expect(early == wanted, "each key once");
+  Expect(TakeKeys(*second) == wanted, "the other watcher has its own");
+  ExpectCode(RequireOk(pusher->TakeChanges("ads", kTimeout_s))
+                 ->Next(1, *std::make_unique<RowBatch>())
+                 .status(),
+             Code::kNotFound);
+});
+
+}  // namespace
+}  // namespace sparsefleet::testing
+
+int main(int argc, char** argv) { return sparsefleet::testing::RunTests(argc, argv); }

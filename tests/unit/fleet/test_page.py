@@ -1,0 +1,23 @@
+"""The page on the fleet says what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import sparsefleet.fleet
+
+PAGE = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
+
+
+def test_code_of_the_page_runs() -> None:
+    [block] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(block, "docs/fleet.md", "exec"), {"__name__": "page"})
+
+
+def test_every_call_of_the_table_exists() -> None:
+    rows = PAGE[PAGE.index("| call | |") : PAGE.index("## Strategies")]
+    calls = re.findall(r"`(\w+)\(", rows)
+    assert len(calls) > 20
+    for call in calls:
+        assert callable(getattr(sparsefleet.fleet, call)), call
