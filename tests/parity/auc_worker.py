@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--mode", default="local")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--sgd", nargs=2, type=float, metavar=("SPARSE", "DENSE"))
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -75,7 +76,7 @@ def main() -> None:
     loss = nn.functional.binary_cross_entropy_with_logits
     config = TrainerConfig(quiet=True)
     with Trainer(model, loss, optimizer, mode=mode, config=config) as trainer:
-        trainer.fit(batches(columns, 0, num_training, options.batch))
+        trainer.fit(batches(columns, 0, num_training, options.batch), epochs=options.epochs)
         found = trainer.evaluate(batches(columns, num_training, len(columns[0]), 2000))
     print(f"AUC {found['auc']:.6f}")
 
