@@ -43,10 +43,20 @@ Status Rounds::CheckCaller(const RoundMember& member, const Caller& caller) cons
   return Status::Ok();
 }
 
+bool Rounds::IsDeserted(const Groups::value_type& entry) {
+  const Group& group = entry.second;
+  return group.deliveries.empty() && group.clock_waits.empty() &&
+         std::ranges::none_of(group.members, [](const auto& known) {
+           return known.second.presence == Member::Presence::kHere;
+         });
+}
+
 Result<Rounds::Groups::iterator> Rounds::Find(const RoundMember& member) {
   if (Status s = CheckMember(member); !s.ok()) return s;
   auto it = groups_.find(member.group);
   if (it == groups_.end()) {
+    // Those that were left by some and never joined by the others would stay for ever.
+    if (groups_.size() >= kMaxGroups) std::erase_if(groups_, IsDeserted);
     if (groups_.size() >= kMaxGroups) {
       return Status(Code::kTooLarge, GroupText(member.group) + ": there are " +
                                          std::to_string(kMaxGroups) +

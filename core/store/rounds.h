@@ -28,7 +28,7 @@
 
 namespace sparsefleet {
 
-inline constexpr std::size_t kMaxGroups = 1000;
+inline constexpr std::size_t kMaxGroups = 1000;  // with a member there; others make room
 
 class Rounds {
  public:
@@ -131,6 +131,7 @@ class Rounds {
 
   // These REQUIRE mutex_ held.
   Status CheckCaller(const RoundMember& member, const Caller& caller) const;
+  static bool IsDeserted(const Groups::value_type& entry);  // nobody is there
   Result<Groups::iterator> Find(const RoundMember& member);
   Result<Groups::iterator> Join(const RoundMember& member, const Owner& owner);
   Status CheckRound(const Groups::value_type& entry, const RoundMember& member,

@@ -242,6 +242,27 @@ const Test kRefusal("a refusal, or a merged push that is refused, goes to all", 
   ExpectCode(fourth.status(), Code::kNonFinite);
 });
 
+const Test kDeserted("groups that nobody is in make room, others do not", [] {
+  Fixture f;
+  Seen<std::uint64_t> here;
+  Seen<PushResult> first, refused;
+  f.rounds.AdvanceClock({"kept", 0, 2}, 1, {}, Fixture::CallerOf(0), here.callback());
+  for (std::size_t i = 1; i < kMaxGroups; ++i) {
+    RequireOk(f.rounds.Leave({"old-" + std::to_string(i), 0, 2}, {1, "w0"}));
+  }
+  ExpectEqual(f.rounds.num_groups(), kMaxGroups);
+  f.Deliver(0, 2, 7, first);
+  ExpectEqual(first.calls, 0);
+  ExpectEqual(f.rounds.num_groups(), 2u);
+  for (std::size_t i = 2; i < kMaxGroups; ++i) {
+    f.rounds.AdvanceClock({"new-" + std::to_string(i), 0, 2}, 1, {}, Fixture::CallerOf(0),
+                          here.callback());
+  }
+  f.rounds.Deliver({"more", 0, 2}, 1, {}, Fixture::CallerOf(0), refused.callback());
+  ExpectCode(refused.status(), Code::kTooLarge);
+  ExpectEqual(first.calls, 0);
+});
+
 const Test kClose("closing ends every wait and refuses later ones", [] {
   Fixture f;
   Seen<PushResult> waiting, later;
