@@ -143,6 +143,21 @@ const Test kGone("a member that ends without leaving is named to the one that wa
   Expect(seen.message().find("rank 1 ('worker-1')") != std::string::npos, seen.message());
 });
 
+const Test kGoneBefore("a member that ended before the others came is named to them", [] {
+  const Fleet fleet;
+  const auto coming = fleet.NewClient("worker-0");
+  auto going = fleet.NewClient("worker-1");
+  RequireOk(going->AdvanceClock({"g", 1, 2}, 0, {}, kTimeout_s));
+  going.reset();
+  const Status seen = coming->PushRound({"g", 0, 2}, 1, {}, 1, kTimeout_s).status();
+  ExpectCode(seen, Code::kPeerLost);
+  Expect(seen.message().find("rank 1 ('worker-1')") != std::string::npos, seen.message());
+  // Another job on the same servers.
+  const auto fresh = fleet.NewClient("worker-0");
+  RequireOk(coming->LeaveGroup({"g", 0, 2}, kTimeout_s));
+  RequireOk(fresh->PushRound({"g", 0, 1}, 1, {}, 1, kTimeout_s));
+});
+
 double RoundsAsked(Store& store, std::uint32_t server) {
   return RequireOk(store.Stats(kTimeout_s))[server]["server.requests.push_round"];
 }

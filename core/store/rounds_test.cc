@@ -167,10 +167,29 @@ const Test kLost("a lost member ends the round for all, and later ones until it 
   f.Deliver(0, 3, 7, rest, 3);
   ExpectEqual(rest.calls, 0);
   ExpectEqual(f.applied.size(), 0u);
-  // Nobody is left who could go on.
-  for (std::uint64_t owner : {1, 2}) f.rounds.ForgetOwner(owner);
+});
+
+const Test kAllLost("who comes after all others were lost is told, but for another job", [] {
+  Fixture f;
+  Seen<std::uint64_t> early;
+  Seen<PushResult> told, late, other;
+  f.rounds.AdvanceClock(Fixture::Member(0, 3), 0, {}, Fixture::CallerOf(0), early.callback());
+  f.rounds.ForgetOwner(1);
+  f.Deliver(1, 3, 7, told);
+  ExpectCode(told.status(), Code::kPeerLost);
+  Expect(told.status().message().find("rank 0 ('w0')") != std::string::npos);
+  f.rounds.ForgetOwner(2);
+  ExpectEqual(f.rounds.num_groups(), 1u);
+  auto caller = Fixture::CallerOf(1);
+  caller.owner.id = 9;
+  caller.began = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  f.rounds.Deliver(Fixture::Member(1, 2), 7, Fixture::Dense(f.values[1]), caller, late.callback());
+  f.Deliver(0, 2, 7, other);
+  RequireOk(late.status());
+  RequireOk(other.status());
+  // Nobody is left who could be told.
+  for (std::uint64_t owner : {9, 1}) f.rounds.ForgetOwner(owner);
   ExpectEqual(f.rounds.num_groups(), 0u);
-  ExpectEqual(back.calls + rest.calls, 2);
 });
 
 const Test kGoOn("a lost member counts as having left where the group says so", [] {
