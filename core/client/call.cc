@@ -113,8 +113,10 @@ Status Call::Run() {
       if (!state.is_done) Advance(state, now);
       all_done = all_done && state.is_done;
     }
-    // What other servers were asked is not left half way, unless that may take long.
-    if (all_done || (spec_.is_long && !failure_.ok())) return failure_;
+    // What other servers were asked is not left half way, unless that may take long. A round that
+    // one refuses ends on all: half way, it would be in the way of the next one.
+    const bool may_leave = spec_.is_long && failure_.code() != Code::kNonFinite;
+    if (all_done || (may_leave && !failure_.ok())) return failure_;
     if (Await()) {
       if (!ScopedInterrupt::IsDue()) continue;
       const auto open = std::ranges::find(states_, false, &PartState::is_done);

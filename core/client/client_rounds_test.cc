@@ -1,5 +1,7 @@
 // Rounds, clocks and watched changes of clients with real servers.
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -139,6 +141,69 @@ const Test kGone("a member that ends without leaving is named to the one that wa
   }
   ExpectCode(seen, Code::kPeerLost);
   Expect(seen.message().find("rank 1 ('worker-1')") != std::string::npos, seen.message());
+});
+
+const Test kGoneBefore("a member that ended before the others came is named to them", [] {
+  const Fleet fleet;
+  const auto coming = fleet.NewClient("worker-0");
+  auto going = fleet.NewClient("worker-1");
+  RequireOk(going->AdvanceClock({"g", 1, 2}, 0, {}, kTimeout_s));
+  going.reset();
+  const Status seen = coming->PushRound({"g", 0, 2}, 1, {}, 1, kTimeout_s).status();
+  ExpectCode(seen, Code::kPeerLost);
+  Expect(seen.message().find("rank 1 ('worker-1')") != std::string::npos, seen.message());
+  // Another job on the same servers.
+  const auto fresh = fleet.NewClient("worker-0");
+  RequireOk(coming->LeaveGroup({"g", 0, 2}, kTimeout_s));
+  RequireOk(fresh->PushRound({"g", 0, 1}, 1, {}, 1, kTimeout_s));
+});
+
+double RoundsAsked(Store& store, std::uint32_t server) {
+  return RequireOk(store.Stats(kTimeout_s))[server]["server.requests.push_round"];
+}
+
+const Test kRefused("a refused round is over on every server before the next one begins", [] {
+  const Fleet fleet;
+  const auto first = fleet.NewClient("worker-0");
+  const auto second = fleet.NewClient("worker-1");
+  const auto looker = fleet.NewClient("looker");
+  SparseSpec strict;
+  strict.name = "strict";
+  strict.dim = 64;
+  strict.non_finite = NonFinitePolicy::kRaise;
+  RequireOk(first->Define(strict, kTimeout_s));
+  // All for the second server, which has the whole of it long after the first one has refused.
+  std::vector<Key> keys;
+  for (Key key = 0; keys.size() < 100'000; ++key) {
+    if (OwnerOf(key, kServers) == 1) keys.push_back(key);
+  }
+  const std::vector<float> gradients(keys.size() * strict.dim, 1.0F);
+  const std::vector<float> bad(strict.dim, std::numeric_limits<float>::quiet_NaN());
+  const PushSection many{"strict", keys, gradients};
+  const PushSection few{"strict", {keys.data(), 1}, {gradients.data(), strict.dim}};
+  const PushSection refused{"strict", {keys.data(), 1}, bad};
+  const auto push = [&](Client& client, std::uint32_t rank, std::uint64_t round,
+                        const PushSection& section) {
+    return client.PushRound({"g", rank, 2}, round, {&section, 1}, 1, kTimeout_s).status();
+  };
+  std::atomic<bool> is_done = false;
+  Status seen;
+  {
+    std::jthread refuser([&] { ExpectCode(push(*second, 1, 1, refused), Code::kNonFinite); });
+    while (RoundsAsked(*looker, 0) < 1 || RoundsAsked(*looker, 1) < 1) {
+    }
+    ExpectCode(push(*first, 0, 1, many), Code::kNonFinite);
+  }
+  const std::jthread next([&] {
+    seen = push(*first, 0, 2, few);
+    is_done = true;
+    is_done.notify_all();
+  });
+  while (!is_done && RoundsAsked(*looker, 1) < 3) {
+  }
+  ExpectCode(push(*second, 1, 2, few), Code::kOk);
+  is_done.wait(false);
+  ExpectCode(seen, Code::kOk);
 });
 
 std::vector<Key> TakeKeys(Store& store) {

@@ -163,7 +163,7 @@ Coordinator::TimePoint Dispatcher::BeginWait(const Call& call) const {
 }
 
 Rounds::Caller Dispatcher::CallerOf(const Call& call) const {
-  return {call.session->owner(), call.to.request.sequence, BeginWait(call)};
+  return {call.session->owner(), call.to.request.sequence, BeginWait(call), call.session->began()};
 }
 
 Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {

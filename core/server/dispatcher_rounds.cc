@@ -62,7 +62,8 @@ Dispatcher::Answer Dispatcher::AdvanceClock(const Call& call) {
 Dispatcher::Answer Dispatcher::LeaveGroup(const Call& call) {
   auto member = DecodeMember(call.body);
   if (!member.ok()) return member.status();
-  if (Status s = rounds_.Leave(member.value(), call.session->owner()); !s.ok()) return s;
+  const Session& session = *call.session;
+  if (Status s = rounds_.Leave(member.value(), session.owner(), session.began()); !s.ok()) return s;
   return ReplyBody();
 }
 

@@ -12,7 +12,7 @@ Status NoCut(const std::string& client, std::uint64_t id) {
 }  // namespace
 
 Session::Session(std::uint64_t id, std::uint64_t number, std::string name, TimePoint now)
-    : id_(id), number_(number), name_(std::move(name)), last_seen_(now) {}
+    : id_(id), number_(number), name_(std::move(name)), began_(now), last_seen_(now) {}
 
 std::string Session::Describe() const {
   std::lock_guard lock(mutex_);

@@ -38,6 +38,7 @@ class Session {
   std::uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
   Coordinator::Owner owner() const { return {id_, name_}; }
+  TimePoint began() const { return began_; }
   ReplyMemory& replies(MessageType type) {
     return replies_[static_cast<std::size_t>(WindowOf(type))];
   }
@@ -67,6 +68,7 @@ class Session {
   const std::uint64_t id_;
   const std::uint64_t number_;
   const std::string name_;
+  const TimePoint began_;
   std::atomic<TimePoint> last_seen_;
   std::array<ReplyMemory, kNumWindows> replies_;
   mutable std::mutex mutex_;

@@ -43,10 +43,26 @@ Status Rounds::CheckCaller(const RoundMember& member, const Caller& caller) cons
   return Status::Ok();
 }
 
-Result<Rounds::Groups::iterator> Rounds::Find(const RoundMember& member) {
+bool Rounds::IsDeserted(const Groups::value_type& entry) {
+  const Group& group = entry.second;
+  return group.deliveries.empty() && group.clock_waits.empty() &&
+         std::ranges::none_of(group.members, [](const auto& known) {
+           return known.second.presence == Member::Presence::kHere;
+         });
+}
+
+Result<Rounds::Groups::iterator> Rounds::Find(const RoundMember& member, TimePoint began) {
   if (Status s = CheckMember(member); !s.ok()) return s;
   auto it = groups_.find(member.group);
+  // Who was not here at the loss belongs to another job.
+  if (it != groups_.end() && it->second.last_loss && *it->second.last_loss < began &&
+      IsDeserted(*it)) {
+    groups_.erase(it);
+    it = groups_.end();
+  }
   if (it == groups_.end()) {
+    // Those that were left by some and never joined by the others would stay for ever.
+    if (groups_.size() >= kMaxGroups) std::erase_if(groups_, IsDeserted);
     if (groups_.size() >= kMaxGroups) {
       return Status(Code::kTooLarge, GroupText(member.group) + ": there are " +
                                          std::to_string(kMaxGroups) +
@@ -73,13 +89,13 @@ Result<Rounds::Groups::iterator> Rounds::Find(const RoundMember& member) {
   return it;
 }
 
-Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const Owner& owner) {
-  auto found = Find(member);
+Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const Caller& caller) {
+  auto found = Find(member, caller.began);
   if (!found.ok()) return found;
   Group& group = found.value()->second;
   Member& known = group.members[member.rank];
   // Another client under a rank that is gone begins afresh.
-  const bool is_same = known.owner.id == owner.id;
+  const bool is_same = known.owner.id == caller.owner.id;
   if (known.presence == Member::Presence::kLeft && is_same) {
     const bool was_lost = known.was_lost;
     return Status(was_lost ? Code::kPeerLost : Code::kInvalidArgument,
@@ -89,7 +105,7 @@ Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const O
   }
   known.presence = Member::Presence::kHere;
   known.was_lost = false;
-  known.owner = owner;
+  known.owner = caller.owner;
   return found;
 }
 
@@ -134,7 +150,7 @@ void Rounds::Deliver(const RoundMember& member, std::uint64_t round, Contributio
     std::lock_guard lock(mutex_);
     refused = CheckCaller(member, caller);
     if (refused.ok()) {
-      auto joined = Join(member, caller.owner);
+      auto joined = Join(member, caller);
       refused = joined.ok() ? CheckRound(*joined.value(), member, round) : joined.status();
       if (refused.ok()) {
         Group& group = joined.value()->second;
@@ -159,7 +175,7 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
     std::lock_guard lock(mutex_);
     refused = CheckCaller(member, caller);
     if (refused.ok()) {
-      auto joined = Join(member, caller.owner);
+      auto joined = Join(member, caller);
       refused = joined.status();
       if (joined.ok()) {
         Group& group = joined.value()->second;
@@ -185,12 +201,12 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
   Run(after);
 }
 
-Status Rounds::Leave(const RoundMember& member, const Owner& owner) {
+Status Rounds::Leave(const RoundMember& member, const Owner& owner, TimePoint began) {
   After after;
   {
     std::lock_guard lock(mutex_);
     if (closed_) return close_status_;
-    auto found = Find(member);
+    auto found = Find(member, began);
     if (!found.ok()) return found.status();
     Member& self = found.value()->second.members[member.rank];
     self.owner = owner;
@@ -245,14 +261,7 @@ void Rounds::Settle(Groups::iterator entry, After& after) {
     });
     it = group.clock_waits.erase(it);
   }
-  std::size_t here = 0;
-  std::size_t left = 0;
-  for (const auto& [rank, member] : group.members) {
-    here += member.presence == Member::Presence::kHere ? 1 : 0;
-    left += member.presence == Member::Presence::kLeft ? 1 : 0;
-  }
-  const bool is_over = here == 0 && (group.members.size() == group.size || left == 0);
-  if (is_over && group.deliveries.empty() && group.clock_waits.empty()) groups_.erase(entry);
+  if (group.members.size() == group.size && IsDeserted(*entry)) groups_.erase(entry);
 }
 
 void Rounds::Run(After& after) {

@@ -28,7 +28,7 @@
 
 namespace sparsefleet {
 
-inline constexpr std::size_t kMaxGroups = 1000;
+inline constexpr std::size_t kMaxGroups = 1000;  // with a member there; others make room
 
 class Rounds {
  public:
@@ -44,6 +44,7 @@ class Rounds {
     Owner owner;
     std::uint64_t ticket = 0;
     TimePoint deadline;
+    TimePoint began = {};  // the owner's session
   };
 
   explicit Rounds(Apply apply) : apply_(std::move(apply)) {}
@@ -63,8 +64,8 @@ class Rounds {
                     std::optional<std::uint64_t> bound, Caller caller, ClockDone done);
 
   // The member takes part in no later round and holds up no clock. Again: nothing happens. A group
-  // that all have left (or were lost from) is forgotten.
-  Status Leave(const RoundMember& member, const Owner& owner);
+  // that all have left (or were lost from) is forgotten. `began`: the owner's session.
+  Status Leave(const RoundMember& member, const Owner& owner, TimePoint began = {});
 
   // Ends waits whose deadline has passed; returns the next deadline, or TimePoint::max().
   TimePoint Expire(TimePoint now);
@@ -73,7 +74,8 @@ class Rounds {
   // It has given up this one.
   void WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket);
   // The owner's members are lost: pending rounds of their groups end with kPeerLost naming them,
-  // and so do later ones until the rank comes back; or they count as having left.
+  // and so do later ones until the rank comes back; or they count as having left. Where nobody else
+  // is there, those are told that come later; but for whom the store is new, the group is.
   void ForgetOwner(std::uint64_t owner_id);
   // Ends every wait with `status`; later ones end at once.
   void Close(const Status& status);
@@ -111,6 +113,7 @@ class Rounds {
     std::uint64_t round = 0;                  // of the deliveries
     std::map<std::uint32_t, Delivery> deliveries;
     std::list<ClockWait> clock_waits;
+    std::optional<TimePoint> last_loss;
   };
   using Groups = std::map<std::string, Group, std::less<>>;
   // A round whose members are complete, taken out of its group.
@@ -131,8 +134,9 @@ class Rounds {
 
   // These REQUIRE mutex_ held.
   Status CheckCaller(const RoundMember& member, const Caller& caller) const;
-  Result<Groups::iterator> Find(const RoundMember& member);
-  Result<Groups::iterator> Join(const RoundMember& member, const Owner& owner);
+  static bool IsDeserted(const Groups::value_type& entry);  // nobody is there
+  Result<Groups::iterator> Find(const RoundMember& member, TimePoint began);
+  Result<Groups::iterator> Join(const RoundMember& member, const Caller& caller);
   Status CheckRound(const Groups::value_type& entry, const RoundMember& member,
                     std::uint64_t round) const;
   Status CheckLost(const Groups::value_type& entry) const;

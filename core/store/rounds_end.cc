@@ -195,6 +195,7 @@ void Rounds::ForgetOwner(std::uint64_t owner_id) {
         member.was_lost = true;
       }
       if (!is_affected) continue;
+      group.last_loss = std::chrono::steady_clock::now();
       if (const Status lost = CheckLost(*entry); !lost.ok()) {
         for (auto& [rank, delivery] : group.deliveries) {
           after.calls.push_back([done = std::move(delivery.done), lost] { done(lost); });

@@ -167,10 +167,29 @@ const Test kLost("a lost member ends the round for all, and later ones until it 
   f.Deliver(0, 3, 7, rest, 3);
   ExpectEqual(rest.calls, 0);
   ExpectEqual(f.applied.size(), 0u);
-  // Nobody is left who could go on.
-  for (std::uint64_t owner : {1, 2}) f.rounds.ForgetOwner(owner);
+});
+
+const Test kAllLost("who comes after all others were lost is told, but for another job", [] {
+  Fixture f;
+  Seen<std::uint64_t> early;
+  Seen<PushResult> told, late, other;
+  f.rounds.AdvanceClock(Fixture::Member(0, 3), 0, {}, Fixture::CallerOf(0), early.callback());
+  f.rounds.ForgetOwner(1);
+  f.Deliver(1, 3, 7, told);
+  ExpectCode(told.status(), Code::kPeerLost);
+  Expect(told.status().message().find("rank 0 ('w0')") != std::string::npos);
+  f.rounds.ForgetOwner(2);
+  ExpectEqual(f.rounds.num_groups(), 1u);
+  auto caller = Fixture::CallerOf(1);
+  caller.owner.id = 9;
+  caller.began = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  f.rounds.Deliver(Fixture::Member(1, 2), 7, Fixture::Dense(f.values[1]), caller, late.callback());
+  f.Deliver(0, 2, 7, other);
+  RequireOk(late.status());
+  RequireOk(other.status());
+  // Nobody is left who could be told.
+  for (std::uint64_t owner : {9, 1}) f.rounds.ForgetOwner(owner);
   ExpectEqual(f.rounds.num_groups(), 0u);
-  ExpectEqual(back.calls + rest.calls, 2);
 });
 
 const Test kGoOn("a lost member counts as having left where the group says so", [] {
@@ -240,6 +259,27 @@ const Test kRefusal("a refusal, or a merged push that is refused, goes to all", 
   f.Deliver(1, 2, 8, fourth, 2);
   ExpectCode(third.status(), Code::kNonFinite);
   ExpectCode(fourth.status(), Code::kNonFinite);
+});
+
+const Test kDeserted("groups that nobody is in make room, others do not", [] {
+  Fixture f;
+  Seen<std::uint64_t> here;
+  Seen<PushResult> first, refused;
+  f.rounds.AdvanceClock({"kept", 0, 2}, 1, {}, Fixture::CallerOf(0), here.callback());
+  for (std::size_t i = 1; i < kMaxGroups; ++i) {
+    RequireOk(f.rounds.Leave({"old-" + std::to_string(i), 0, 2}, {1, "w0"}));
+  }
+  ExpectEqual(f.rounds.num_groups(), kMaxGroups);
+  f.Deliver(0, 2, 7, first);
+  ExpectEqual(first.calls, 0);
+  ExpectEqual(f.rounds.num_groups(), 2u);
+  for (std::size_t i = 2; i < kMaxGroups; ++i) {
+    f.rounds.AdvanceClock({"new-" + std::to_string(i), 0, 2}, 1, {}, Fixture::CallerOf(0),
+                          here.callback());
+  }
+  f.rounds.Deliver({"more", 0, 2}, 1, {}, Fixture::CallerOf(0), refused.callback());
+  ExpectCode(refused.status(), Code::kTooLarge);
+  ExpectEqual(first.calls, 0);
 });
 
 const Test kClose("closing ends every wait and refuses later ones", [] {

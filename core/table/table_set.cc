@@ -223,7 +223,7 @@ Status TableSet::SetLearningRate(std::string_view table, double learning_rate,
   if (at && *at < time.at) return Status::Ok();
   const Status status = std::visit([&](auto& held) { return held->SetLearningRate(learning_rate); },
                                    entry.value().table);
-  if (status.ok() && at) time.at = *at;
+  if (status.ok()) time.at = at.value_or(0);
   return status;
 }
 

@@ -69,7 +69,8 @@ class TableSet {
   Status CheckPush(std::span<const PushSection> sections) const;
 
   // A rate set with a smaller `at` than that of one already taken is ignored: of rates that
-  // several workers set as their common count goes on, the latest stays.
+  // several workers set as their common count goes on, the latest stays. One without `at` is always
+  // taken, and after it any count: another training begins at 0.
   Status SetLearningRate(std::string_view table, double learning_rate,
                          std::optional<std::uint64_t> at = std::nullopt);
   Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far

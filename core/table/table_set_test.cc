@@ -100,6 +100,21 @@ const Test kPushPull("one push and one pull reach sparse and dense tables alike"
   ExpectEqual(out_rows, std::vector<float>(4, 0.0F));
 });
 
+const Test kRateTimes("a late rate is ignored, until one without a count begins anew", [] {
+  TableSet tables;
+  DefineBoth(tables);
+  const auto rate = [&] { return RequireOk(tables.Sparse("ads"))->learning_rate(); };
+  RequireOk(tables.SetLearningRate("ads", 0.5, 10));
+  RequireOk(tables.SetLearningRate("ads", 0.25, 9));
+  ExpectEqual(rate(), 0.5);
+  ExpectCode(tables.SetLearningRate("ads", -1, 20), Code::kInvalidArgument);
+  RequireOk(tables.SetLearningRate("ads", 0.125, 10));
+  ExpectEqual(rate(), 0.125);
+  RequireOk(tables.SetLearningRate("ads", 1));
+  RequireOk(tables.SetLearningRate("ads", 0.75, 0));
+  ExpectEqual(rate(), 0.75);
+});
+
 const Test kAllOrNothing("a push or pull with one bad section does nothing at all", [] {
   TableSet tables;
   DefineBoth(tables);

@@ -13,6 +13,7 @@ from typing import ClassVar
 from sparsefleet.errors import ConfigError, WorkerError
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.modes.mode_stats import ModeStats, StatsRecorder
+from sparsefleet.modes.rates import begin_rates
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
 
@@ -48,6 +49,8 @@ class Mode(ABC):
 
     def start(self) -> None:
         """Fetches the dense values, so that all workers begin alike. Tables must be defined."""
+        if self._setting.worker_index == 0:
+            begin_rates(self._setting)
         self._fetch_dense()
 
     def pull(

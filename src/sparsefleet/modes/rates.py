@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection
 from typing import Protocol
 
-from sparsefleet.modes.mode_setting import Schedule
+from sparsefleet.modes.mode_setting import ModeSetting, Schedule
 
 
 class TakesRates(Protocol):
@@ -16,6 +16,19 @@ class TakesRates(Protocol):
 
 
 _MANY_STEPS = 1000
+
+
+def begin_rates(setting: ModeSetting) -> None:
+    """Sets the schedule's first rates: the tables may still know the counts of a training before.
+
+    Another worker that is already further loses its rate for as long as this one takes to join.
+    """
+    if setting.schedule is None:
+        return
+    tables = setting.tables if setting.dense_step is not None else setting.optimizers()
+    rates = setting.schedule.rates_at(0)
+    for table in sorted(tables.keys() & rates.keys()):
+        setting.store.set_learning_rate(table, rates[table])
 
 
 class RateKeeper:

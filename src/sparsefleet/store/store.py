@@ -131,7 +131,8 @@ class Store(Meeting):
         """Takes effect from the next push on.
 
         Workers that follow one schedule name the count ``at`` which the rate begins to hold: a
-        server that has taken a rate with a larger ``at`` ignores this one.
+        server that has taken a rate with a larger ``at`` ignores this one. A rate without ``at`` is
+        always taken, and counts begin anew after it.
         """
         self._native.set_learning_rate(table, lr, at, self._deadline(timeout_s))
 

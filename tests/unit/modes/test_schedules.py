@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, RecordedRates, gradients
 
-from sparsefleet.modes import AsyncConfig, GeoConfig, Mode
+from sparsefleet.modes import AsyncConfig, GeoConfig, Mode, make_mode
 from sparsefleet.modes.rates import RateKeeper
 
 HALVINGS = [0.1, 0.05, 0.025, 0.0125, 0.00625, 0.003125]
@@ -24,6 +24,18 @@ def test_alone_the_rate_follows_the_steps(mode: str) -> None:
         steps(job.modes[0], 4)
         job.modes[0].finish()
         assert job.net() == pytest.approx(-sum(HALVINGS[:4]), rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["local", "sync", "half_async", "async", "hybrid", "geo"])
+def test_another_training_on_the_same_tables_begins_with_the_first_rate(mode: str) -> None:
+    with ModeWorkers(mode, schedule=RecordedRates()) as job:
+        steps(job.modes[0], 4)
+        job.modes[0].finish()
+        again = make_mode(mode, job.modes[0]._setting)
+        again.start()
+        steps(again, 3)
+        again.finish()
+        assert job.net() == pytest.approx(-sum(HALVINGS[:4]) - sum(HALVINGS[:3]), rel=1e-5)
 
 
 def test_sync_counts_rounds_whoever_takes_part() -> None:
