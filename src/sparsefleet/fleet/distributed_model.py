@@ -87,7 +87,9 @@ class DistributedModel:
         self._by_torch = [group for group in self._groups if group.optimizer is None]
         self._require_known_optimizers()
         self.flat = FlatParameters(model, {g.table: g.parameters for g in self._groups})
-        self._schedule = schedule
+        self._rates = self._rates_of(schedule)
+        self._steps = 0  # of the schedule, counted by modes before the present one
+        self._starts = 0
         self._replicas: list[nn.Module] = [model]
         self._parameters = {id(model): self.flat.parameters_of(model)}
         self._plans: tuple[LookupPlan, ...] = ()
@@ -142,29 +144,34 @@ class DistributedModel:
         if self._store is None:
             self._store = self._open_store()
             self._meeting = Meeting(self._store, self.role, name=self.name, wait_s=self._wait_s)
-            default = self._groups[0].optimizer if self._groups else self._description()
-            self._tables = bind(self.model, self._store, default)
+            self._tables = bind(self.model, self._store, self._table_default())
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
             self._first_values()
             self._share_values()
             self._use_live_values()
         _core.keep_freed_memory()
+        self._starts += 1
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
 
     def finish(self) -> None:
         """Everything handed over is applied, the other workers are left, threads end."""
         if self._mode is not None:
-            self._mode.finish()
-            self._mode = None
+            mode, self._mode = self._mode, None
+            try:
+                mode.finish()
+            finally:
+                self._steps += mode.steps_of_schedule
 
     def close(self) -> None:
-        """`finish`, and the connections end. The store's tables are gone if it was local."""
-        self.finish()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        """`finish`, and the connections end. Tables in this process live on in the model."""
+        store, self._store = self._store, None
+        try:
+            self.finish()
+        finally:
+            if isinstance(store, RemoteStore):
+                store.close()
 
     def flush(self) -> None:
         """Everything handed over is applied, and the parameters here are the store's."""
@@ -196,13 +203,17 @@ class DistributedModel:
     # -- steps --------------------------------------------------------------------------------
 
     def replicas(self, count: int) -> list[nn.Module]:
-        """The model and `count - 1` others over the same parameters, one a thread."""
+        """`count` models over the same parameters, one a thread; the first is the model itself.
+
+        Unless torch steps on the model's own parameters, which no thread may use then.
+        """
+        first = 1 if self._by_torch and count > 1 else 0
         with self._lock:
-            while len(self._replicas) < count:
+            while len(self._replicas) < first + count:
                 replica = self.flat.replica()
                 self._parameters[id(replica)] = self.flat.parameters_of(replica)
                 self._replicas.append(replica)
-            return self._replicas[:count]
+            return self._replicas[first : first + count]
 
     def step(
         self,
@@ -246,13 +257,14 @@ class DistributedModel:
         model, pull = replica or self.model, self.mode.pull
         lookups = None if batch is None else self._planned(batch)
         pulled = pull_rows(lookups, pull, train=False) if lookups else None
-        was_training = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
             with torch.no_grad(), StepRows(pull, train=False, pulled=pulled) as rows:
                 yield model
         finally:
-            model.train(was_training)
+            for module, was_training in modes:
+                module.training = was_training
         if batch is not None and lookups is None:
             self._learn(rows, batch)
 
@@ -273,14 +285,18 @@ class DistributedModel:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes model and tables with all optimizer state; one worker calls it."""
         self.flush()
-        save_model(Path(directory).absolute(), self.model, self.store)
+        steps = self._steps + self.mode.steps_of_schedule
+        save_model(Path(directory).absolute(), self.model, self.store, steps=steps)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Reads what `save` wrote. All workers call it; the first one has it loaded."""
+        """Reads what `save` wrote. All workers call it; the first one has it loaded.
+
+        A schedule goes on where it was, here or in what was saved, whichever is further.
+        """
         self.finish()
         self.meeting.barrier()  # nobody's last push comes after the loaded values
         if self.role.is_first_worker:
-            load_model(Path(directory).absolute(), self.model, self.store)
+            self._load(Path(directory).absolute())
         self._share_values()
         self.start()
 
@@ -308,7 +324,10 @@ class DistributedModel:
     def _native_groups(self) -> list[DenseGroup]:
         return [] if self._by_torch else self._groups
 
-    def _description(self) -> optim.Optimizer | None:
+    def _table_default(self) -> optim.Optimizer | None:
+        """The optimizer of tables that name none; None if only torch knows the model's."""
+        if self._groups:
+            return self._groups[0].optimizer
         return self._optimizer if isinstance(self._optimizer, optim.Optimizer) else None
 
     def _open_store(self) -> Store:
@@ -330,18 +349,22 @@ class DistributedModel:
             threads=self.threads,
             worker_index=self.role.index,
             worker_num=self.role.worker_num,
-            group=self.name,
-            schedule=self._rates(),
+            # After a failure the servers still know the group of the mode that failed.
+            group=f"{self.name}/{self._starts}",
+            schedule=self._rates,
+            first_step=self._steps,
             go_on_without_lost=os.environ.get("SPARSEFLEET_KEEP_GOING") == "1",
             wait_s=self._wait_s,
             dense_step=self._step_by_torch if self._by_torch else None,
         )
 
-    def _rates(self) -> RateSchedule | None:
-        if self._schedule is None:
+    def _rates_of(self, schedule: ScheduleLike | None) -> RateSchedule | None:
+        if schedule is None:
             return None
-        following = [module.name for module in self._modules if module.optimizer is None]
-        return RateSchedule(self._schedule, self._optimizer, self._groups, following)
+        following: list[str] = []
+        if self._table_default() is not None:
+            following = [module.name for module in self._modules if module.own_optimizer is None]
+        return RateSchedule(schedule, self._optimizer, self._groups, following)
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
         """One step of an optimizer that only torch knows, on the shared parameters."""
@@ -361,17 +384,20 @@ class DistributedModel:
             return
         directory = self._directory_of_servers()
         if directory is not None:
-            load_model(directory, self.model, self.store)
+            self._load(directory)
             return
         for group in self._native_groups():
             self.store.write_dense(group.table, self.flat.arrays[group.table])
+
+    def _load(self, directory: Path) -> None:
+        self._steps = max(self._steps, load_model(directory, self.model, self.store))
 
     def _share_values(self) -> None:
         """What is in the store, and the first worker's frozen state, becomes everybody's."""
         frozen = FrozenState(self.model, self._groups)
         if self.role.is_first_worker and not self.meeting.is_alone:
             frozen.share(self.store)
-        self.meeting.barrier()
+        self._steps = max(map(int, self.meeting.all_gather(str(self._steps).encode())))
         if not self.role.is_first_worker:
             frozen.take(self.store)
         self._fetch_dense()
@@ -381,7 +407,8 @@ class DistributedModel:
         """Parameters in this process are the table's own memory, not a copy of it."""
         if isinstance(self._store, LocalStore) and not self._has_own_copies:
             for group in self._native_groups():
-                self.flat.adopt(group.table, self._store.live_dense(group.table))
+                live = self._store.live_dense(group.table)
+                self.flat.adopt(group.table, live, self._replicas)
 
     @property
     def _has_own_copies(self) -> bool:

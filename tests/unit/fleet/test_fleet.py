@@ -222,3 +222,15 @@ def test_strategy_chooses_mode_and_threads() -> None:
     with pytest.raises(ConfigError, match=r"got \[3, 1\]: .mean\(\) it"), fleet.step():
         distributed.minimize(model(torch.arange(3)))
     fleet.stop_worker()
+
+
+def test_replicas_made_before_the_start_share_the_parameters() -> None:
+    fleet = local_fleet()
+    model = nn.Linear(2, 1)
+    distributed = fleet.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    replica = distributed.replicas(2)[1]
+    fleet.init_worker()
+    with distributed.step(replica):
+        replica(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(replica.weight, model.weight)
+    fleet.stop_worker()
