@@ -90,6 +90,7 @@ class DistributedModel:
         self._rates = self._rates_of(schedule)
         self._steps = 0  # of the schedule, counted by modes before the present one
         self._starts = 0
+        self._failed = False
         self._replicas: list[nn.Module] = [model]
         self._parameters = {id(model): self.flat.parameters_of(model)}
         self._plans: tuple[LookupPlan, ...] = ()
@@ -143,7 +144,13 @@ class DistributedModel:
             raise ConfigError("a server trains no model: call fleet.run_server()")
         if self._store is None:
             self._store = self._open_store()
-            self._meeting = Meeting(self._store, self.role, name=self.name, wait_s=self._wait_s)
+            self._meeting = Meeting(
+                self._store,
+                self.role,
+                name=f"{self.name}/{self._starts}",
+                wait_s=self._wait_s,
+                go_on_without_lost=_keeps_going(),
+            )
             self._tables = bind(self.model, self._store, self._table_default())
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
@@ -152,6 +159,7 @@ class DistributedModel:
             self._use_live_values()
         _core.keep_freed_memory()
         self._starts += 1
+        self._failed = False
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
 
@@ -169,6 +177,8 @@ class DistributedModel:
         store, self._store = self._store, None
         try:
             self.finish()
+            if store is not None and not self._failed:  # a worker that failed counts as lost
+                self.meeting.leave()
         finally:
             if isinstance(store, RemoteStore):
                 store.close()
@@ -197,6 +207,7 @@ class DistributedModel:
 
     def fail(self, error: BaseException) -> None:
         """A thread failed: those that wait for it wake with an error."""
+        self._failed = True
         if self._mode is not None:
             self._mode.fail(error)
 
@@ -353,7 +364,7 @@ class DistributedModel:
             group=f"{self.name}/{self._starts}",
             schedule=self._rates,
             first_step=self._steps,
-            go_on_without_lost=os.environ.get("SPARSEFLEET_KEEP_GOING") == "1",
+            go_on_without_lost=_keeps_going(),
             wait_s=self._wait_s,
             dense_step=self._step_by_torch if self._by_torch else None,
         )
@@ -424,6 +435,11 @@ class DistributedModel:
     def _fetch_dense(self) -> None:
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
+
+
+def _keeps_going() -> bool:
+    """Whether the launcher was told to go on without lost workers."""
+    return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
 
 
 def _dense_spec(group: DenseGroup) -> DenseSpec:
