@@ -94,6 +94,7 @@ class DistributedModel:
         self._replicas: list[nn.Module] = [model]
         self._parameters = {id(model): self.flat.parameters_of(model)}
         self._plans: tuple[LookupPlan, ...] = ()
+        self._most_lookups = 0  # of a step that a plan was learnt from
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._mode: Mode | None = None
@@ -240,7 +241,7 @@ class DistributedModel:
         brought for this batch.
         """
         mode = self.mode
-        learn = None
+        learn = None if batch is None else self._learn_more
         if pulled is None and batch is not None:
             lookups = self._planned(batch)
             if lookups:
@@ -290,6 +291,13 @@ class DistributedModel:
     def _learn(self, rows: StepRows, batch: Any) -> None:
         # Newest first; shapes that keep changing push out the oldest.
         self._plans = (LookupPlan.learn(rows, batch), *self._plans[: _MAX_PLANS - 1])
+        self._most_lookups = max(self._most_lookups, len(rows.lookups))
+
+    def _learn_more(self, rows: StepRows, batch: Any) -> None:
+        """Learns anew from a step that looked up more: plans may be of evaluation, which does not
+        look up all that training does."""
+        if len(rows.lookups) > self._most_lookups:
+            self._learn(rows, batch)
 
     # -- files --------------------------------------------------------------------------------
 
@@ -324,6 +332,13 @@ class DistributedModel:
                 f"{type(self.model).__name__} has no parameter that the optimizer holds and no "
                 "SparseEmbedding: there is nothing to train"
             )
+        own = {group.table for group in self._groups}
+        for module in self._modules:
+            if module.name in own:
+                raise ConfigError(
+                    f"a {type(module).__name__} has the table name '{module.name}', which is kept "
+                    "for dense parameters: choose another"
+                )
 
     def _require_known_optimizers(self) -> None:
         if not self._by_torch:
@@ -406,11 +421,13 @@ class DistributedModel:
     def _share_values(self) -> None:
         """What is in the store, and the first worker's frozen state, becomes everybody's."""
         frozen = FrozenState(self.model, self._groups)
+        mine = self._steps.to_bytes(8, "little")
         if self.role.is_first_worker and not self.meeting.is_alone:
-            frozen.share(self.store)
-        self._steps = max(map(int, self.meeting.all_gather(str(self._steps).encode())))
+            mine += frozen.to_bytes()
+        gathered = self.meeting.all_gather(mine)
+        self._steps = max(int.from_bytes(part[:8], "little") for part in gathered)
         if not self.role.is_first_worker:
-            frozen.take(self.store)
+            frozen.take(gathered[0][8:])
         self._fetch_dense()
         self.meeting.barrier()  # before anybody trains, so that all have the same values
 

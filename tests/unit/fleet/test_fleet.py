@@ -234,3 +234,9 @@ def test_replicas_made_before_the_start_share_the_parameters() -> None:
         replica(torch.ones(1, 2)).sum().backward()
     assert torch.equal(replica.weight, model.weight)
     fleet.stop_worker()
+
+
+def test_table_with_the_name_of_the_dense_parameters_is_refused() -> None:
+    model = nn.Sequential(SparseEmbedding("dense", 4), nn.Linear(4, 1))
+    with pytest.raises(ConfigError, match="table name 'dense', which is kept for dense"):
+        local_fleet().distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
