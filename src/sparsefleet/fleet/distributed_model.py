@@ -24,6 +24,7 @@ from sparsefleet.fleet.model_files import load_model, save_inference_model, save
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
+from sparsefleet.fleet.torch_stepping import TorchStepping
 from sparsefleet.fleet.training_step import Step
 from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
 from sparsefleet.nn import (
@@ -79,6 +80,7 @@ class DistributedModel:
         self.role = role
         self.threads = threads
         self._optimizer = optimizer
+        self._stepping = TorchStepping(optimizer)
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
         self._wait_s = wait_s
         self._groups = dense_groups(model, optimizer)
@@ -163,11 +165,13 @@ class DistributedModel:
         self._failed = False
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
+        self._stepping.guard()
 
     def finish(self) -> None:
         """Everything handed over is applied, the other workers are left, threads end."""
         if self._mode is not None:
             mode, self._mode = self._mode, None
+            self._stepping.release()
             try:
                 mode.finish()
             finally:
@@ -394,15 +398,7 @@ class DistributedModel:
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
         """One step of an optimizer that only torch knows, on the shared parameters."""
-        assert isinstance(self._optimizer, torch.optim.Optimizer)
-        for table, flat in gradients.items():
-            begin = 0
-            for parameter in self._parameters[id(self.model)][table]:
-                part = flat[begin : begin + parameter.numel()]
-                parameter.grad = torch.from_numpy(part).view(parameter.shape)
-                begin += parameter.numel()
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._stepping.step(self._parameters[id(self.model)], gradients)
 
     def _first_values(self) -> None:
         """The first worker's values, or those that servers are to load, go to the store."""
