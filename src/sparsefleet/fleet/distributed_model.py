@@ -24,6 +24,7 @@ from sparsefleet.fleet.model_files import load_model, save_inference_model, save
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
+from sparsefleet.fleet.torch_stepping import TorchStepping
 from sparsefleet.fleet.training_step import Step
 from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
 from sparsefleet.nn import (
@@ -79,6 +80,7 @@ class DistributedModel:
         self.role = role
         self.threads = threads
         self._optimizer = optimizer
+        self._stepping = TorchStepping(optimizer)
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
         self._wait_s = wait_s
         self._groups = dense_groups(model, optimizer)
@@ -87,10 +89,14 @@ class DistributedModel:
         self._by_torch = [group for group in self._groups if group.optimizer is None]
         self._require_known_optimizers()
         self.flat = FlatParameters(model, {g.table: g.parameters for g in self._groups})
-        self._schedule = schedule
+        self._rates = self._rates_of(schedule)
+        self._steps = 0  # of the schedule, counted by modes before the present one
+        self._starts = 0
+        self._failed = False
         self._replicas: list[nn.Module] = [model]
         self._parameters = {id(model): self.flat.parameters_of(model)}
         self._plans: tuple[LookupPlan, ...] = ()
+        self._most_lookups = 0  # of a step that a plan was learnt from
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._mode: Mode | None = None
@@ -141,30 +147,46 @@ class DistributedModel:
             raise ConfigError("a server trains no model: call fleet.run_server()")
         if self._store is None:
             self._store = self._open_store()
-            self._meeting = Meeting(self._store, self.role, name=self.name, wait_s=self._wait_s)
-            default = self._groups[0].optimizer if self._groups else self._description()
-            self._tables = bind(self.model, self._store, default)
+            self._meeting = Meeting(
+                self._store,
+                self.role,
+                name=f"{self.name}/{self._starts}",
+                wait_s=self._wait_s,
+                go_on_without_lost=_keeps_going(),
+            )
+            self._tables = bind(self.model, self._store, self._table_default())
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
             self._first_values()
             self._share_values()
             self._use_live_values()
         _core.keep_freed_memory()
+        self._starts += 1
+        self._failed = False
         self._mode = make_mode(self._mode_like, self._mode_setting())
         self._mode.start()
+        self._stepping.guard()
 
     def finish(self) -> None:
         """Everything handed over is applied, the other workers are left, threads end."""
         if self._mode is not None:
-            self._mode.finish()
-            self._mode = None
+            mode, self._mode = self._mode, None
+            self._stepping.release()
+            try:
+                mode.finish()
+            finally:
+                self._steps += mode.steps_of_schedule
 
     def close(self) -> None:
-        """`finish`, and the connections end. The store's tables are gone if it was local."""
-        self.finish()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        """`finish`, and the connections end. Tables in this process live on in the model."""
+        store, self._store = self._store, None
+        try:
+            self.finish()
+            if store is not None and not self._failed:  # a worker that failed counts as lost
+                self.meeting.leave()
+        finally:
+            if isinstance(store, RemoteStore):
+                store.close()
 
     def flush(self) -> None:
         """Everything handed over is applied, and the parameters here are the store's."""
@@ -190,19 +212,24 @@ class DistributedModel:
 
     def fail(self, error: BaseException) -> None:
         """A thread failed: those that wait for it wake with an error."""
+        self._failed = True
         if self._mode is not None:
             self._mode.fail(error)
 
     # -- steps --------------------------------------------------------------------------------
 
     def replicas(self, count: int) -> list[nn.Module]:
-        """The model and `count - 1` others over the same parameters, one a thread."""
+        """`count` models over the same parameters, one a thread; the first is the model itself.
+
+        Unless torch steps on the model's own parameters, which no thread may use then.
+        """
+        first = 1 if self._by_torch and count > 1 else 0
         with self._lock:
-            while len(self._replicas) < count:
+            while len(self._replicas) < first + count:
                 replica = self.flat.replica()
                 self._parameters[id(replica)] = self.flat.parameters_of(replica)
                 self._replicas.append(replica)
-            return self._replicas[:count]
+            return self._replicas[first : first + count]
 
     def step(
         self,
@@ -218,7 +245,7 @@ class DistributedModel:
         brought for this batch.
         """
         mode = self.mode
-        learn = None
+        learn = None if batch is None else self._learn_more
         if pulled is None and batch is not None:
             lookups = self._planned(batch)
             if lookups:
@@ -246,13 +273,14 @@ class DistributedModel:
         model, pull = replica or self.model, self.mode.pull
         lookups = None if batch is None else self._planned(batch)
         pulled = pull_rows(lookups, pull, train=False) if lookups else None
-        was_training = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
             with torch.no_grad(), StepRows(pull, train=False, pulled=pulled) as rows:
                 yield model
         finally:
-            model.train(was_training)
+            for module, was_training in modes:
+                module.training = was_training
         if batch is not None and lookups is None:
             self._learn(rows, batch)
 
@@ -267,20 +295,31 @@ class DistributedModel:
     def _learn(self, rows: StepRows, batch: Any) -> None:
         # Newest first; shapes that keep changing push out the oldest.
         self._plans = (LookupPlan.learn(rows, batch), *self._plans[: _MAX_PLANS - 1])
+        self._most_lookups = max(self._most_lookups, len(rows.lookups))
+
+    def _learn_more(self, rows: StepRows, batch: Any) -> None:
+        """Learns anew from a step that looked up more: plans may be of evaluation, which does not
+        look up all that training does."""
+        if len(rows.lookups) > self._most_lookups:
+            self._learn(rows, batch)
 
     # -- files --------------------------------------------------------------------------------
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes model and tables with all optimizer state; one worker calls it."""
         self.flush()
-        save_model(Path(directory).absolute(), self.model, self.store)
+        steps = self._steps + self.mode.steps_of_schedule
+        save_model(Path(directory).absolute(), self.model, self.store, steps=steps)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Reads what `save` wrote. All workers call it; the first one has it loaded."""
+        """Reads what `save` wrote. All workers call it; the first one has it loaded.
+
+        A schedule goes on where it was, here or in what was saved, whichever is further.
+        """
         self.finish()
         self.meeting.barrier()  # nobody's last push comes after the loaded values
         if self.role.is_first_worker:
-            load_model(Path(directory).absolute(), self.model, self.store)
+            self._load(Path(directory).absolute())
         self._share_values()
         self.start()
 
@@ -297,6 +336,13 @@ class DistributedModel:
                 f"{type(self.model).__name__} has no parameter that the optimizer holds and no "
                 "SparseEmbedding: there is nothing to train"
             )
+        own = {group.table for group in self._groups}
+        for module in self._modules:
+            if module.name in own:
+                raise ConfigError(
+                    f"a {type(module).__name__} has the table name '{module.name}', which is kept "
+                    "for dense parameters: choose another"
+                )
 
     def _require_known_optimizers(self) -> None:
         if not self._by_torch:
@@ -308,7 +354,10 @@ class DistributedModel:
     def _native_groups(self) -> list[DenseGroup]:
         return [] if self._by_torch else self._groups
 
-    def _description(self) -> optim.Optimizer | None:
+    def _table_default(self) -> optim.Optimizer | None:
+        """The optimizer of tables that name none; None if only torch knows the model's."""
+        if self._groups:
+            return self._groups[0].optimizer
         return self._optimizer if isinstance(self._optimizer, optim.Optimizer) else None
 
     def _open_store(self) -> Store:
@@ -330,30 +379,26 @@ class DistributedModel:
             threads=self.threads,
             worker_index=self.role.index,
             worker_num=self.role.worker_num,
-            group=self.name,
-            schedule=self._rates(),
-            go_on_without_lost=os.environ.get("SPARSEFLEET_KEEP_GOING") == "1",
+            # After a failure the servers still know the group of the mode that failed.
+            group=f"{self.name}/{self._starts}",
+            schedule=self._rates,
+            first_step=self._steps,
+            go_on_without_lost=_keeps_going(),
             wait_s=self._wait_s,
             dense_step=self._step_by_torch if self._by_torch else None,
         )
 
-    def _rates(self) -> RateSchedule | None:
-        if self._schedule is None:
+    def _rates_of(self, schedule: ScheduleLike | None) -> RateSchedule | None:
+        if schedule is None:
             return None
-        following = [module.name for module in self._modules if module.optimizer is None]
-        return RateSchedule(self._schedule, self._optimizer, self._groups, following)
+        following: list[str] = []
+        if self._table_default() is not None:
+            following = [module.name for module in self._modules if module.own_optimizer is None]
+        return RateSchedule(schedule, self._optimizer, self._groups, following)
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
         """One step of an optimizer that only torch knows, on the shared parameters."""
-        assert isinstance(self._optimizer, torch.optim.Optimizer)
-        for table, flat in gradients.items():
-            begin = 0
-            for parameter in self._parameters[id(self.model)][table]:
-                part = flat[begin : begin + parameter.numel()]
-                parameter.grad = torch.from_numpy(part).view(parameter.shape)
-                begin += parameter.numel()
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._stepping.step(self._parameters[id(self.model)], gradients)
 
     def _first_values(self) -> None:
         """The first worker's values, or those that servers are to load, go to the store."""
@@ -361,19 +406,24 @@ class DistributedModel:
             return
         directory = self._directory_of_servers()
         if directory is not None:
-            load_model(directory, self.model, self.store)
+            self._load(directory)
             return
         for group in self._native_groups():
             self.store.write_dense(group.table, self.flat.arrays[group.table])
 
+    def _load(self, directory: Path) -> None:
+        self._steps = max(self._steps, load_model(directory, self.model, self.store))
+
     def _share_values(self) -> None:
         """What is in the store, and the first worker's frozen state, becomes everybody's."""
         frozen = FrozenState(self.model, self._groups)
+        mine = self._steps.to_bytes(8, "little")
         if self.role.is_first_worker and not self.meeting.is_alone:
-            frozen.share(self.store)
-        self.meeting.barrier()
+            mine += frozen.to_bytes()
+        gathered = self.meeting.all_gather(mine)
+        self._steps = max(int.from_bytes(part[:8], "little") for part in gathered)
         if not self.role.is_first_worker:
-            frozen.take(self.store)
+            frozen.take(gathered[0][8:])
         self._fetch_dense()
         self.meeting.barrier()  # before anybody trains, so that all have the same values
 
@@ -381,7 +431,8 @@ class DistributedModel:
         """Parameters in this process are the table's own memory, not a copy of it."""
         if isinstance(self._store, LocalStore) and not self._has_own_copies:
             for group in self._native_groups():
-                self.flat.adopt(group.table, self._store.live_dense(group.table))
+                live = self._store.live_dense(group.table)
+                self.flat.adopt(group.table, live, self._replicas)
 
     @property
     def _has_own_copies(self) -> bool:
@@ -397,6 +448,11 @@ class DistributedModel:
     def _fetch_dense(self) -> None:
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
+
+
+def _keeps_going() -> bool:
+    """Whether the launcher was told to go on without lost workers."""
+    return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
 
 
 def _dense_spec(group: DenseGroup) -> DenseSpec:

@@ -6,7 +6,7 @@ Letters: P parameters of a table together, in elements.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -46,10 +46,14 @@ class FlatParameters:
             self._names[table] = [names[id(parameter)] for parameter in parameters]
             self.arrays[table] = _move(parameters).numpy()
 
-    def adopt(self, table: str, array: Floats) -> None:
-        """Has `array` (float32[P]) hold the values from now on; replicas come after that."""
+    def adopt(self, table: str, array: Floats, models: Iterable[nn.Module] = ()) -> None:
+        """Has `array` (float32[P]) hold the values from now on, for the model and `models` too.
+
+        `models` are the replicas made before.
+        """
         array[:] = self.arrays[table]
-        _make_views(self.parameters_of(self._model)[table], torch.from_numpy(array))
+        for model in (self._model, *models):
+            _make_views(self.parameters_of(model)[table], torch.from_numpy(array))
         self.arrays[table] = array
 
     def replica(self) -> nn.Module:
@@ -58,6 +62,7 @@ class FlatParameters:
         for parameter in self._model.parameters():
             # .data counts versions by itself; .detach() would share the count.
             alias = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            _copy_hooks(parameter, alias)
             memo[id(parameter)] = alias
         for buffer in self._model.buffers():
             memo[id(buffer)] = buffer.data
@@ -106,7 +111,7 @@ def _take_parts(
         for parameter, gradient in zip(members, gradients, strict=True):
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
-            parts.append(_dense(gradient).reshape(-1))
+            parts.append(_dense(gradient).detach().reshape(-1))
             parameter.grad = None
         taken[table] = parts
     return taken
@@ -133,6 +138,14 @@ def _check(name: str | None, parameter: nn.Parameter) -> None:
             f"parameter '{name}' is {parameter.dtype} on {parameter.device}, wanted torch.float32 "
             "on the CPU: call model.float().cpu() first"
         )
+
+
+def _copy_hooks(parameter: nn.Parameter, alias: nn.Parameter) -> None:
+    """What changes gradients of a parameter does so in all replicas; torch does not copy it."""
+    for hook in (parameter._backward_hooks or {}).values():
+        alias.register_hook(hook)  # type: ignore[no-untyped-call]
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        alias.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
 
 def _move(parameters: Sequence[nn.Parameter]) -> torch.Tensor:

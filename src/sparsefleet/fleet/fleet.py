@@ -151,8 +151,8 @@ class Fleet:
         schedule: ScheduleLike | None = None,
     ) -> DistributedOptimizer:
         """As `distribute`, with one of Fluid's strategies; None is sync."""
-        from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
         from sparsefleet.fleet.mode_of_strategy import mode_of_strategy, threads_of_strategy
+        from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
 
         if not self.is_initialized:
             raise ConfigError("fleet does not know its role yet: call fleet.init() first")

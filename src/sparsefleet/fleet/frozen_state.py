@@ -7,40 +7,38 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from sparsefleet import optim
+from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.dense_optimizer import DenseGroup
-from sparsefleet.store import DenseSpec, Store
 
 __all__ = ["FrozenState"]
 
-_TABLE = "frozen"
-
 
 class FrozenState:
-    """The float32 parameters that no optimizer holds, and the buffers, of a model."""
+    """The parameters that no optimizer holds, and the buffers, of a model; of whatever type."""
 
     def __init__(self, model: nn.Module, groups: Sequence[DenseGroup]) -> None:
         optimised = {id(p) for group in groups for p in group.parameters}
         tensors = [p.data for p in model.parameters() if id(p) not in optimised]
         tensors += list(model.buffers())
-        self._tensors = [t for t in tensors if t.dtype == torch.float32 and t.numel()]
+        self._tensors = [tensor for tensor in tensors if tensor.numel()]
 
-    def share(self, store: Store) -> None:
-        """Leaves the values with the store, for the other workers."""
-        if self._tensors:
-            self._define(store)
-            values = torch.cat([tensor.reshape(-1) for tensor in self._tensors])
-            store.write_dense(_TABLE, values.numpy())
+    def to_bytes(self) -> bytes:
+        """The values, for other workers."""
+        return b"".join(
+            tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            for tensor in self._tensors
+        )
 
-    def take(self, store: Store) -> None:
-        """Takes over the values that another worker has shared."""
-        if self._tensors:
-            self._define(store)
-            values = torch.from_numpy(store.pull_dense(_TABLE))
-            parts = torch.split(values, [tensor.numel() for tensor in self._tensors])
-            for tensor, part in zip(self._tensors, parts, strict=True):
-                tensor.copy_(part.view(tensor.shape))
-
-    def _define(self, store: Store) -> None:
-        size = sum(tensor.numel() for tensor in self._tensors)
-        store.define(DenseSpec(name=_TABLE, size=size, optimizer=optim.SGD(lr=0.0)))
+    def take(self, values: bytes) -> None:
+        """Takes over the values of a worker with the same model."""
+        sizes = [tensor.numel() * tensor.element_size() for tensor in self._tensors]
+        if len(values) != sum(sizes):
+            raise ConfigError(
+                f"the model's buffers and frozen parameters have {sum(sizes)} bytes, those of the "
+                f"first worker {len(values)}: all workers must make the same model"
+            )
+        begin = 0
+        for tensor, size in zip(self._tensors, sizes, strict=True):
+            part = torch.frombuffer(bytearray(values[begin : begin + size]), dtype=tensor.dtype)
+            tensor.copy_(part.view(tensor.shape))
+            begin += size

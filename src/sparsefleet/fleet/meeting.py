@@ -1,10 +1,10 @@
-"""How the workers of a job meet: barriers and notes kept by the first server."""
+"""How the workers of a job meet: by a clock that the servers keep, and notes."""
 
 from __future__ import annotations
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, DeadlineError, NotFoundError, PeerLostError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.store import Store
+from sparsefleet.store import RoundMember, Store
 
 __all__ = ["Meeting"]
 
@@ -18,49 +18,71 @@ class Meeting:
     worker that is one ahead is not mixed up with one that is behind. `name` keeps the meetings of
     one training apart from those of another on the same servers.
 
+    Once all have met, the servers know them: one that is lost ends the wait of the others with
+    PeerLostError or, with `go_on_without_lost`, is waited for no longer.
+
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
     [b'mine']
     """
 
     def __init__(
-        self, store: Store, role: RoleInfo, *, name: str = "job", wait_s: float = 600.0
+        self,
+        store: Store,
+        role: RoleInfo,
+        *,
+        name: str = "job",
+        wait_s: float = 600.0,
+        go_on_without_lost: bool = False,
     ) -> None:
         self._store = store
-        self._name = name
+        self._name = f"fleet/{name}"
         self._role = role
         self._wait_s = wait_s
         self._count = 0
+        self._member = RoundMember(
+            group=self._name,
+            rank=role.index,
+            size=role.worker_num,
+            go_on_without_lost=go_on_without_lost,
+        )
 
     @property
     def is_alone(self) -> bool:
         return self._role.worker_num == 1
 
     def barrier(self) -> None:
-        """Returns when every worker has called it; raises after `wait_s`, saying who came."""
-        self._count += 1
-        if not self.is_alone:
-            name = f"fleet/{self._name}/barrier/{self._count}"
-            self._store.barrier(name, self._role.worker_num, timeout_s=self._wait_s)
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        """What every worker gave, by rank, on every worker."""
-        if not isinstance(data, bytes):
-            raise ConfigError(f"all_gather takes bytes, got {type(data).__name__}")
+        """Returns when every worker has called it; raises after `wait_s`, saying who is missing."""
         self._count += 1
         if self.is_alone:
+            return
+        try:
+            self._store.advance_clock(self._member, self._count, bound=0, timeout_s=self._wait_s)
+        except DeadlineError as error:
+            raise DeadlineError(
+                "start, evaluate, save, load, settle and barriers are meetings that all workers "
+                f"must come to, in the same order: {error}"
+            ) from error
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """What every worker gave, by rank, on every worker; without those that are lost."""
+        if not isinstance(data, bytes):
+            raise ConfigError(f"all_gather takes bytes, got {type(data).__name__}")
+        if self.is_alone:
             return [data]
-        prefix = f"fleet/{self._name}/gather/{self._count}"
+        prefix = f"{self._name}/gather/{self._count + 1}"
         names = self._put(f"{prefix}/{self._role.index}", data)
-        gathered = [
-            data if rank == self._role.index else self._get(f"{prefix}/{rank}")
-            for rank in range(self._role.worker_num)
-        ]
-        # Notes may go only when everybody has read them.
-        self._store.barrier(prefix, self._role.worker_num, timeout_s=self._wait_s)
+        self.barrier()
+        found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
+        self.barrier()  # notes may go only when everybody has read them
         for name in names:
             self._store.delete_note(name)
-        return gathered
+        return [part for part in found if part is not None]
+
+    def leave(self) -> None:
+        """Meets nobody any more, and is not taken for lost."""
+        if not self.is_alone and self._count:
+            self._store.leave_group(self._member)
 
     def _put(self, name: str, data: bytes) -> list[str]:
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
@@ -70,6 +92,13 @@ class Meeting:
         self._store.put_note(name, str(len(chunks)).encode())
         return [*names, name]
 
-    def _get(self, name: str) -> bytes:
-        count = int(self._store.get_note(name, wait=True, timeout_s=self._wait_s))
+    def _get(self, name: str, rank: int) -> bytes | None:
+        try:
+            count = int(self._store.get_note(name))
+        except NotFoundError as error:
+            if self._member.go_on_without_lost:
+                return None
+            raise PeerLostError(
+                f"worker {rank} has stopped: it gave nothing to '{name}', which all workers meet in"
+            ) from error
         return b"".join(self._store.get_note(f"{name}/{index}") for index in range(count))

@@ -40,23 +40,32 @@ _FORMAT = 1
 _CHUNK_ROWS = 1 << 18
 
 
-def save_model(directory: Path, model: nn.Module, store: Store) -> None:
-    """Writes model and tables; servers write their parts to the same path on their disks."""
+def save_model(directory: Path, model: nn.Module, store: Store, *, steps: int = 0) -> None:
+    """Writes model and tables; servers write their parts to the same path on their disks.
+
+    steps: where the schedule is.
+    """
     token = secrets.token_hex(4)
     directory.mkdir(parents=True, exist_ok=True)
     store.save(directory / f"tables-{token}")
     _save_state(directory / f"dense-{token}.safetensors", model)
     _commit(
         directory,
-        {"kind": "training", "dense": f"dense-{token}.safetensors", "tables": f"tables-{token}"},
+        {
+            "kind": "training",
+            "dense": f"dense-{token}.safetensors",
+            "tables": f"tables-{token}",
+            "steps": steps,
+        },
     )
 
 
-def load_model(directory: Path, model: nn.Module, store: Store) -> None:
-    """Reads back what `save_model` wrote, into tables that are defined already."""
+def load_model(directory: Path, model: nn.Module, store: Store) -> int:
+    """Reads back what `save_model` wrote, into tables that are defined already; the steps."""
     manifest = _read_manifest(directory, "training")
     store.load(directory / manifest["tables"])
     load_state(directory, model)
+    return int(manifest.get("steps", 0))
 
 
 def load_state(directory: Path, model: nn.Module) -> None:

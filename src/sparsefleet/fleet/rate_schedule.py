@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError
@@ -24,7 +24,7 @@ class RateSchedule:
     `schedule` is a scheduler of torch, made for the dense optimizer and stepped once a training
     step, or a function from the number of steps done to a factor of the first rate. Sparse tables
     that took the model's optimizer (`following`) have the rate of its first group; a table with
-    an optimizer of its own keeps its rate.
+    an optimizer of its own keeps its rate. Where torch itself steps, its groups get the rates.
     """
 
     def __init__(
@@ -34,6 +34,11 @@ class RateSchedule:
         groups: Sequence[DenseGroup],
         following: Sequence[str],
     ) -> None:
+        if isinstance(schedule, ReduceLROnPlateau):
+            raise ConfigError(
+                "ReduceLROnPlateau follows a metric, not the number of steps: give another "
+                "scheduler or a function from step to factor"
+            )
         if isinstance(schedule, LRScheduler):
             if schedule.optimizer is not optimizer:
                 raise ConfigError("the schedule was made for another optimizer than the model's")
@@ -45,8 +50,9 @@ class RateSchedule:
         self._schedule = schedule
         self._optimizer = optimizer
         self._group_of = {group.table: group.index for group in groups}
-        self._group_of.update(dict.fromkeys(following, 0))
+        self._group_of.update(dict.fromkeys(following, groups[0].index if groups else 0))
         self._first = self._rates_now()
+        self._torch_steps = any(group.optimizer is None for group in groups)
         self._lock = threading.Lock()
 
     def rates_at(self, step: int) -> dict[str, float]:
@@ -54,13 +60,21 @@ class RateSchedule:
         schedule = self._schedule
         if not isinstance(schedule, LRScheduler):
             factor = float(schedule(step))
-            return {table: first * factor for table, first in self._first.items()}
+            rates = {table: first * factor for table, first in self._first.items()}
+            if self._torch_steps:
+                self._set_groups(rates)
+            return rates
         with self._lock, warnings.catch_warnings():
             # Torch expects its own optimizer.step() between two calls; here servers step.
             warnings.simplefilter("ignore", UserWarning)
             while schedule.last_epoch < step:
                 schedule.step()
             return self._rates_now()
+
+    def _set_groups(self, rates: Mapping[str, float]) -> None:
+        assert isinstance(self._optimizer, torch.optim.Optimizer)
+        for table, index in self._group_of.items():
+            self._optimizer.param_groups[index]["lr"] = rates[table]
 
     def _rates_now(self) -> dict[str, float]:
         if isinstance(self._optimizer, optim.Optimizer):

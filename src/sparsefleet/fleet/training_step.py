@@ -80,7 +80,8 @@ class Step:
             gradients.dense_parts = take_gradient_parts(self._parameters)
         else:
             gradients.dense = take_gradients(self._parameters)
-        if not (gradients.sparse or gradients.dense or gradients.dense_parts):
+        found = gradients.sparse or gradients.dense or gradients.dense_parts
+        if not found and not self._rows.had_backward:
             raise ConfigError(
                 "the step ended without any gradient: call loss.backward() inside it, "
                 "or step.skip()"

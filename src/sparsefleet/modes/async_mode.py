@@ -115,6 +115,10 @@ class AsyncMode(Mode):
         if self._pace is not None:
             self._pace.join()
 
+    @property
+    def steps_of_schedule(self) -> int:
+        return self._counter.total
+
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
         staleness = self._sender.open_copies + self._since_refresh

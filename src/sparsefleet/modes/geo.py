@@ -55,9 +55,7 @@ class GeoMode(Mode):
             _require_plain_sgd(f"dense table '{table}'", optimizer)
         super().__init__(setting)
         self._replica = GeoReplica(setting)
-        self._rates: RateKeeper | None = None
-        if setting.schedule is not None:
-            self._rates = RateKeeper(setting.schedule, self._replica, setting.optimizers())
+        self._rates = RateKeeper.of(setting, self._replica)
         self._steps = 0
         self._has_residue = False
         self._steps_lock = threading.Lock()
@@ -73,6 +71,10 @@ class GeoMode(Mode):
         self._replica.start_dense()
         self._thread = threading.Thread(target=self._run, name="geo-exchange", daemon=True)
         self._thread.start()
+
+    @property
+    def steps_of_schedule(self) -> int:
+        return self._steps
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()

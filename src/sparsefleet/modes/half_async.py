@@ -81,6 +81,10 @@ class HalfAsyncMode(MeetingMode):
         super().start()
         self._counter.start()
 
+    @property
+    def steps_of_schedule(self) -> int:
+        return self._counter.total
+
     def _push(self, merged: StepGradients, count: int) -> None:
         self._store.push_many(merged.sparse, merged.dense, unique=count == 1)
         self._counter.add(count)

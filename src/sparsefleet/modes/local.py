@@ -35,11 +35,7 @@ class LocalMode(Mode):
                 "choose 'sync', 'half_async', 'async', 'hybrid' or 'geo'"
             )
         super().__init__(setting)
-        self._rates: RateKeeper | None = None
-        if setting.schedule is not None:
-            own = setting.dense_step is not None
-            tables = setting.tables if own else setting.optimizers()
-            self._rates = RateKeeper(setting.schedule, setting.store, tables)
+        self._rates = RateKeeper.of(setting)
         self.takes_parts = setting.dense_is_live and setting.dense_step is None
         self._count = 0
         self._count_lock = threading.Lock()
@@ -64,6 +60,10 @@ class LocalMode(Mode):
         elif dense:
             self._fetch_dense()
         self._record.stepped(0.0)
+
+    @property
+    def steps_of_schedule(self) -> int:
+        return self._count
 
     def _push_parts(self, gradients: StepGradients) -> None:
         if gradients.dense_parts:

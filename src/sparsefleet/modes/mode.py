@@ -106,6 +106,11 @@ class Mode(ABC):
             self._finished = True
             self._end_threads()
 
+    @property
+    @abstractmethod
+    def steps_of_schedule(self) -> int:
+        """Steps counted for the schedule since ``start``, as far as known here."""
+
     def stats(self) -> ModeStats:
         """The counters so far."""
         return self._record.snapshot()

@@ -80,6 +80,9 @@ class ModeSetting:
     schedule: Schedule | None = None
     """Learning rates by step; None leaves those of the tables alone, without any counting."""
 
+    first_step: int = 0
+    """Where the schedule is at the start: the steps of an earlier part of the same training."""
+
     go_on_without_lost: bool = False
     """Whether a worker whose connection is lost counts as done, instead of ending the training."""
 
@@ -93,6 +96,7 @@ class ModeSetting:
         require_int(self, "threads", 1, _MAX_MEMBERS)
         require_int(self, "worker_num", 1, _MAX_MEMBERS)
         require_int(self, "worker_index", 0, self.worker_num - 1)
+        require_int(self, "first_step", 0, 2**62)
         require_bool(self, "go_on_without_lost")
         require_positive(self, "wait_s")
         require(bool(self.group), self, "group", "some text")

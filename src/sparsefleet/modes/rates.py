@@ -34,8 +34,16 @@ def begin_rates(setting: ModeSetting) -> None:
 class RateKeeper:
     """Keeps the tables at the schedule's rates; says nothing while they stay. Thread-safe."""
 
-    def __init__(self, schedule: Schedule, store: TakesRates, tables: Collection[str]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        store: TakesRates,
+        tables: Collection[str],
+        *,
+        first_step: int = 0,
+    ) -> None:
         self._schedule = schedule
+        self._first = first_step
         self._store = store
         self._tables = frozenset(tables)
         self._lock = threading.Lock()
@@ -43,7 +51,8 @@ class RateKeeper:
         self._rates: dict[str, float] = {}
 
     def at(self, step: int) -> None:
-        """Sets the rates for the update after ``step`` steps; never goes back."""
+        """Sets the rates for the update ``step`` steps after the first; never goes back."""
+        step += self._first
         with self._lock:
             if step <= self._step:
                 return
@@ -51,6 +60,14 @@ class RateKeeper:
             self._step = step
             for table in sorted(changed):
                 self._store.set_learning_rate(table, self._rates[table], at=step)
+
+    @classmethod
+    def of(cls, setting: ModeSetting, store: TakesRates | None = None) -> RateKeeper | None:
+        """For all tables of the setting; None if it has no schedule."""
+        if setting.schedule is None:
+            return None
+        tables = setting.tables if setting.dense_step is not None else setting.optimizers()
+        return cls(setting.schedule, store or setting.store, tables, first_step=setting.first_step)
 
     def _changed_until(self, step: int) -> set[str]:
         """The tables whose rate differs at any step since the last.

@@ -16,26 +16,28 @@ class StepCounter:
     def __init__(self, setting: ModeSetting) -> None:
         self._store = setting.store
         self._own = 0
-        self._rates: RateKeeper | None = None
+        self.total = 0
+        """Mini-batches of all workers, as far as known here; 0 without a schedule."""
+        self._rates = RateKeeper.of(setting)
         self._member = RoundMember(
             group=f"{setting.group}/steps",
             rank=setting.worker_index,
             size=setting.worker_num,
             go_on_without_lost=setting.go_on_without_lost,
         )
-        if setting.schedule is not None:
-            self._rates = RateKeeper(setting.schedule, setting.store, setting.optimizers())
 
     def start(self) -> None:
         """Sets the first rates, unless others are further already."""
         if self._rates is not None:
-            self._rates.at(self._store.advance_clock(self._member, 0))
+            self.total = self._store.advance_clock(self._member, 0)
+            self._rates.at(self.total)
 
     def add(self, count: int) -> None:
         """After a push of so many mini-batches: sets the rates for the next, of any worker."""
         if self._rates is not None:
             self._own += count
-            self._rates.at(self._store.advance_clock(self._member, self._own))
+            self.total = self._store.advance_clock(self._member, self._own)
+            self._rates.at(self.total)
 
     def close(self) -> None:
         """This worker counts no more; what it counted stays in the sum."""

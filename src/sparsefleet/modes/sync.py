@@ -28,14 +28,16 @@ class SyncMode(MeetingMode):
         super().__init__(setting)
         self._group = WorkerGroup(setting)
         self._rounds = 0
-        self._rates: RateKeeper | None = None
-        if setting.schedule is not None:
-            self._rates = RateKeeper(setting.schedule, setting.store, setting.optimizers())
+        self._rates = RateKeeper.of(setting)
 
     def start(self) -> None:
         """Fetches the dense values and joins the other workers."""
         super().start()
         self._group.join()
+
+    @property
+    def steps_of_schedule(self) -> int:
+        return self._rounds
 
     def leave(self) -> None:
         self._raise_failure()

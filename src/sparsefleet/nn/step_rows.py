@@ -115,6 +115,11 @@ class StepRows:
                 parts.setdefault(leaf.table, []).append(gradient)
         return {table: merge_gradients(found) for table, found in parts.items()}
 
+    @property
+    def had_backward(self) -> bool:
+        """Whether a loss depended on what was looked up, be it padding only."""
+        return any(leaf.has_gradient for leaf in self._leaves)
+
     def _planned_rows(self, places: list[tuple[TableRows, int]], train: bool) -> torch.Tensor:
         rows, index = places[0]
         if not train:
@@ -156,6 +161,10 @@ class _Leaf:
 
     def is_free(self, index: int) -> bool:
         return self._pieces[index] is not None
+
+    @property
+    def has_gradient(self) -> bool:
+        return self._values.grad is not None
 
     def take(self, index: int) -> torch.Tensor:
         """The rows of one lookup, float32[n, D]; each is given out once."""

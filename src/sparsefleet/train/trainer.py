@@ -119,7 +119,11 @@ class Trainer:
         return self._distributed
 
     def close(self) -> None:
-        """Everything handed over is applied, connections end, local tables are freed."""
+        """Everything handed over is applied and connections end.
+
+        Tables in this process stay with the model: it predicts, has a `state_dict`, and may be
+        given to another trainer.
+        """
         self._closed = True
         if self._distributed is not None:
             self._distributed.close()

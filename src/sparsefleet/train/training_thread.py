@@ -62,6 +62,7 @@ class TrainingThread:
         try:
             while (supplied := supply.take(clock)) is not None:
                 self._train_on(supplied)
+                supplied = None  # what the data raises is not of the batch before
             self._distributed.leave()
         except Exception as error:
             at = "" if supplied is None else f", batch {supplied.batch.number}"

@@ -95,3 +95,23 @@ def test_double_precision_parameter_is_refused_by_name() -> None:
     model = nn.Linear(2, 1).double()
     with pytest.raises(ConfigError, match=r"'weight' is torch.float64"):
         FlatParameters(model, {"dense": list(model.parameters())})
+
+
+def test_hooks_of_parameters_work_in_replicas() -> None:
+    model = nn.Linear(2, 1)
+    model.weight.register_hook(lambda gradient: gradient * 3)
+    seen: list[nn.Parameter] = []
+    model.bias.register_post_accumulate_grad_hook(seen.append)
+    flat = FlatParameters(model, {"dense": list(model.parameters())})
+    replica = flat.replica()
+    replica(torch.ones(1, 2)).sum().backward()
+    assert replica.weight.grad.tolist() == [[3.0, 3.0]]
+    assert seen == [replica.bias]
+
+
+def test_gradients_with_a_graph_are_taken() -> None:
+    model = nn.Linear(2, 1)
+    flat = FlatParameters(model, {"dense": list(model.parameters())})
+    for parameter in model.parameters():  # as backward(create_graph=True) leaves them
+        parameter.grad = parameter * 2
+    assert len(take_gradients(flat.parameters_of(model))["dense"]) == 3

@@ -222,3 +222,38 @@ def test_strategy_chooses_mode_and_threads() -> None:
     with pytest.raises(ConfigError, match=r"got \[3, 1\]: .mean\(\) it"), fleet.step():
         distributed.minimize(model(torch.arange(3)))
     fleet.stop_worker()
+
+
+def test_replicas_made_before_the_start_share_the_parameters() -> None:
+    fleet = local_fleet()
+    model = nn.Linear(2, 1)
+    distributed = fleet.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    replica = distributed.replicas(2)[1]
+    fleet.init_worker()
+    with distributed.step(replica):
+        replica(torch.ones(1, 2)).sum().backward()
+    assert torch.equal(replica.weight, model.weight)
+    fleet.stop_worker()
+
+
+def test_table_with_the_name_of_the_dense_parameters_is_refused() -> None:
+    model = nn.Sequential(SparseEmbedding("dense", 4), nn.Linear(4, 1))
+    with pytest.raises(ConfigError, match="table name 'dense', which is kept for dense"):
+        local_fleet().distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.NAdam])
+def test_optimizer_stepped_by_the_loop_is_refused_until_the_worker_stops(
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    fleet = local_fleet()
+    model = nn.Linear(2, 1)
+    optimizer = kind(model.parameters(), lr=0.1)
+    fleet.distribute(model, optimizer)
+    fleet.init_worker()
+    with fleet.step():
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(ConfigError, match=r"step\(\) was called while fleet"):
+            optimizer.step()
+    fleet.stop_worker()
+    optimizer.step()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.servers import NativeServers
 
-from sparsefleet.errors import ConfigError, DeadlineError
+from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
 
@@ -40,7 +40,7 @@ def test_gather_gives_everybodys_bytes_by_rank_of_any_size() -> None:
 def test_gather_without_the_others_ends_at_its_deadline() -> None:
     with NativeServers(1) as servers, servers.connect() as store:
         meeting = Meeting(store, worker(0, servers), wait_s=0.3)
-        with pytest.raises(DeadlineError, match="fleet/job/gather/1/1"):
+        with pytest.raises(DeadlineError, match="all workers must.*rank 1 at 0, rank 2 at 0"):
             meeting.all_gather(b"mine")
 
 
@@ -48,3 +48,30 @@ def test_gather_takes_bytes_only() -> None:
     with NativeServers(1) as servers, servers.connect() as store:
         with pytest.raises(ConfigError, match="got str"):
             Meeting(store, worker(0, servers)).all_gather("text")  # type: ignore[arg-type]
+
+
+def meet_without_the_last(servers: NativeServers, *, leaves: bool, go_on: bool) -> list[bytes]:
+    """What the first of three workers gathers when the last went away after the first meeting."""
+
+    def meet(index: int) -> list[bytes]:
+        with servers.connect(name=f"worker-{index}") as store:
+            role = worker(index, servers)
+            meeting = Meeting(store, role, wait_s=30.0, go_on_without_lost=go_on)
+            meeting.barrier()
+            if index == 2:
+                if leaves:
+                    meeting.leave()
+                return []
+            return meeting.all_gather(b"%d" % index)
+
+    with ThreadPoolExecutor(3) as pool:
+        first, *_ = [pool.submit(meet, index) for index in range(3)]
+    return first.result()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_worker_that_is_gone_is_named_or_left_out(leaves: bool) -> None:
+    with NativeServers(2, peer_timeout_s=0.5) as servers:
+        assert meet_without_the_last(servers, leaves=leaves, go_on=True) == [b"0", b"1"]
+    with NativeServers(2, peer_timeout_s=0.5) as servers, pytest.raises(PeerLostError, match="2"):
+        meet_without_the_last(servers, leaves=leaves, go_on=False)

@@ -39,3 +39,11 @@ def test_scheduler_of_another_optimizer_is_refused() -> None:
         RateSchedule(scheduler, optimizer, dense_groups(model, optimizer), [])
     with pytest.raises(ConfigError, match="got float"):
         RateSchedule(0.1, optimizer, dense_groups(model, optimizer), [])  # type: ignore[arg-type]
+
+
+def test_scheduler_that_follows_a_metric_is_refused() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(ConfigError, match="ReduceLROnPlateau follows a metric"):
+        RateSchedule(plateau, optimizer, dense_groups(model, optimizer), [])

@@ -141,3 +141,13 @@ def test_bad_calls_are_named() -> None:
     trainer.close()
     with pytest.raises(ConfigError, match="closed"):
         trainer.fit(clicks())
+
+
+def test_what_the_data_raises_is_not_blamed_on_the_batch_before() -> None:
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        yield from clicks(3)
+        raise KeyError("no such column")
+
+    with trainer_of(Clicks()) as trainer, pytest.raises(KeyError) as found:
+        trainer.fit(batches)
+    assert "batch 3" not in notes_of(found.value)

@@ -18,6 +18,7 @@ from sparsefleet import optim
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
 from sparsefleet.modes import GeoConfig
+from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer
 
 DEADLINE_S = 60.0
@@ -187,3 +188,75 @@ def test_workers_that_wait_for_a_failed_one_end_with_an_error_that_names_it(
     failed, waiting = as_workers(servers, job, mode=mode)
     assert isinstance(failed, MissingError)
     assert re.search("worker.0", str(waiting))
+
+
+class WithBuffers(Clicks):
+    """Has buffers of several types, which its output depends on."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.register_buffer("order", torch.randperm(4, generator=generator))
+        self.register_buffer("shown", torch.rand(4, generator=generator) < 0.5)
+        self.register_buffer("scale", torch.rand(4, generator=generator, dtype=torch.float64))
+        self.register_buffer("lowest", torch.tensor([-float("inf"), float(seed)]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.rows(ids)[:, self.order] * self.shown * self.scale.float()
+        return self.head(rows).squeeze(1).clamp_min(self.lowest[0])
+
+
+def test_buffers_of_all_types_are_the_first_workers(servers: NativeServers) -> None:
+    models = [WithBuffers(seed=1), WithBuffers(seed=2)]
+
+    def run(index: int) -> None:
+        with worker(servers, index, 2, model=models[index]) as trainer:
+            trainer.fit(clicks(2))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, range(2)))
+    for ours, theirs in zip(models[0].buffers(), models[1].buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_model_with_buffers_saved_alone_is_loaded_by_several(
+    servers: NativeServers, tmp_path: Path
+) -> None:
+    with Trainer(WithBuffers(3), BCE, ADAGRAD, config=QUIET, fleet=Fleet()) as trainer:
+        trainer.fit(clicks())
+        trainer.save(tmp_path / "model")
+        wanted = trainer.predict(clicks(2))
+
+    def run(index: int) -> torch.Tensor:
+        with worker(servers, index, 2, model=WithBuffers(index)) as trainer:
+            trainer.load(tmp_path / "model")
+            return trainer.predict(clicks(2))
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(run, range(2)):
+            assert torch.equal(found, wanted)
+
+
+def test_lookups_of_training_are_one_pull_though_evaluation_came_first(
+    servers: NativeServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two(Clicks):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = SparseEmbeddingBag("more", 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            rows = self.rows(ids)
+            return self.head(rows + self.more(ids) if self.training else rows).squeeze(1)
+
+    with worker(servers, 0, 1, model=Two(), mode="sync") as trainer:
+        trainer.evaluate(clicks(2))
+        trainer.fit(clicks(2))
+        pulls = []
+        mode = trainer.distributed.mode
+        pull = mode.pull
+        monkeypatch.setattr(
+            mode, "pull", lambda keys, **how: pulls.append(keys) or pull(keys, **how)
+        )
+        trainer.fit(clicks(5))
+    assert [sorted(keys) for keys in pulls] == [["ads", "more"]] * 5
