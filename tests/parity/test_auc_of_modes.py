@@ -34,7 +34,7 @@ TOLERANCE = 0.002
 BATCH = 500
 HALF_BATCH_MODES = ("sync", "hybrid")
 MODES = ("sync", "half_async", "async", "hybrid", "geo")
-SGD = ("--sgd", "50", "0.05", "--epochs", "3")
+SGD = ("--sgd", "100", "0.2", "--epochs", "2")
 SGD_BATCH = 250
 DEADLINE_S = 900.0
 
