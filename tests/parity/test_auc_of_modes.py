@@ -2,8 +2,9 @@
 
 Every mode makes as many updates of dense parameters as local training, each from as many
 examples: where workers are averaged (sync, hybrid), each takes half a batch. GEO is for plain
-SGD and is compared with local training by plain SGD, which needs several passes. The median of three seeds counts; a seed
-stands for another log (where it is generated) and other first values of the layers.
+SGD and is compared with local training by plain SGD, which needs two passes. The median of
+three seeds counts; a seed stands for another log (where it is generated) and other first values
+of the layers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TOLERANCE = 0.002
 BATCH = 500
 HALF_BATCH_MODES = ("sync", "hybrid")
 MODES = ("sync", "half_async", "async", "hybrid", "geo")
-SGD = ("--sgd", "50", "0.05", "--epochs", "3")
+SGD = ("--sgd", "100", "0.2", "--epochs", "2")
 SGD_BATCH = 250
 DEADLINE_S = 900.0
 
