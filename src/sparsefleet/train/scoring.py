@@ -96,7 +96,7 @@ class Scorer:
                 f"the model gives a {type(output).__name__}, of which no prediction can be taken: "
                 "say how, with TrainerConfig(predictions=lambda output: ...)"
             )
-        return found
+        return found if found.dim() else found.view(1)  # squeeze() of a batch of one example
 
     def add(self, figures: Figures, scored: Scored, inputs: Any) -> None:
         """Counts one batch; `scored.groups` are taken from the inputs."""
@@ -123,7 +123,7 @@ class Scorer:
             groups = None
             if self._groups is not None:
                 groups = torch.cat([torch.as_tensor(scored.groups) for scored in kept])
-            output = torch.cat([scored.output for scored in kept])
+            output = torch.cat([s.output if s.output.dim() else s.output.view(1) for s in kept])
             labels = torch.cat([scored.labels for scored in kept])
             figures.metrics.update(self.predictions(output), labels, groups=groups)
         except (ConfigError, ShapeError, RuntimeError):  # torch: shapes that do not go together

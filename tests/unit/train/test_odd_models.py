@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from sparsefleet import optim
 from sparsefleet.errors import NonFiniteLossError
 from sparsefleet.fleet import Fleet
+from sparsefleet.metrics import AUC
 from sparsefleet.nn import SparseEmbedding
-from sparsefleet.train import Trainer
+from sparsefleet.train import Trainer, TrainerConfig
 
 MODES = ["local", "sync", "half_async", "async", "hybrid", "geo"]
 SGD = optim.SGD(lr=1.0)
@@ -124,3 +125,20 @@ def test_evaluation_leaves_parts_in_the_mode_they_were_in() -> None:
         trainer.evaluate(clicks(1))
     assert model.training
     assert not model[1].training
+
+
+def test_last_batch_of_one_example_that_the_model_squeezes_is_scored() -> None:
+    class Squeezed(Clicks):
+        def forward(self, ids: Tensor) -> Tensor:
+            return super().forward(ids).squeeze()
+
+    data = [*clicks(2), *clicks(1, size=1)]
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        return BCE(output.view(-1), labels)
+
+    config = TrainerConfig(quiet=True, predictions=torch.sigmoid)
+    with trainer_of(Squeezed(), loss, config, metrics={"auc": AUC()}) as trainer:
+        trainer.fit(clicks(), epochs=8)
+        assert trainer.evaluate(data)["auc"] > 0.5
+        assert len(trainer.predict(data)) == 65
