@@ -18,6 +18,8 @@ from sparsefleet.modes.step_counter import StepCounter
 from sparsefleet.optim import SGD
 
 _MANY = 2**31 - 1
+_FREE_MERGES = 4  # mini-batches of a thread in one push, where that changes nothing
+_LINGER_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,15 +27,18 @@ class AsyncConfig:
     """Send in the background, fetch now and then."""
 
     max_merge: int | None = None
-    """Most mini-batches merged into one push. None: the number of training threads."""
+    """Most mini-batches merged into one push. None: the number of training threads; four times
+    as many where every table adds its gradients up and there is neither a schedule nor a
+    ``max_staleness``, so that merging changes nothing but the traffic."""
 
     queue_size: int | None = None
-    """Mini-batches that may wait to be sent; when full, training waits. None: the number of
-    training threads. Larger: fewer stops, staler gradients."""
+    """Mini-batches that may wait to be sent; when full, training waits. None: as ``max_merge``.
+    Larger: fewer stops, staler gradients."""
 
-    wait_s: float = 0.0
+    wait_s: float | None = None
     """How long the sender lingers for another mini-batch while it has fewer than ``max_merge``.
-    0 sends what is there: while one push is under way, the next mini-batches gather anyhow."""
+    0 sends what is there: while one push is under way, the next mini-batches gather anyhow. None:
+    0.05 s (Fluid's five naps of 10 ms) where merging changes nothing but the traffic, else 0."""
 
     steps_before_refresh: int | None = None
     """Dense values are fetched when more than this many mini-batches were sent since the last
@@ -53,7 +58,8 @@ class AsyncConfig:
         for name in ("steps_before_refresh", "max_staleness"):
             if getattr(self, name) is not None:
                 require_int(self, name, 0, _MANY)
-        require_not_negative(self, "wait_s")
+        if self.wait_s is not None:
+            require_not_negative(self, "wait_s")
         require(self.merge in ("auto", "sum", "mean"), self, "merge", "'auto', 'sum' or 'mean'")
 
     def summed_tables(self, setting: ModeSetting) -> frozenset[str]:
@@ -67,15 +73,28 @@ class AsyncConfig:
         self, setting: ModeSetting, send: Callable[[Sequence[StepGradients]], None]
     ) -> GradientSender:
         """A sender with these knobs."""
-        bounded = self.max_staleness is not None
+        linger_s = self.wait_s
+        if linger_s is None:
+            linger_s = _LINGER_S if self._merges_freely(setting) else 0.0
         return GradientSender(
             send,
-            max_merge=self.max_merge or setting.threads,
-            queue_size=self.queue_size or setting.threads,
+            max_merge=self._merge_limit(setting),
+            queue_size=self.queue_size or self._merge_limit(setting),
             # Under a bound, threads may all be waiting for this very push.
-            linger_s=0.0 if bounded else self.wait_s,
+            linger_s=0.0 if self.max_staleness is not None else linger_s,
             wait_s=setting.wait_s,
         )
+
+    def _merges_freely(self, setting: ModeSetting) -> bool:
+        """Whether one push of merged gradients does what as many single pushes would."""
+        all_summed = self.summed_tables(setting) == frozenset(setting.optimizers())
+        # Under a schedule each would have a rate of its own.
+        return all_summed and self.max_staleness is None and setting.schedule is None
+
+    def _merge_limit(self, setting: ModeSetting) -> int:
+        if self.max_merge is not None:
+            return self.max_merge
+        return setting.threads * (_FREE_MERGES if self._merges_freely(setting) else 1)
 
     def pace(self, setting: ModeSetting) -> Pace | None:
         """The bound on staleness, if there is one."""

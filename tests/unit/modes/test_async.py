@@ -46,6 +46,20 @@ def test_finish_loses_nothing() -> None:
         assert job.live[0] == pytest.approx(-2.0)
 
 
+def test_by_default_plain_sgd_is_merged_and_other_optimizers_are_not() -> None:
+    with ModeWorkers("async") as job:
+        for _ in range(8):
+            job.modes[0].hand_over(gradients(1.0))
+        job.modes[0].flush()
+        assert job.modes[0].stats().merge_factor > 1
+        assert job.net() == pytest.approx(-0.8)
+    with ModeWorkers("async", optimizer=Adagrad(lr=0.1)) as job:
+        for _ in range(8):
+            job.modes[0].hand_over(gradients(1.0))
+        job.modes[0].flush()
+        assert job.modes[0].stats().merge_factor == 1
+
+
 @pytest.mark.parametrize("max_merge", [1, 2, 4])
 def test_pushes_and_merge_factor_follow_max_merge(max_merge: int) -> None:
     config = AsyncConfig(max_merge=max_merge, queue_size=2, wait_s=LINGER)
