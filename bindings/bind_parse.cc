@@ -77,8 +77,8 @@ class ParserHandle {
   ParserHandle(const FormatHandle& format, std::size_t max_line_bytes)
       : parser_(format.format, max_line_bytes) {}
 
-  void BeginFile() {
-    parser_.BeginFile();
+  void BeginFile(std::uint64_t skip_lines) {
+    parser_.BeginFile(skip_lines);
     block_ = nb::bytes("", 0);
   }
   void Feed(nb::bytes block) {
@@ -152,7 +152,7 @@ void BindParse(nb::module_& m) {
            "Columns as (values, offsets or None), whose memory is theirs; leaves no records.");
   nb::class_<ParserHandle>(m, "RecordParser")
       .def(nb::init<const FormatHandle&, std::size_t>(), "format"_a, "max_line_bytes"_a)
-      .def("begin_file", &ParserHandle::BeginFile)
+      .def("begin_file", &ParserHandle::BeginFile, "skip_lines"_a = 0)
       .def("feed", &ParserHandle::Feed, "block"_a)
       .def("finish", &ParserHandle::Finish)
       .def("parse", &ParserHandle::Parse, "batch"_a, "max_records"_a,

@@ -6,12 +6,13 @@
 
 namespace sparsefleet {
 
-void RecordParser::BeginFile() {
+void RecordParser::BeginFile(std::uint64_t skip_lines) {
   block_ = {};
   carried_.clear();
   carried_used_ = false;
   skipping_ = false;
   finished_ = false;
+  skip_lines_ = skip_lines;
   line_ = 0;
 }
 
@@ -27,10 +28,13 @@ ParseOutcome RecordParser::Parse(ColumnBatch& batch, std::size_t max_records) {
   LineProblem problem;
   while (batch.num_records() < max_records) {
     if (!TakeLine(line)) {
-      if (carried_.size() > max_line_bytes_) return RefuseLong();
-      return ParseOutcome::kNeedBlock;
+      if (carried_.size() <= max_line_bytes_) return ParseOutcome::kNeedBlock;
+      const ParseOutcome outcome = RefuseLong();
+      if (line_ <= skip_lines_) continue;
+      return outcome;
     }
     ++line_;
+    if (line_ <= skip_lines_) continue;
     if (line.size() > max_line_bytes_) return Refuse(line, {});
     if (!format_->Parse(line, batch, problem)) {
       batch.DropUnfinished();

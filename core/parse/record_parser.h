@@ -34,8 +34,9 @@ class RecordParser {
   RecordParser(std::shared_ptr<const RecordFormat> format, std::size_t max_line_bytes)
       : format_(std::move(format)), max_line_bytes_(max_line_bytes) {}
 
-  // Lines count from 1 again. What an earlier file left unparsed is forgotten.
-  void BeginFile();
+  // Lines count from 1 again; the first `skip_lines` are counted and not looked at. What an earlier
+  // file left unparsed is forgotten.
+  void BeginFile(std::uint64_t skip_lines = 0);
 
   // Gives the next bytes, which must live until Parse() asks for another block.
   // REQUIRES: BeginFile() was called, or Parse() said kNeedBlock.
@@ -62,6 +63,7 @@ class RecordParser {
   bool carried_used_ = false;  // carried_ was given out as a line
   bool skipping_ = false;      // to the end of a line that was too long
   bool finished_ = false;
+  std::uint64_t skip_lines_ = 0;
   std::uint64_t line_ = 0;
   BadLine bad_;
 };

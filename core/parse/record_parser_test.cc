@@ -93,6 +93,28 @@ const Test kLong("a line that does not end is one bad line and costs no memory",
   }
 });
 
+const Test kSkip("lines that are skipped are counted, good, bad or endless", [] {
+  const std::string file =
+      "1 10\nnonsense\n" + std::string(3 * kLongLine, '1') + "\n1 20\n1 x\n1 30";
+  for (const std::size_t block : {std::size_t{1}, std::size_t{50}, std::size_t{1000}}) {
+    RecordParser parser = OneSlot();
+    ColumnBatch batch({{"ids", ValueKind::kUint64, 0}});
+    Parsed out;
+    parser.BeginFile(4);
+    for (std::size_t at = 0; at < file.size(); at += block) {
+      const std::string piece = file.substr(at, block);
+      parser.Feed(piece);
+      Drain(parser, batch, 100, out);
+    }
+    parser.Finish();
+    Drain(parser, batch, 100, out);
+    Expect(out.bad == std::vector<std::uint64_t>{5});
+    ExpectEqual(batch.num_records(), 1u);
+    ExpectEqual(batch.columns()[0].ids[0], 30);
+    ExpectEqual(parser.line(), 6u);
+  }
+});
+
 }  // namespace
 
 int main(int argc, char** argv) { return RunTests(argc, argv); }

@@ -3,6 +3,7 @@
 from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.formats import CriteoTsv, MultiSlot, RecordFormat
 from sparsefleet.data.hashing import hash64, hash_ids
+from sparsefleet.data.memory_data import MemoryData
 from sparsefleet.data.reader import Reader, ReaderPass
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderStats
@@ -10,6 +11,7 @@ from sparsefleet.data.slot import Slot
 
 __all__ = [
     "CriteoTsv",
+    "MemoryData",
     "MultiSlot",
     "Reader",
     "ReaderConfig",

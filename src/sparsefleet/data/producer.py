@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsefleet import _core
 from sparsefleet.data.arrangement import Arrangement
@@ -13,22 +13,29 @@ from sparsefleet.data.bad_lines import BadLine, BadLines
 from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.data.byte_source import compression_of, open_file, read_blocks
 from sparsefleet.data.pipe_command import PipeCommand
+from sparsefleet.data.progress import FileMark, FileToRead
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts
-from sparsefleet.errors import BadLineError
+from sparsefleet.errors import BadLineError, InputFileError
 
-_BATCH_FULL = 1
 _BAD_LINE = 2
+
+
+class MarkedBatch(NamedTuple):
+    """A batch and how far into the files its records reach."""
+
+    batch: Any
+    marks: list[FileMark]
 
 
 class FileCursor:
     """Hands out each file once, first come, first served. Thread-safe."""
 
-    def __init__(self, files: list[str]) -> None:
+    def __init__(self, files: list[FileToRead]) -> None:
         self._files = iter(files)
         self._lock = threading.Lock()
 
-    def take(self) -> str | None:
+    def take(self) -> FileToRead | None:
         with self._lock:
             return next(self._files, None)
 
@@ -40,11 +47,11 @@ class Producer:
         self,
         native: _core.RecordFormat,
         batch_size: int,
-        arrangement: Arrangement,
+        arrangement: Arrangement | None,
         config: ReaderConfig,
         *,
         cursor: FileCursor,
-        queue: BatchQueue[Any],
+        queue: BatchQueue[MarkedBatch],
         bad_lines: BadLines,
         counts: ReaderCounts,
     ) -> None:
@@ -57,20 +64,23 @@ class Producer:
         self._queue = queue
         self._bad_lines = bad_lines
         self._counts = counts
+        self._ended: list[FileMark] = []  # files whose last records the next batch has
 
     def run(self) -> None:
         """Until all files are read, the queue is closed or something fails."""
         try:
-            while not self._queue.is_stopped and (path := self._cursor.take()) is not None:
-                self._read_file(path)
-            if len(self._batch) > 0 and not self._config.drop_last:
-                self._hand_over()
+            while not self._queue.is_stopped and (file := self._cursor.take()) is not None:
+                self._read_file(file)
+            drop_last = self._config.drop_last and self._arrangement is not None
+            if len(self._batch) > 0 and not drop_last:
+                self._hand_over([])
         except BaseException as error:  # the thread's edge: raised where batches are taken
             self._queue.fail(error)
         finally:
             self._queue.end_producer()
 
-    def _read_file(self, path: str) -> None:
+    def _read_file(self, file: FileToRead) -> None:
+        path = file.path
         pipe = None
         if self._config.command is not None:
             pipe = PipeCommand(
@@ -81,7 +91,7 @@ class Producer:
             )
         try:
             with contextlib.closing(self._blocks(path, pipe)) as blocks:
-                self._parse(path, blocks)
+                self._parse(file, blocks)
         except BadLineError as error:
             if pipe is None:
                 raise
@@ -95,31 +105,40 @@ class Producer:
             source = read_blocks(file, path, compression, config.block_bytes)
             yield from source if pipe is None else pipe.blocks(source, config.block_bytes)
 
-    def _parse(self, path: str, blocks: Iterable[bytes]) -> None:
-        self._parser.begin_file()
+    def _parse(self, file: FileToRead, blocks: Iterable[bytes]) -> None:
+        self._parser.begin_file(file.skip_lines)
         for block in blocks:
             self._parser.feed(block)
-            self._drain(path, len(block))
+            self._drain(file, len(block))
             if self._queue.is_stopped:
                 return
         self._parser.finish()
-        self._drain(path, 0)
+        self._drain(file, 0)
+        if self._parser.line < file.skip_lines:
+            raise InputFileError(
+                f"{file.path}: has {self._parser.line} lines, but {file.skip_lines} had been read "
+                "when the state was saved: it is another file now"
+            )
+        self._ended.append(FileMark(file.path, self._parser.line, True))
 
-    def _drain(self, path: str, num_bytes: int) -> None:
+    def _drain(self, file: FileToRead, num_bytes: int) -> None:
         """Parses all of the block that was fed."""
-        lines_before = self._parser.line
+        before = max(self._parser.line, file.skip_lines)
         while outcome := self._parser.parse(self._batch, self._batch_size):
             if outcome == _BAD_LINE:
                 self._counts.add(bad_lines=1)
-                self._bad_lines.take(BadLine(path, *self._parser.bad_line))
-            elif outcome == _BATCH_FULL and not self._hand_over():
+                self._bad_lines.take(BadLine(file.path, *self._parser.bad_line))
+            elif not self._hand_over([FileMark(file.path, self._parser.line, False)]):
                 return
-        self._counts.add(lines=self._parser.line - lines_before, bytes=num_bytes)
+        self._counts.add(lines=max(self._parser.line, file.skip_lines) - before, bytes=num_bytes)
 
-    def _hand_over(self) -> bool:
+    def _hand_over(self, reached: list[FileMark]) -> bool:
         num_records = len(self._batch)
-        batch = self._arrangement.arrange(self._batch.take(), num_records)
-        if not self._queue.put(batch):
+        batch: Any = self._batch.take()
+        if self._arrangement is not None:
+            batch = self._arrangement.arrange(batch, num_records)
+        if not self._queue.put(MarkedBatch(batch, self._ended + reached)):
             return False
+        self._ended = []
         self._counts.add(records=num_records, batches=1)
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.data.byte_source import check_zstd, compression_of
 from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.formats import RecordFormat
-from sparsefleet.data.producer import FileCursor, Producer
+from sparsefleet.data.producer import FileCursor, MarkedBatch, Producer
+from sparsefleet.data.progress import Progress
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
 from sparsefleet.errors import ConfigError, InputFileError
@@ -69,45 +70,78 @@ class Reader:
         _check_count("threads", threads)
         self.config = config or ReaderConfig()
         self._format = format
-        self._batch_size = batch_size
+        self.batch_size = batch_size
+        """Records of a batch."""
         self._threads = threads
-        self._arrangement = Arrangement(format.columns, label, self.config)
+        self.columns = format.columns
+        """The columns of a batch, in order."""
+        self.arrangement = Arrangement(format.columns, label, self.config)
+        """How columns become a batch."""
         everything = list_files(files, self.config.storage_options)
         self.files = split_files(everything, worker_index, worker_num)
         """The files of this worker; none if there are more workers than files."""
         if any(compression_of(path, self.config.compression) == "zstd" for path in self.files):
             check_zstd()
+        self._progress = Progress()
+        self._resumed: Progress | None = None
         self._counts = ReaderCounts()
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
         self._blocked = [0.0, 0.0]  # of passes that have ended
 
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
-        queue: BatchQueue[Any] = BatchQueue(self.config.queue_batches, self._num_threads)
+        return self._begin(self.arrangement)
+
+    def begin_columns(self) -> ReaderPass:
+        """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
+
+        Offsets are int64[B + 1], or None for a column with a shape. Short batches are not dropped.
+        """
+        return self._begin(None)
+
+    def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
+        progress, self._resumed = self._resumed or Progress(), None
+        files = progress.remaining(self.files)
+        num_threads = min(self._threads, len(files))
+        queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
         bad_lines = BadLines(self.config.max_bad_lines, self.config.quarantine)
-        cursor = FileCursor(self.files)
+        cursor = FileCursor(files)
         native = self._format.make_native()
         counts = ReaderCounts()
         producers = [
             Producer(
                 native,
-                self._batch_size,
-                self._arrangement,
+                self.batch_size,
+                arrangement,
                 self.config,
                 cursor=cursor,
                 queue=queue,
                 bad_lines=bad_lines,
                 counts=counts,
             )
-            for _ in range(self._num_threads)
+            for _ in range(num_threads)
         ]
-        new = ReaderPass(self, producers, queue, bad_lines, counts)
+        new = ReaderPass(
+            self, producers, queue=queue, bad_lines=bad_lines, counts=counts, progress=progress
+        )
         self._passes.add(new)
+        self._progress = progress
         return new
 
-    @property
-    def _num_threads(self) -> int:
-        return min(self._threads, len(self.files))
+    def state_dict(self) -> dict[str, Any]:
+        """How far the last pass that was begun has come: the records of the batches it has given.
+
+        Of plain lists, dicts, texts and numbers. At the end of a pass it is that of none.
+        """
+        return (self._resumed or self._progress).state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next pass goes on where `state` was taken, at the record; those after it are whole.
+
+        With one thread it gives the batches that the first pass would have given. Bad lines are
+        counted anew. The number of threads may be another one; the files must be the same.
+        """
+        self._resumed = Progress.from_state(state, self.files)
 
     def stats(self) -> ReaderStats:
         """Counts of all passes so far, also those under way."""
@@ -157,11 +191,15 @@ class ReaderPass:
         self,
         reader: Reader,
         producers: list[Producer],
-        queue: BatchQueue[Any],
+        *,
+        queue: BatchQueue[MarkedBatch],
         bad_lines: BadLines,
         counts: ReaderCounts,
+        progress: Progress,
     ) -> None:
         self._reader = reader
+        self._progress = progress
+        self._was_resumed = bool(progress.state()["done"] or progress.state()["lines"])
         self._queue = queue
         self._bad_lines = bad_lines
         self._counts = counts
@@ -177,18 +215,32 @@ class ReaderPass:
     def __iter__(self) -> Iterator[Any]:
         return self
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
     def __next__(self) -> Any:
         try:
-            batch = self._queue.take(self._reader.config.wait_s)
+            taken = self._queue.take(self._reader.config.wait_s)
         except BaseException:
             self.close()
             raise
-        if batch is not None:
-            return batch
+        if taken is not None:
+            self._progress.advance(taken.marks)
+            return taken.batch
         was_open = self._end.alive
         self.close()
-        if was_open and not self._counts["records"] and self._reader.files:
-            self._complain_of_nothing()
+        if was_open:
+            self._progress.restart()
+            if not self._counts["records"] and not self._was_resumed and self._reader.files:
+                self._complain_of_nothing()
         raise StopIteration
 
     def close(self) -> None:
@@ -206,7 +258,9 @@ class ReaderPass:
         )
 
 
-def _end_pass(threads: list[threading.Thread], queue: BatchQueue[Any], bad_lines: BadLines) -> None:
+def _end_pass(
+    threads: list[threading.Thread], queue: BatchQueue[MarkedBatch], bad_lines: BadLines
+) -> None:
     queue.close()
     for thread in threads:
         if thread is not threading.current_thread() and thread.ident is not None:
