@@ -92,9 +92,10 @@ nb::tuple GatherRagged(const AnyArray& values, const AnyArray& lengths, const Ma
 void BindRagged(nb::module_& m) {
   m.attr("RECORDS_PER_MARK") = kRecordsPerMark;
   m.def("gather_ragged", &GatherRagged, "values"_a, "lengths"_a, "marks"_a, "records"_a,
-        nb::sig("def gather_ragged(values: NDArray[Any], lengths: NDArray[Any], marks: "
+        nb::sig("def gather_ragged(values: NDArray[numpy.int64] | NDArray[numpy.float32], lengths: "
+                "NDArray[numpy.uint8] | NDArray[numpy.uint16] | NDArray[numpy.uint32], marks: "
                 "NDArray[numpy.uint64], records: NDArray[numpy.uint32]) -> "
-                "tuple[NDArray[Any], NDArray[numpy.int64]]"),
+                "tuple[NDArray[numpy.int64] | NDArray[numpy.float32], NDArray[numpy.int64]]"),
         "Values of the records uint32[B], one after the other, and int64[B + 1] where each begins. "
         "Of R records, lengths[R] long, every RECORDS_PER_MARK-th begins at a mark.");
 }
