@@ -14,6 +14,8 @@ namespace sparsefleet::python {
 void BindSpecs(nanobind::module_& m);
 void BindCut(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
+void BindParse(nanobind::module_& m);
+void BindRagged(nanobind::module_& m);
 void BindStore(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 

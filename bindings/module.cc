@@ -12,7 +12,7 @@ namespace nb = nanobind;
 NB_MODULE(_core, m) {
   // A process that ends while a server or store is in use is no defect worth a report.
   nb::set_leak_warnings(false);
-  m.doc() = "Native tables, transport, server and client of sparsefleet.";
+  m.doc() = "Native tables, transport, server, client and parsers of sparsefleet.";
   m.attr("PROTOCOL_VERSION") = sparsefleet::kProtocolVersion;
   m.attr("MAX_DIM") = sparsefleet::kMaxDim;
   m.def("mix64", &sparsefleet::Mix64, nb::arg("value"),
@@ -22,6 +22,8 @@ NB_MODULE(_core, m) {
   sparsefleet::python::BindSpecs(m);
   sparsefleet::python::BindCut(m);
   sparsefleet::python::BindMerge(m);
+  sparsefleet::python::BindParse(m);
+  sparsefleet::python::BindRagged(m);
   sparsefleet::python::BindStore(m);
   sparsefleet::python::BindServer(m);
 }

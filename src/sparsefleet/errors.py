@@ -8,16 +8,21 @@ from __future__ import annotations
 
 __all__ = [
     "AuthError",
+    "BadLineError",
     "CheckpointError",
     "ConfigError",
     "CorruptFileError",
+    "DataError",
     "DeadlineError",
+    "InputFileError",
+    "InputMissingError",
     "InternalError",
     "IoError",
     "NonFiniteError",
     "NonFiniteLossError",
     "NotFoundError",
     "PeerLostError",
+    "PipeCommandError",
     "ProtocolError",
     "RpcError",
     "ServerRestartedError",
@@ -116,6 +121,26 @@ class CorruptFileError(CheckpointError):
 
 class IoError(SparseFleetError, OSError):
     """A system call on a file or socket failed."""
+
+
+class DataError(SparseFleetError):
+    """Training data that cannot be read."""
+
+
+class BadLineError(DataError, ValueError):
+    """A malformed line; the message names file, line, column, what was expected and found."""
+
+
+class InputFileError(DataError, OSError):
+    """An input file that cannot be opened, ends too early or is not what its name says."""
+
+
+class InputMissingError(InputFileError, FileNotFoundError):
+    """No file of that name, or none that fits the pattern."""
+
+
+class PipeCommandError(DataError):
+    """A pipe command that failed, hung or could not be started, with what it said."""
 
 
 class InternalError(SparseFleetError, RuntimeError):

@@ -1,0 +1,166 @@
+// Text into columns, and the hash of texts. Parsing releases the GIL; columns go to NumPy without
+// a copy. Letters: B records, N values.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "parse/criteo.h"
+#include "parse/hash64.h"
+#include "parse/multi_slot.h"
+#include "parse/record_parser.h"
+#include "raise.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsefleet::python {
+namespace {
+
+// (name, whether its values are floats, values of each record or 0)
+using SlotTuple = std::tuple<std::string, bool, std::uint32_t>;
+
+struct FormatHandle {
+  std::shared_ptr<const RecordFormat> format;
+};
+
+FormatHandle MultiSlotOf(const std::vector<SlotTuple>& slots) {
+  std::vector<ColumnSpec> specs;
+  specs.reserve(slots.size());
+  for (const auto& [name, is_float, width] : slots) {
+    specs.push_back({name, is_float ? ValueKind::kFloat : ValueKind::kUint64, width});
+  }
+  return {Check(MakeMultiSlot(std::move(specs)))};
+}
+
+template <typename T>
+nb::object Take(GrowingArray<T>& values, std::size_t rows, std::size_t width) {
+  const std::size_t shape[] = {rows, width};
+  auto memory = values.Release();
+  T* const data = memory.get();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  memory.release();
+  return nb::cast(nb::ndarray<nb::numpy, T>(data, width == 0 ? 1 : 2, shape, owner));
+}
+
+// Each column as (values, offsets or None); the batch is empty afterwards.
+nb::list TakeColumns(ColumnBatch& batch) {
+  nb::list taken;
+  const std::size_t records = batch.num_records();
+  for (auto& column : batch.columns()) {
+    const std::uint32_t width = column.spec.width;
+    const bool is_float = column.spec.kind == ValueKind::kFloat;
+    const std::size_t size = is_float ? column.floats.size() : column.ids.size();
+    const std::size_t rows = width == 0 ? size : records;
+    nb::object values = is_float ? Take(column.floats, rows, width) : Take(column.ids, rows, width);
+    nb::object offsets = nb::none();
+    if (width == 0) offsets = Take(column.offsets, records + 1, 0);
+    taken.append(nb::make_tuple(std::move(values), std::move(offsets)));
+  }
+  batch.Restart();
+  return taken;
+}
+
+// Holds on to the block that is being parsed.
+class ParserHandle {
+ public:
+  ParserHandle(const FormatHandle& format, std::size_t max_line_bytes)
+      : parser_(format.format, max_line_bytes) {}
+
+  void BeginFile(std::uint64_t skip_lines) {
+    parser_.BeginFile(skip_lines);
+    block_ = nb::bytes("", 0);
+  }
+  void Feed(nb::bytes block) {
+    parser_.Feed({block.c_str(), block.size()});
+    block_ = std::move(block);
+  }
+  void Finish() {
+    parser_.Finish();
+    block_ = nb::bytes("", 0);
+  }
+  int Parse(ColumnBatch& batch, std::size_t max_records) {
+    nb::gil_scoped_release release;
+    return static_cast<int>(parser_.Parse(batch, max_records));
+  }
+  std::uint64_t line() const { return parser_.line(); }
+  nb::tuple bad_line() const {
+    const BadLine& bad = parser_.bad_line();
+    return nb::make_tuple(bad.line, bad.problem.column, ReadableText(bad.problem.what),
+                          nb::bytes(bad.text.data(), bad.text.size()));
+  }
+
+ private:
+  RecordParser parser_;
+  nb::bytes block_{"", 0};
+};
+
+std::string_view BytesOf(nb::handle text) {
+  Py_ssize_t size = 0;
+  if (PyUnicode_Check(text.ptr())) {
+    const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (data == nullptr) throw nb::python_error();
+    return {data, static_cast<std::size_t>(size)};
+  }
+  if (!PyBytes_Check(text.ptr())) {
+    Raise({Code::kInvalidArgument, std::string("a text to hash must be str or bytes, got a ") +
+                                       Py_TYPE(text.ptr())->tp_name});
+  }
+  char* data = nullptr;
+  PyBytes_AsStringAndSize(text.ptr(), &data, &size);
+  return {data, static_cast<std::size_t>(size)};
+}
+
+}  // namespace
+
+void BindParse(nb::module_& m) {
+  m.def(
+      "hash64", [](nb::handle text, std::uint64_t seed) { return Hash64(BytesOf(text), seed); },
+      "text"_a, "seed"_a = 0, nb::sig("def hash64(text: str | bytes, seed: int = 0) -> int"),
+      "XXH64 of the bytes, of a str those of UTF-8.");
+  nb::class_<FormatHandle>(m, "RecordFormat");
+  m.def("multi_slot_format", &MultiSlotOf, "slots"_a,
+        "Lines of slots (name, floats?, values of each record or 0 for any number).");
+  m.def(
+      "criteo_format",
+      [](bool hash_categories, bool log_counts, float missing_count, bool has_label) {
+        return FormatHandle{MakeCriteo({hash_categories, log_counts, missing_count, has_label})};
+      },
+      "hash_categories"_a, "log_counts"_a, "missing_count"_a, "has_label"_a,
+      "Lines of Criteo's click logs.");
+  nb::class_<ColumnBatch>(m, "ColumnBatch")
+      .def(
+          "__init__",
+          [](ColumnBatch* self, const FormatHandle& format) {
+            new (self) ColumnBatch(format.format->columns());
+          },
+          "format"_a)
+      .def("__len__", &ColumnBatch::num_records)
+      .def("take", &TakeColumns,
+           nb::sig("def take(self) -> list[tuple[NDArray[numpy.int64] | NDArray[numpy.float32], "
+                   "NDArray[numpy.int64] | None]]"),
+           "Columns as (values, offsets or None), whose memory is theirs; leaves no records.");
+  nb::class_<ParserHandle>(m, "RecordParser")
+      .def(nb::init<const FormatHandle&, std::size_t>(), "format"_a, "max_line_bytes"_a)
+      .def("begin_file", &ParserHandle::BeginFile, "skip_lines"_a = 0)
+      .def("feed", &ParserHandle::Feed, "block"_a)
+      .def("finish", &ParserHandle::Finish)
+      .def("parse", &ParserHandle::Parse, "batch"_a, "max_records"_a,
+           "0: needs the next block; 1: the batch is full; 2: bad_line was skipped.")
+      .def_prop_ro("line", &ParserHandle::line)
+      .def_prop_ro("bad_line", &ParserHandle::bad_line,
+                   nb::sig("def bad_line(self) -> tuple[int, int, str, bytes]"),
+                   "(line, column, what is wrong, text)");
+}
+
+}  // namespace sparsefleet::python

@@ -1,0 +1,133 @@
+// Records as columns: what parsers fill and consumers take over. Letters: B records, N values.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sparsefleet {
+
+enum class ValueKind : std::uint8_t { kUint64 = 0, kFloat = 1 };
+
+// Memory that grows and can be given away. Unlike a vector it does not clear what it is about to
+// be filled with. Not thread-safe.
+template <typename T>
+class GrowingArray {
+ public:
+  std::size_t size() const { return size_; }
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  const T& operator[](std::size_t i) const { return data_[i]; }
+
+  // Room for `more` elements behind the last; returns where they begin.
+  T* Extend(std::size_t more) {
+    if (capacity_ - size_ < more) Grow(size_ + more);
+    return data_.get() + size_;
+  }
+  // Counts elements that were written there. REQUIRES: Extend() made room for them.
+  void Commit(std::size_t more) { size_ += more; }
+  void Append(T value) {
+    *Extend(1) = value;
+    ++size_;
+  }
+  void Truncate(std::size_t size) { size_ = std::min(size_, size); }
+
+  // Hands the memory over and is empty afterwards; the next fill is expected to be as large.
+  // Never null, even if empty.
+  std::unique_ptr<T[]> Release() {
+    if (capacity_ == 0) Grow(1);
+    const std::size_t like_before = size_ + size_ / 16;
+    size_ = 0;
+    capacity_ = 0;
+    auto released = std::move(data_);
+    if (like_before > 0) Grow(like_before);
+    return released;
+  }
+
+ private:
+  void Grow(std::size_t wanted) {
+    const std::size_t capacity = std::max(wanted, capacity_ * 2);
+    auto larger = std::make_unique_for_overwrite<T[]>(capacity);
+    if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_ * sizeof(T));
+    data_ = std::move(larger);
+    capacity_ = capacity;
+  }
+
+  std::unique_ptr<T[]> data_;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+struct ColumnSpec {
+  std::string name;
+  ValueKind kind = ValueKind::kUint64;
+  std::uint32_t width = 0;  // values of each record; 0: as many as the record says
+};
+
+// Values of one slot over B records. Of `ids` and `floats` the one of the slot's kind is used.
+struct Column {
+  ColumnSpec spec;
+  GrowingArray<std::int64_t> ids;      // uint64 by bit pattern, as torch has them: int64[N]
+  GrowingArray<float> floats;          // float32[N]
+  GrowingArray<std::int64_t> offsets;  // int64[B + 1] of a slot without width, begins with 0
+};
+
+// Invariant: between calls every column holds num_records() whole records. Not thread-safe.
+class ColumnBatch {
+ public:
+  explicit ColumnBatch(const std::vector<ColumnSpec>& specs) {
+    columns_.resize(specs.size());
+    for (std::size_t i = 0; i < specs.size(); ++i) columns_[i].spec = specs[i];
+    Restart();
+  }
+  ColumnBatch(const ColumnBatch&) = delete;
+  ColumnBatch& operator=(const ColumnBatch&) = delete;
+
+  std::size_t num_records() const { return num_records_; }
+  std::vector<Column>& columns() { return columns_; }
+  const std::vector<Column>& columns() const { return columns_; }
+
+  // Every column has got its values of one more record.
+  void EndRecord() {
+    ++num_records_;
+    for (auto& column : columns_) {
+      if (column.spec.width != 0) continue;
+      const std::size_t size =
+          column.spec.kind == ValueKind::kFloat ? column.floats.size() : column.ids.size();
+      column.offsets.Append(static_cast<std::int64_t>(size));
+    }
+  }
+
+  // Drops what was added since the last EndRecord().
+  void DropUnfinished() {
+    for (auto& column : columns_) {
+      const std::size_t size = column.spec.width != 0
+                                   ? num_records_ * column.spec.width
+                                   : static_cast<std::size_t>(column.offsets[num_records_]);
+      column.ids.Truncate(size);
+      column.floats.Truncate(size);
+    }
+  }
+
+  // Begins with no records, after the memory of the columns was taken.
+  void Restart() {
+    num_records_ = 0;
+    for (auto& column : columns_) {
+      column.ids.Truncate(0);
+      column.floats.Truncate(0);
+      column.offsets.Truncate(0);
+      if (column.spec.width == 0) column.offsets.Append(0);
+    }
+  }
+
+ private:
+  std::vector<Column> columns_;
+  std::size_t num_records_ = 0;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,311 @@
+// Damaged lines by the hundred thousand: nothing breaks, and a plain second parser agrees on
+// every line whether it is sound and what it says.
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "parse/criteo.h"
+#include "parse/multi_slot.h"
+#include "parse/record_parser.h"
+#include "testing/check.h"
+
+using namespace sparsefleet;
+using namespace sparsefleet::testing;
+
+namespace {
+
+constexpr int kLines = 150'000;  // of each format
+constexpr int kLinesPerFile = 500;
+constexpr std::size_t kMaxLineBytes = 4096;
+
+const std::vector<ColumnSpec> kSlots = {{"label", ValueKind::kUint64, 1},
+                                        {"dense", ValueKind::kFloat, 3},
+                                        {"ads", ValueKind::kUint64, 0},
+                                        {"weights", ValueKind::kFloat, 0}};
+
+// Deterministic damage. Not thread-safe.
+class LineMutator {
+ public:
+  explicit LineMutator(std::uint64_t seed) : random_(seed) {}
+
+  std::uint64_t Below(std::uint64_t bound) { return random_() % bound; }
+
+  std::string MultiSlotLine() {
+    std::string line = "1 " + std::to_string(Below(2)) + " 3";
+    for (int i = 0; i < 3; ++i) line += " " + FloatText();
+    const std::uint64_t ads = 1 + Below(4);
+    line += " " + std::to_string(ads);
+    for (std::uint64_t i = 0; i < ads; ++i) line += " " + std::to_string(random_() >> Below(64));
+    const std::uint64_t weights = 1 + Below(3);
+    line += " " + std::to_string(weights);
+    for (std::uint64_t i = 0; i < weights; ++i) line += " " + FloatText();
+    return line;
+  }
+
+  std::string CriteoLine() {
+    std::string line = std::to_string(Below(2));
+    for (std::size_t i = 0; i < kCriteoCounts; ++i) {
+      line += "\t";
+      if (Below(4) != 0) line += std::to_string(static_cast<std::int64_t>(Below(10'000)) - 3);
+    }
+    for (std::size_t i = 0; i < kCriteoCategories; ++i) {
+      line += "\t";
+      if (Below(8) != 0) {
+        char text[16];
+        std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(random_()));
+        line += text;
+      }
+    }
+    return line;
+  }
+
+  // Damages one line in two or three. No LF comes in: the oracle takes lines as they are.
+  std::string Damaged(std::string line) {
+    for (std::uint64_t times = Below(3); times > 0; --times) Damage(line);
+    for (char& c : line) c = c == '\n' ? ' ' : c;
+    return line;
+  }
+
+ private:
+  std::string FloatText() {
+    char text[64];
+    const char* const forms[] = {"%.6f", "%g", "%.9e", "%.0f"};
+    std::snprintf(text, sizeof(text), forms[Below(4)],
+                  (static_cast<double>(Below(2'000'001)) - 1e6) / 997.0);
+    return text;
+  }
+
+  void Damage(std::string& line) {
+    static const std::vector<std::string> kPieces = {" ",
+                                                     "\t",
+                                                     "\r",
+                                                     "-",
+                                                     "+",
+                                                     ".",
+                                                     "e",
+                                                     "0",
+                                                     "18446744073709551616",
+                                                     "1e39",
+                                                     "1e-50",
+                                                     "99",
+                                                     "nan",
+                                                     "inf",
+                                                     "0x",
+                                                     " -1 ",
+                                                     "1e999",
+                                                     "  ",
+                                                     "\xff",
+                                                     std::string(1, '\0'),
+                                                     "1_0"};
+    switch (Below(7)) {
+      case 0:
+        if (!line.empty()) line[Below(line.size())] = static_cast<char>(random_());
+        return;
+      case 1:
+        if (!line.empty()) line.erase(Below(line.size()), 1 + Below(4));
+        return;
+      case 2:
+        line.insert(Below(line.size() + 1), kPieces[Below(kPieces.size())]);
+        return;
+      case 3:
+        line.resize(Below(line.size() + 1));
+        return;
+      case 4:
+        if (!line.empty()) line[Below(line.size())] = static_cast<char>('0' + Below(10));
+        return;
+      case 5:
+        line += kPieces[Below(kPieces.size())];
+        return;
+      default:
+        if (Below(50) == 0) line.append(kMaxLineBytes, static_cast<char>('0' + Below(10)));
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+std::vector<std::string> Tokens(const std::string& line) {
+  std::vector<std::string> tokens(1);
+  for (const char c : line) {
+    if (c == ' ' || c == '\t' || c == '\r') {
+      if (!tokens.back().empty()) tokens.emplace_back();
+    } else {
+      tokens.back() += c;
+    }
+  }
+  if (tokens.back().empty()) tokens.pop_back();
+  return tokens;
+}
+
+bool OnlyOf(const std::string& text, const char* allowed) {
+  return !text.empty() && text.find_first_not_of(allowed) == std::string::npos &&
+         text.find('\0') == std::string::npos;
+}
+
+bool PlainUint(const std::string& text, std::uint64_t& value) {
+  if (!OnlyOf(text, "0123456789")) return false;
+  errno = 0;
+  value = std::strtoull(text.c_str(), nullptr, 10);
+  return errno == 0;
+}
+
+bool PlainFloat(const std::string& text, float& value) {
+  if (!OnlyOf(text, "0123456789+-.eE")) return false;
+  char* end = nullptr;
+  value = std::strtof(text.c_str(), &end);
+  return end == text.c_str() + text.size() && std::isfinite(value);
+}
+
+// One record, slot by slot, as bits. False if the line is malformed.
+bool PlainMultiSlot(const std::string& line, std::vector<std::vector<std::uint64_t>>& record) {
+  const auto tokens = Tokens(line);
+  std::size_t at = 0;
+  record.assign(kSlots.size(), {});
+  for (std::size_t i = 0; i < kSlots.size(); ++i) {
+    std::uint64_t count = 0;
+    if (at == tokens.size() || !PlainUint(tokens[at++], count) || count == 0) return false;
+    if (kSlots[i].width != 0 && count != kSlots[i].width) return false;
+    if (count > tokens.size() - at) return false;
+    for (; count > 0; --count) {
+      std::string text = tokens[at++];
+      std::uint64_t bits = 0;
+      float number = 0;
+      if (kSlots[i].kind == ValueKind::kFloat) {
+        if (!PlainFloat(text, number)) return false;
+        bits = std::bit_cast<std::uint32_t>(number);
+      } else {
+        if (text[0] == '+') text.erase(0, 1);
+        if (!PlainUint(text, bits)) return false;
+      }
+      record[i].push_back(bits);
+    }
+  }
+  return at == tokens.size();
+}
+
+// Feeds the lines in blocks of odd sizes, each in memory of exactly its size so that a sanitizer
+// sees a read beyond it. Returns for each line whether it is sound.
+std::vector<bool> Run(const std::shared_ptr<const RecordFormat>& format,
+                      const std::vector<std::string>& lines, LineMutator& mutator,
+                      ColumnBatch& batch) {
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  if (mutator.Below(2) == 0 && !lines.back().empty()) text.pop_back();
+  RecordParser parser(format, kMaxLineBytes);
+  parser.BeginFile();
+  std::vector<bool> sound(lines.size(), true);
+  const auto drain = [&] {
+    for (;;) {
+      const ParseOutcome outcome = parser.Parse(batch, SIZE_MAX);
+      if (outcome == ParseOutcome::kNeedBlock) return;
+      Require(outcome == ParseOutcome::kBadLine);
+      const BadLine& bad = parser.bad_line();
+      Require(bad.line >= 1 && bad.line <= lines.size());
+      const std::string& line = lines[bad.line - 1];
+      Expect(line.substr(0, bad.text.size()) == bad.text, "the bad line's own text");
+      Expect(bad.problem.column >= 1 && bad.problem.column <= line.size() + 1);
+      Expect(bad.problem.what.starts_with("expected ") && bad.problem.what.size() < 300);
+      sound[bad.line - 1] = false;
+    }
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t size = std::min<std::size_t>(1 + mutator.Below(9000), text.size() - at);
+    const auto block = std::make_unique_for_overwrite<char[]>(size);
+    std::copy_n(text.data() + at, size, block.get());
+    parser.Feed({block.get(), size});
+    drain();
+    at += size;
+  }
+  parser.Finish();
+  drain();
+  ExpectEqual(parser.line(), lines.size());
+  return sound;
+}
+
+void CheckShape(const ColumnBatch& batch) {
+  for (const auto& column : batch.columns()) {
+    const std::size_t size =
+        column.spec.kind == ValueKind::kFloat ? column.floats.size() : column.ids.size();
+    if (column.spec.width != 0) {
+      ExpectEqual(size, batch.num_records() * column.spec.width);
+      continue;
+    }
+    ExpectEqual(column.offsets.size(), batch.num_records() + 1);
+    for (std::size_t i = 0; i < batch.num_records(); ++i) {
+      Require(column.offsets[i] < column.offsets[i + 1]);
+    }
+    ExpectEqual(static_cast<std::size_t>(column.offsets[batch.num_records()]), size);
+  }
+}
+
+// Record r of the batch, slot by slot, as bits.
+std::vector<std::vector<std::uint64_t>> RecordOf(const ColumnBatch& batch, std::size_t r) {
+  std::vector<std::vector<std::uint64_t>> record;
+  for (const auto& column : batch.columns()) {
+    const bool dense = column.spec.width != 0;
+    const std::size_t begin =
+        dense ? r * column.spec.width : static_cast<std::size_t>(column.offsets[r]);
+    const std::size_t end =
+        dense ? begin + column.spec.width : static_cast<std::size_t>(column.offsets[r + 1]);
+    auto& values = record.emplace_back();
+    for (std::size_t i = begin; i < end; ++i) {
+      values.push_back(column.spec.kind == ValueKind::kFloat
+                           ? std::bit_cast<std::uint32_t>(column.floats[i])
+                           : std::bit_cast<std::uint64_t>(column.ids[i]));
+    }
+  }
+  return record;
+}
+
+const Test kMultiSlot("150,000 damaged MultiSlot lines: a plain parser agrees on each", [] {
+  const auto format = RequireOk(MakeMultiSlot(kSlots));
+  LineMutator mutator(11);
+  int sound = 0;
+  for (int first = 0; first < kLines; first += kLinesPerFile) {
+    std::vector<std::string> lines;
+    for (int i = 0; i < kLinesPerFile; ++i) {
+      lines.push_back(mutator.Damaged(mutator.MultiSlotLine()));
+    }
+    ColumnBatch batch(format->columns());
+    const auto accepted = Run(format, lines, mutator, batch);
+    CheckShape(batch);
+    std::size_t r = 0;
+    std::vector<std::vector<std::uint64_t>> record;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const bool wanted = lines[i].size() <= kMaxLineBytes && PlainMultiSlot(lines[i], record);
+      Require(accepted[i] == wanted, "a line judged in another way: " + lines[i]);
+      if (wanted) Require(RecordOf(batch, r++) == record, "other values: " + lines[i]);
+    }
+    ExpectEqual(r, batch.num_records());
+    sound += static_cast<int>(r);
+  }
+  Expect(sound > kLines / 4 && sound < kLines * 3 / 4, "as many sound as bad: " + Show(sound));
+});
+
+const Test kCriteo("150,000 damaged Criteo lines leave whole records", [] {
+  LineMutator mutator(12);
+  int sound = 0;
+  for (int first = 0; first < kLines; first += kLinesPerFile) {
+    const bool hashed = first % (2 * kLinesPerFile) == 0;
+    const auto format = MakeCriteo({hashed, hashed, 0.0f, true});
+    std::vector<std::string> lines;
+    for (int i = 0; i < kLinesPerFile; ++i) lines.push_back(mutator.Damaged(mutator.CriteoLine()));
+    ColumnBatch batch(format->columns());
+    const auto accepted = Run(format, lines, mutator, batch);
+    CheckShape(batch);
+    ExpectEqual(static_cast<std::size_t>(std::count(accepted.begin(), accepted.end(), true)),
+                batch.num_records());
+    sound += static_cast<int>(batch.num_records());
+  }
+  Expect(sound > kLines / 4 && sound < kLines * 9 / 10, "sound and bad lines: " + Show(sound));
+});
+
+}  // namespace
+
+int main(int argc, char** argv) { return RunTests(argc, argv); }

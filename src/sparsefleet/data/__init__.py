@@ -1,0 +1,26 @@
+"""Training data: text files into batches, read and parsed by native threads."""
+
+from sparsefleet.data.file_list import list_files, split_files
+from sparsefleet.data.formats import CriteoTsv, MultiSlot, RecordFormat
+from sparsefleet.data.hashing import hash64, hash_ids
+from sparsefleet.data.memory_data import MemoryData
+from sparsefleet.data.reader import Reader, ReaderPass
+from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.reader_stats import ReaderStats
+from sparsefleet.data.slot import Slot
+
+__all__ = [
+    "CriteoTsv",
+    "MemoryData",
+    "MultiSlot",
+    "Reader",
+    "ReaderConfig",
+    "ReaderPass",
+    "ReaderStats",
+    "RecordFormat",
+    "Slot",
+    "hash64",
+    "hash_ids",
+    "list_files",
+    "split_files",
+]

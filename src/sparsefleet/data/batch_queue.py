@@ -1,0 +1,101 @@
+"""Batches between the threads that read and those that train."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from time import monotonic
+from typing import Generic, TypeVar
+
+from sparsefleet.errors import DataError
+
+T = TypeVar("T")
+
+
+class BatchQueue(Generic[T]):
+    """Up to `capacity` batches. Thread-safe, for any number of threads on either side.
+
+    It ends when all producers are done, or one has failed; what is in it then is still given out.
+
+    >>> queue = BatchQueue(capacity=2, num_producers=1)
+    >>> queue.put("batch"), queue.end_producer()
+    (True, None)
+    >>> queue.take(wait_s=1.0), queue.take(wait_s=1.0)
+    ('batch', None)
+    """
+
+    def __init__(self, capacity: int, num_producers: int) -> None:
+        self._capacity = capacity
+        self._producers = num_producers
+        self._batches: deque[T] = deque()
+        self._lock = threading.Lock()
+        self._has_room = threading.Condition(self._lock)
+        self._has_news = threading.Condition(self._lock)
+        self._error: BaseException | None = None
+        self._closed = False
+        self.producers_blocked_s = 0.0
+        self.consumers_blocked_s = 0.0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether producers may as well end: nobody wants more."""
+        return self._closed or self._error is not None
+
+    def put(self, batch: T) -> bool:
+        """Adds a batch when there is room; False if nobody wants it any more."""
+        with self._lock:
+            begun = monotonic()
+            while len(self._batches) >= self._capacity and not self.is_stopped:
+                self._has_room.wait()  # ends by `take`, `close` or `fail`
+            self.producers_blocked_s += monotonic() - begun
+            if self.is_stopped:
+                return False
+            self._batches.append(batch)
+            self._has_news.notify()
+            return True
+
+    def take(self, wait_s: float) -> T | None:
+        """The next batch; None at the end. Raises what a producer failed with."""
+        with self._lock:
+            begun = monotonic()
+            deadline = begun + wait_s
+            while not self._batches and self._producers > 0 and not self.is_stopped:
+                left_s = deadline - monotonic()
+                if left_s <= 0:
+                    raise DataError(
+                        f"no batch came within {wait_s:g} s (ReaderConfig.wait_s): a file system "
+                        "or a pipe command is stuck, or reading is that slow"
+                    )
+                self._has_news.wait(left_s)
+            self.consumers_blocked_s += monotonic() - begun
+            if self._closed:
+                return None
+            if self._batches:
+                batch = self._batches.popleft()
+                self._has_room.notify()
+                return batch
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def end_producer(self) -> None:
+        """A producer has no more."""
+        with self._lock:
+            self._producers -= 1
+            self._has_news.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """A producer has failed; the first one counts."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            self._has_news.notify_all()
+            self._has_room.notify_all()
+
+    def close(self) -> None:
+        """Nobody wants more: drops what is there and lets everybody go."""
+        with self._lock:
+            self._closed = True
+            self._batches.clear()
+            self._has_news.notify_all()
+            self._has_room.notify_all()

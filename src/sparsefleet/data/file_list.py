@@ -1,0 +1,81 @@
+"""Which files there are, and whose they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fsspec
+
+from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
+
+PathLike = str | os.PathLike[str]
+_PATTERN_CHARACTERS = frozenset("*?[")
+
+
+def list_files(
+    paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
+    """The files that `paths` name: patterns are expanded, each in sorted order; all must exist.
+
+    paths: a path or several, local or with a protocol of fsspec (``s3://``, ``memory://``). One
+        with ``*``, ``?`` or ``[`` is a pattern, unless a file is called so.
+    storage_options: for the file system of fsspec.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in ("b.txt", "a.txt"):
+    ...     (folder / name).touch()
+    >>> [os.path.basename(path) for path in list_files(folder / "*.txt")]
+    ['a.txt', 'b.txt']
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not given:
+        raise ConfigError("the list of files is empty: give at least one path or pattern")
+    found: list[str] = []
+    for path in given:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ConfigError(f"a path must be a text or os.PathLike, got {path!r}")
+        found.extend(_expand(os.fspath(path), storage_options or {}))
+    twice = (
+        {path for path in found if found.count(path) > 1} if len(set(found)) < len(found) else ()
+    )
+    if twice:
+        raise ConfigError(
+            f"{min(twice)} is in the list of files twice: its records would be read twice"
+        )
+    return found
+
+
+def split_files(files: list[str], worker_index: int, worker_num: int) -> list[str]:
+    """The part of a worker: contiguous, the first workers one more if need be, as `fleet` does.
+
+    >>> split_files(["a", "b", "c", "d", "e"], 1, 2)
+    ['d', 'e']
+    """
+    if worker_num < 1 or not 0 <= worker_index < worker_num:
+        raise ConfigError(f"there is no worker {worker_index} of {worker_num}")
+    size, larger = divmod(len(files), worker_num)
+    start = worker_index * size + min(worker_index, larger)
+    return files[start : start + size + (worker_index < larger)]
+
+
+def _expand(path: str, storage_options: Mapping[str, Any]) -> list[str]:
+    try:
+        system, inner = fsspec.core.url_to_fs(path, **storage_options)
+        if system.isfile(inner):
+            return [path]
+        if _PATTERN_CHARACTERS & set(path):
+            names = sorted(name for name in system.glob(inner) if system.isfile(name))
+            if not names:
+                raise InputMissingError(f"no file fits the pattern {path}")
+            local = "://" not in path
+            return [name if local else system.unstrip_protocol(name) for name in names]
+        if system.isdir(inner):
+            raise InputFileError(f"{path} is a directory: give its files, as {path}/*")
+    except (OSError, ImportError, ValueError) as error:
+        if isinstance(error, InputFileError):
+            raise
+        raise InputFileError(f"{path}: cannot be looked up: {error}") from error
+    raise InputMissingError(f"{path}: there is no such file")

@@ -1,0 +1,168 @@
+"""A file's bytes through a child process: raw ones into it, lines out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import IO
+
+from sparsefleet.errors import DataError, PipeCommandError
+
+_POLL_S = 0.2  # how long the end of a pass may go unnoticed
+_SHOWN_STDERR_BYTES = 2000
+_END_S = 5.0  # for a killed child to be gone
+
+
+class PipeCommand:
+    """One command for one file; a child that fails, hangs or cannot start is an error.
+
+    command: the words of the command, run without a shell; or a text for the shell.
+    path: what to call the input in errors.
+    timeout_s: how long the child may neither take input nor give output.
+    stopped: asked now and then whether the output is still wanted.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] | str,
+        path: str,
+        timeout_s: float,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._command = command
+        self._path = path
+        self._timeout_s = timeout_s
+        self._stopped = stopped
+        self._stderr = b""
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def blocks(self, source: Iterator[bytes], block_bytes: int) -> Iterator[bytes]:
+        """What the command makes of the blocks of `source`, in blocks."""
+        self._child = child = self._start()
+        try:
+            yield from self._exchange(child, source, block_bytes)
+            if self._stopped():
+                return
+            self._check_end(child)
+        finally:
+            _end(child)
+
+    def account(self) -> str:
+        """What is known of the child, for an error."""
+        code = None if self._child is None else self._child.poll()
+        if code is None:
+            state = "still running"
+        elif code < 0:
+            state = f"killed by {signal.Signals(-code).name}"
+        else:
+            state = f"exit code {code}"
+        said = self._stderr.decode("utf-8", "replace").strip()
+        tail = f"stderr: {said}" if said else "nothing on stderr"
+        return f"pipe command {self._command!r}: {state}, {tail}"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._command,
+                shell=isinstance(self._command, str),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # so that what a shell has started ends with it
+            )
+        except (OSError, ValueError) as error:
+            raise PipeCommandError(
+                f"{self._path}: pipe command {self._command!r} cannot be started: {error}"
+            ) from error
+
+    def _exchange(
+        self, child: subprocess.Popen[bytes], source: Iterator[bytes], block_bytes: int
+    ) -> Iterator[bytes]:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        os.set_blocking(child.stdin.fileno(), False)
+        pending = memoryview(b"")
+        idle_s = 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            selector.register(child.stderr, selectors.EVENT_READ)
+            selector.register(child.stdin, selectors.EVENT_WRITE)
+            open_files = {child.stdout, child.stderr}
+            while child.stdout in open_files or (open_files and child.poll() is None):
+                begun = monotonic()
+                ready = {key.fileobj for key, _ in selector.select(_POLL_S)}
+                idle_s = 0.0 if ready else idle_s + monotonic() - begun
+                if self._stopped():
+                    return
+                if idle_s > self._timeout_s:
+                    raise self._hung()
+                if child.stdin in ready:
+                    pending = self._write(child.stdin, pending, source, selector)
+                if child.stderr in ready:
+                    said = os.read(child.stderr.fileno(), block_bytes)
+                    self._stderr = (self._stderr + said)[-_SHOWN_STDERR_BYTES:]
+                    if not said:
+                        selector.unregister(child.stderr)
+                        open_files.remove(child.stderr)
+                if child.stdout in ready:
+                    block = os.read(child.stdout.fileno(), block_bytes)
+                    if block:
+                        yield block
+                    else:
+                        selector.unregister(child.stdout)
+                        open_files.remove(child.stdout)
+
+    def _write(
+        self,
+        stdin: IO[bytes],
+        pending: memoryview,
+        source: Iterator[bytes],
+        selector: selectors.BaseSelector,
+    ) -> memoryview:
+        """Gives the child what it takes now; returns what is left of the block."""
+        if not pending:
+            pending = memoryview(next(source, b""))
+        try:
+            if pending:
+                return pending[os.write(stdin.fileno(), pending) :]
+        except BlockingIOError:
+            return pending
+        except BrokenPipeError:  # as `head` does: the exit code tells whether all is well
+            pass
+        selector.unregister(stdin)
+        stdin.close()
+        return memoryview(b"")
+
+    def _check_end(self, child: subprocess.Popen[bytes]) -> None:
+        try:
+            code = child.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            raise self._hung() from None
+        if code != 0:
+            raise PipeCommandError(f"{self._path}: {self.account()}")
+
+    def _hung(self) -> DataError:
+        return PipeCommandError(
+            f"{self._path}: no sign of life for {self._timeout_s:g} s "
+            f"(ReaderConfig.pipe_timeout_s); {self.account()}"
+        )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kills the child and what it has started, if still there, and closes its pipes."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_END_S)
+    for file in (child.stdin, child.stdout, child.stderr):
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()

@@ -1,0 +1,273 @@
+"""Files into batches, by threads of their own. Letters: B records of a batch, N values."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from sparsefleet.data.arrangement import Arrangement
+from sparsefleet.data.bad_lines import BadLines
+from sparsefleet.data.batch_queue import BatchQueue
+from sparsefleet.data.byte_source import check_zstd, compression_of
+from sparsefleet.data.file_list import list_files, split_files
+from sparsefleet.data.formats import RecordFormat
+from sparsefleet.data.producer import FileCursor, MarkedBatch, Producer
+from sparsefleet.data.progress import Progress
+from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
+from sparsefleet.errors import ConfigError, InputFileError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_END_S = 5.0  # for reading threads to come out of what they are in
+
+
+class Reader:
+    """Batches from text files; each time it is iterated, the files are read once more.
+
+    files: a path, a pattern or a list of them, see `list_files`; they must exist now.
+    format: `MultiSlot` or `CriteoTsv`.
+    batch_size: records of a batch. The last batch of each reading thread may have fewer.
+    label: the column that the loss compares with: a batch is then (inputs, label).
+    threads: reading threads, at most one for a file. With one, batches come in the order of the
+        files; with several, in any order. A file is read by one thread, a batch has records of
+        one thread.
+    worker_index, worker_num: with several workers, whose part of the files this is.
+
+    A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
+    without is a pair (values [N], offsets int64[B]), as `SparseEmbeddingBag` takes it. All are
+    NumPy arrays over the memory that the parser has filled; nothing is copied.
+
+    >>> import pathlib, tempfile
+    >>> from sparsefleet.data import MultiSlot, Reader, Slot
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "part-0"
+    >>> size = path.write_text("2 17 18 1 1\\n1 99 1 0\\n")
+    >>> format = MultiSlot(Slot("ads"), Slot("click", "float", ()))
+    >>> for inputs, clicks in Reader(path, format, batch_size=2, label="click"):
+    ...     values, offsets = inputs["ads"]
+    ...     print(values, offsets, clicks)
+    [17 18 99] [0 2] [1. 0.]
+    """
+
+    def __init__(
+        self,
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        format: RecordFormat,  # noqa: A002
+        batch_size: int,
+        *,
+        label: str | None = None,
+        threads: int = 1,
+        config: ReaderConfig | None = None,
+        worker_index: int = 0,
+        worker_num: int = 1,
+    ) -> None:
+        _check_count("batch_size", batch_size)
+        _check_count("threads", threads)
+        self.config = config or ReaderConfig()
+        self._format = format
+        self.batch_size = batch_size
+        """Records of a batch."""
+        self._threads = threads
+        self.columns = format.columns
+        """The columns of a batch, in order."""
+        self.arrangement = Arrangement(format.columns, label, self.config)
+        """How columns become a batch."""
+        everything = list_files(files, self.config.storage_options)
+        self.files = split_files(everything, worker_index, worker_num)
+        """The files of this worker; none if there are more workers than files."""
+        if any(compression_of(path, self.config.compression) == "zstd" for path in self.files):
+            check_zstd()
+        self._progress = Progress()
+        self._resumed: Progress | None = None
+        self._counts = ReaderCounts()
+        self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
+        self._blocked = [0.0, 0.0]  # of passes that have ended
+
+    def __iter__(self) -> ReaderPass:
+        """Begins to read. Leaving the loop early ends the reading."""
+        return self._begin(self.arrangement)
+
+    def begin_columns(self) -> ReaderPass:
+        """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
+
+        Offsets are int64[B + 1], or None for a column with a shape. Short batches are not dropped.
+        """
+        return self._begin(None)
+
+    def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
+        progress, self._resumed = self._resumed or Progress(), None
+        files = progress.remaining(self.files)
+        num_threads = min(self._threads, len(files))
+        queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
+        bad_lines = BadLines(self.config.max_bad_lines, self.config.quarantine)
+        cursor = FileCursor(files)
+        native = self._format.make_native()
+        counts = ReaderCounts()
+        producers = [
+            Producer(
+                native,
+                self.batch_size,
+                arrangement,
+                self.config,
+                cursor=cursor,
+                queue=queue,
+                bad_lines=bad_lines,
+                counts=counts,
+            )
+            for _ in range(num_threads)
+        ]
+        new = ReaderPass(
+            self, producers, queue=queue, bad_lines=bad_lines, counts=counts, progress=progress
+        )
+        self._passes.add(new)
+        self._progress = progress
+        return new
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the last pass that was begun has come: the records of the batches it has given.
+
+        Of plain lists, dicts, texts and numbers. At the end of a pass it is that of none.
+        """
+        return (self._resumed or self._progress).state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next pass goes on where `state` was taken, at the record; those after it are whole.
+
+        With one thread it gives the batches that the first pass would have given. Bad lines are
+        counted anew. The number of threads may be another one; the files must be the same.
+        """
+        self._resumed = Progress.from_state(state, self.files)
+
+    def stats(self) -> ReaderStats:
+        """Counts of all passes so far, also those under way."""
+        total = ReaderCounts()
+        total.add(**self._counts.copy())
+        blocked = list(self._blocked)
+        for one in list(self._passes):
+            total.add(**one._counts.copy())
+            blocked[0] += one._queue.producers_blocked_s
+            blocked[1] += one._queue.consumers_blocked_s
+        return ReaderStats(
+            **total.copy(), producers_blocked_s=blocked[0], consumers_blocked_s=blocked[1]
+        )
+
+    def close(self) -> None:
+        """Ends the passes under way; whoever waits for a batch gets the end of the data."""
+        for one in list(self._passes):
+            one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _absorb(self, ended: ReaderPass) -> None:
+        """Keeps the counts of a pass that is over."""
+        if ended in self._passes:
+            self._passes.discard(ended)
+            self._counts.add(**ended._counts.copy())
+            self._blocked[0] += ended._queue.producers_blocked_s
+            self._blocked[1] += ended._queue.consumers_blocked_s
+
+
+class ReaderPass:
+    """One pass over the files of a reader: an iterator of batches. Thread-safe.
+
+    Its threads end with it: at the end of the data, by `close()`, or when nobody holds it.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        producers: list[Producer],
+        *,
+        queue: BatchQueue[MarkedBatch],
+        bad_lines: BadLines,
+        counts: ReaderCounts,
+        progress: Progress,
+    ) -> None:
+        self._reader = reader
+        self._progress = progress
+        self._was_resumed = bool(progress.state()["done"] or progress.state()["lines"])
+        self._queue = queue
+        self._bad_lines = bad_lines
+        self._counts = counts
+        threads = [
+            threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
+            for index, producer in enumerate(producers)
+        ]
+        # Also at the end of the process: a thread inside native code must not outlive Python.
+        self._end = weakref.finalize(self, _end_pass, threads, queue, bad_lines)
+        for thread in threads:
+            thread.start()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __next__(self) -> Any:
+        try:
+            taken = self._queue.take(self._reader.config.wait_s)
+        except BaseException:
+            self.close()
+            raise
+        if taken is not None:
+            self._progress.advance(taken.marks)
+            return taken.batch
+        was_open = self._end.alive
+        self.close()
+        if was_open:
+            self._progress.restart()
+            if not self._counts["records"] and not self._was_resumed and self._reader.files:
+                self._complain_of_nothing()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the reading threads; no more batches come."""
+        self._end()
+        self._reader._absorb(self)
+
+    def _complain_of_nothing(self) -> None:
+        if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:
+            return
+        files = self._reader.files
+        raise InputFileError(
+            f"no record in {len(files)} file(s), the first of them {files[0]}: "
+            f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
+        )
+
+
+def _end_pass(
+    threads: list[threading.Thread], queue: BatchQueue[MarkedBatch], bad_lines: BadLines
+) -> None:
+    queue.close()
+    for thread in threads:
+        if thread is not threading.current_thread() and thread.ident is not None:
+            thread.join(_END_S)
+    bad_lines.close()
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be an int >= 1, got {value!r}")

@@ -1,0 +1,57 @@
+"""What a reader has done."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReaderStats:
+    """Counts over all passes of a reader so far.
+
+    Where producers are blocked, training is slower than reading, as it should be; where consumers
+    are, training waits for data: more threads, fewer bytes, a faster disk.
+    """
+
+    files: int = 0
+    """Read to their end."""
+    lines: int = 0
+    """Good and bad ones."""
+    bytes: int = 0
+    """Of text, after decompression and pipe commands."""
+    records: int = 0
+    """Handed to the queue, in batches."""
+    batches: int = 0
+    bad_lines: int = 0
+    producers_blocked_s: float = 0.0
+    """Seconds that reading threads waited for room in the queue, in sum."""
+    consumers_blocked_s: float = 0.0
+    """Seconds that was waited for a batch."""
+
+
+class ReaderCounts:
+    """Counts by many threads. Thread-safe.
+
+    >>> counts = ReaderCounts()
+    >>> counts.add(lines=3, bytes=10)
+    >>> counts["lines"]
+    3
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+
+    def add(self, **more: int) -> None:
+        with self._lock:
+            for name, count in more.items():
+                self._counts[name] = self._counts.get(name, 0) + count
+
+    def __getitem__(self, name: str) -> int:
+        with self._lock:
+            return self._counts.get(name, 0)
+
+    def copy(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
