@@ -52,7 +52,7 @@ class DenseTable {
   Result<PushResult> Push(std::span<const float> gradient);  // one optimizer step; whole array
   // As Push, the gradient being the parts one after another.
   Result<PushResult> PushParts(std::span<const std::span<const float>> parts);
-  Result<PushResult> Add(std::span<const float> delta);      // past the optimizer
+  Result<PushResult> Add(std::span<const float> delta);  // past the optimizer
 
   // State as state_dim() arrays of size() floats, one after another. Of step counts that differ
   // within a stripe the largest is taken.
