@@ -126,6 +126,7 @@ def compare(files: Sequence[Path], title: str) -> None:
     for seed, data in zip(SEEDS, files, strict=True):
         for name, auc in one_seed(data, seed):
             runs.setdefault(name, []).append(auc)
+            print(f"seed {seed} {name}: {auc:.4f}", flush=True)
     print(f"\n{title}: held-out AUC, {NUM_WORKERS} workers")
     far = {}
     for name, aucs in runs.items():
