@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +28,7 @@ from sparsefleet.fleet.torch_stepping import TorchStepping
 from sparsefleet.fleet.training_step import Step
 from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
 from sparsefleet.nn import (
-    Lookup,
-    LookupPlan,
+    LookupPlans,
     PulledRows,
     StepRows,
     bind,
@@ -41,8 +40,7 @@ from sparsefleet.store import DenseSpec, LocalStore, RemoteStore, Store, TableSp
 __all__ = ["DistributedModel"]
 
 Floats = NDArray[np.float32]
-
-_MAX_PLANS = 8
+Part = TypeVar("Part")
 
 
 class DistributedModel:
@@ -95,8 +93,7 @@ class DistributedModel:
         self._failed = False
         self._replicas: list[nn.Module] = [model]
         self._parameters = {id(model): self.flat.parameters_of(model)}
-        self._plans: tuple[LookupPlan, ...] = ()
-        self._most_lookups = 0  # of a step that a plan was learnt from
+        self._plans = LookupPlans()
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._mode: Mode | None = None
@@ -112,23 +109,17 @@ class DistributedModel:
     @property
     def store(self) -> Store:
         """Where the tables are; there is one from `start()` on."""
-        if self._store is None:
-            raise ConfigError("the model is not started: call fleet.init_worker() first")
-        return self._store
+        return _of_started(self._store)
 
     @property
     def mode(self) -> Mode:
         """Who waits for whom; there is one from `start()` on."""
-        if self._mode is None:
-            raise ConfigError("the model is not started: call fleet.init_worker() first")
-        return self._mode
+        return _of_started(self._mode)
 
     @property
     def meeting(self) -> Meeting:
         """The other workers; there from `start()` on."""
-        if self._meeting is None:
-            raise ConfigError("the model is not started: call fleet.init_worker() first")
-        return self._meeting
+        return _of_started(self._meeting)
 
     @property
     def tables(self) -> Mapping[str, TableSpec]:
@@ -245,13 +236,13 @@ class DistributedModel:
         brought for this batch.
         """
         mode = self.mode
-        learn = None if batch is None else self._learn_more
+        learn = None if batch is None else self._plans.learn_more
         if pulled is None and batch is not None:
-            lookups = self._planned(batch)
+            lookups = self._plans.lookups(batch)
             if lookups:
                 pulled = pull_rows(lookups, mode.pull)
             elif lookups is None:
-                learn = self._learn
+                learn = self._plans.learn
         rows = StepRows(mode.pull, pulled=pulled)
         return Step(
             mode, rows, self._parameters[id(replica or self.model)], batch=batch, learn=learn
@@ -259,7 +250,7 @@ class DistributedModel:
 
     def prefetch(self, batch: Any) -> PulledRows | None:
         """The rows of a batch to come; None where the mode wants them fresh, or before a plan."""
-        lookups = self._planned(batch) if self.mode.may_prefetch else None
+        lookups = self._plans.lookups(batch) if self.mode.may_prefetch else None
         return pull_rows(lookups, self.mode.pull) if lookups else None
 
     @contextmanager
@@ -271,7 +262,7 @@ class DistributedModel:
         `with distributed.evaluating() as model: model(ids)`. For `batch` see `step`.
         """
         model, pull = replica or self.model, self.mode.pull
-        lookups = None if batch is None else self._planned(batch)
+        lookups = None if batch is None else self._plans.lookups(batch)
         pulled = pull_rows(lookups, pull, train=False) if lookups else None
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -282,26 +273,7 @@ class DistributedModel:
             for module, was_training in modes:
                 module.training = was_training
         if batch is not None and lookups is None:
-            self._learn(rows, batch)
-
-    def _planned(self, batch: Any) -> list[Lookup] | None:
-        """The lookups that the batch will cause; None if no batch like it was seen before."""
-        for plan in self._plans:
-            lookups = plan.lookups(batch)
-            if lookups is not None:
-                return lookups
-        return None
-
-    def _learn(self, rows: StepRows, batch: Any) -> None:
-        # Newest first; shapes that keep changing push out the oldest.
-        self._plans = (LookupPlan.learn(rows, batch), *self._plans[: _MAX_PLANS - 1])
-        self._most_lookups = max(self._most_lookups, len(rows.lookups))
-
-    def _learn_more(self, rows: StepRows, batch: Any) -> None:
-        """Learns anew from a step that looked up more: plans may be of evaluation, which does not
-        look up all that training does."""
-        if len(rows.lookups) > self._most_lookups:
-            self._learn(rows, batch)
+            self._plans.learn(rows, batch)
 
     # -- files --------------------------------------------------------------------------------
 
@@ -448,6 +420,12 @@ class DistributedModel:
     def _fetch_dense(self) -> None:
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
+
+
+def _of_started(part: Part | None) -> Part:
+    if part is None:
+        raise ConfigError("the model is not started: call fleet.init_worker() first")
+    return part
 
 
 def _keeps_going() -> bool:

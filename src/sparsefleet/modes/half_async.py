@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -59,9 +60,9 @@ class MeetingMode(Mode):
         self._record.pushed(time.perf_counter() - began, len(copies))
         self._fetch_dense()
 
+    @abstractmethod
     def _push(self, merged: StepGradients, count: int) -> None:
         """Brings the mean of ``count`` mini-batches to the store."""
-        raise NotImplementedError
 
 
 class HalfAsyncMode(MeetingMode):

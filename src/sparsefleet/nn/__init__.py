@@ -3,6 +3,7 @@
 from sparsefleet.nn.binding import bind, sparse_modules
 from sparsefleet.nn.lookup import Lookup
 from sparsefleet.nn.lookup_plan import LookupPlan
+from sparsefleet.nn.lookup_plans import LookupPlans
 from sparsefleet.nn.plain_loop import apply_gradients, discard_gradients
 from sparsefleet.nn.pulled_rows import Pull, PulledRows, pull_rows
 from sparsefleet.nn.sparse_embedding import SparseEmbedding
@@ -13,6 +14,7 @@ from sparsefleet.nn.step_rows import StepRows
 __all__ = [
     "Lookup",
     "LookupPlan",
+    "LookupPlans",
     "Pull",
     "PulledRows",
     "SparseEmbedding",

@@ -20,7 +20,7 @@ from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import is_number
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
 from sparsefleet.store.lowering import lower_dense, lower_table
-from sparsefleet.store.meeting import Meeting
+from sparsefleet.store.meeting_calls import MeetingCalls
 from sparsefleet.store.round_member import RoundMember, lower_member
 from sparsefleet.store.rows import PushResult, Rows
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
@@ -39,7 +39,7 @@ _CHANGES_CHUNK_ROWS = 65536
 _log = logging.getLogger("sparsefleet.store")
 
 
-class Store(Meeting):
+class Store(MeetingCalls):
     """Tables by name: pull rows, push gradients, meet other workers.
 
     Made as :class:`LocalStore` (tables in this process) or :class:`RemoteStore` (tables on

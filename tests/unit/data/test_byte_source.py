@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+import zstandard
 from tests.unit.data.data_files import ONE_ID, lines_of, read_ids
 
 from sparsefleet.data import Reader, ReaderConfig
@@ -55,7 +56,6 @@ def test_gzip_that_is_damaged_or_none_is_an_error() -> None:
 
 
 def test_zstd_is_read_whole_or_refused() -> None:
-    zstandard = pytest.importorskip("zstandard")
     packed = zstandard.ZstdCompressor().compress(TEXT)
     assert unpack(packed + packed, "zstd", 100) == TEXT + TEXT
     for size in (0, 5, len(packed) - 1):

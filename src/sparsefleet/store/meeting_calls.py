@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from sparsefleet import _core
 from sparsefleet.store.round_member import RoundMember, lower_member
 
 
-class Meeting:
+class MeetingCalls(ABC):
     """The calls of a store by which workers wait for one another; a part of ``Store``."""
 
     _native: _core.Store
@@ -64,5 +66,6 @@ class Meeting:
         """
         self._native.leave_group(lower_member(member), self._deadline(timeout_s))
 
+    @abstractmethod
     def _deadline(self, timeout_s: float | None) -> float:
-        raise NotImplementedError
+        """The time that a call has, in seconds: the one given, or the store's own."""
