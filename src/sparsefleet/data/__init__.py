@@ -1,5 +1,7 @@
 """Training data: text files into batches, read and parsed by native threads."""
 
+from sparsefleet.data.csv_format import Csv
+from sparsefleet.data.field import Field
 from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.formats import CriteoTsv, MultiSlot
 from sparsefleet.data.hashing import hash64, hash_ids
@@ -13,6 +15,8 @@ from sparsefleet.data.slot import Slot
 
 __all__ = [
     "CriteoTsv",
+    "Csv",
+    "Field",
     "MemoryData",
     "MultiSlot",
     "Reader",
