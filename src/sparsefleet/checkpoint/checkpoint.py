@@ -28,8 +28,6 @@ from sparsefleet.errors import (
 
 __all__ = ["Checkpoint"]
 
-_MAX_CHAIN = 10_000
-
 
 class Checkpoint:
     """Reads a checkpoint; a delta together with what it builds on.
@@ -84,9 +82,12 @@ class Checkpoint:
         """This checkpoint and those it builds on, down to a full one."""
         links = [self]
         while (base := links[-1].base) is not None:
+            if base.manifest.token in (link.manifest.token for link in links):
+                raise CorruptFileError(
+                    f"{links[-1].folder.locate(MANIFEST)}: base: expected an older checkpoint, "
+                    f"found {base.path}, which builds on this one"
+                )
             links.append(base)
-            if len(links) > _MAX_CHAIN:
-                raise CorruptFileError(f"{self.path}: expected a full base, found only deltas")
         return tuple(links)
 
     def locate(self, entry: FileEntry) -> str:
