@@ -136,7 +136,8 @@ class PendingCheckpoint:
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
         checkpoint that a delta builds on. On return everything is on disk. If it raises, the
-        older checkpoint is in force as before and this one is aborted.
+        older checkpoint is in force as before and this one is aborted; or, where the very last
+        step failed, one of the two is in force and both are whole.
         """
         if self._is_over:
             raise ConfigError(f"{self.path}: this save is over already")
@@ -156,7 +157,10 @@ class PendingCheckpoint:
             self._check_files(manifest)
             self.folder.replace(MANIFEST, manifest.to_bytes(), pending_manifest(self.token))
         except BaseException:
-            self.abort()
+            if self._may_be_in_force():
+                self._end()
+            else:
+                self.abort()
             raise
         self._end()
         _clean_quietly(self.folder)
@@ -185,6 +189,15 @@ class PendingCheckpoint:
         trace: TracebackType | None,
     ) -> None:
         self.abort()
+
+    def _may_be_in_force(self) -> bool:
+        """After a commit that failed: if in doubt yes, then no file must be removed."""
+        try:
+            return read_manifest(self.folder).token == self.token
+        except CheckpointMissingError:
+            return False
+        except CheckpointError:
+            return True
 
     def _end(self) -> None:
         self._is_over = True
