@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from sparsefleet.data.arrangement import Arrangement
 from sparsefleet.data.memory_columns import FixedColumn, MemoryColumn, Records, ragged_column
 from sparsefleet.data.reader import Reader
+from sparsefleet.data.reader_stats import ReaderStats
 from sparsefleet.data.slot import Slot
 from sparsefleet.errors import ConfigError, DataError
 
@@ -47,7 +49,11 @@ class MemoryData:
         self._seed: int | None = None
         self._next_record = 0
         self._resume_at = 0
+        self._given_records = 0
+        self._given_batches = 0
+        before = reader.stats()
         self._load(reader)
+        self._loaded = reader.stats().since(before)
 
     def __len__(self) -> int:
         """Batches of a pass."""
@@ -64,6 +70,12 @@ class MemoryData:
         """What the records and their order take."""
         order = 0 if self._order is None else self._order.nbytes
         return order + sum(column.num_bytes for column in self._columns)
+
+    def stats(self) -> ReaderStats:
+        """Files, lines, bytes and bad lines of the loading; records and batches given since."""
+        return replace(
+            self._loaded, records=self._given_records, batches=self._given_batches, threads=0
+        )
 
     def local_shuffle(self, seed: int | None = None) -> None:
         """Another order for the passes that begin from now on: the same for the same seed.
@@ -98,6 +110,8 @@ class MemoryData:
             records = np.arange(begin, end, dtype=np.uint32) if order is None else order[begin:end]
             taken = [_as_taken(column.take(records)) for column in columns]
             batch = self._arrangement.arrange(taken, end - begin)
+            self._given_records += end - begin
+            self._given_batches += 1
             self._next_record = begin = end
             yield batch
         self._next_record = 0
