@@ -29,6 +29,7 @@ __all__ = [
     "__version__",
     "errors",
     "fleet",
+    "fluid",
     "metrics",
     "modes",
     "nn",
