@@ -27,6 +27,7 @@ __all__ = [
     "Trainer",
     "TrainerConfig",
     "__version__",
+    "batch",
     "errors",
     "fleet",
     "fluid",
@@ -34,5 +35,6 @@ __all__ = [
     "modes",
     "nn",
     "optim",
+    "reader",
     "train",
 ]
