@@ -38,6 +38,8 @@ def _written_name(dtype: Any) -> str:
     text = str(dtype)
     if text.startswith("torch."):  # recognised without loading torch
         return text.removeprefix("torch.")
+    if dtype is None:  # NumPy would guess
+        return text
     try:
         return str(np.dtype(dtype).name)
     except TypeError:

@@ -90,7 +90,7 @@ class LoDTensor:
         return as_lists(self._lod)
 
     def set_lod(self, lod: Iterable[ArrayLike]) -> None:
-        """Sets the offsets. has_valid_recursive_sequence_lengths tells whether they fit the rows."""
+        """Sets the offsets; they are not compared with the rows."""
         self._lod = offsets_of_lod(lod)
 
     def recursive_sequence_lengths(self) -> list[list[int]]:

@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import signal
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -145,7 +146,10 @@ def _start(
         name=f"sparsefleet-reader-{number}",
         daemon=True,
     )
-    process.start()
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads: one that gets stuck meets the deadline.
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        process.start()
     sending.close()
     children[receiving] = _Child(number, process)
 
