@@ -95,12 +95,13 @@ def _num_examples(inputs: Any, labels: Any) -> int:
 
 
 def _first_tensor(value: Any) -> Tensor | None:
+    """The first that lies least deep: the values of a (values, offsets) are not one an example."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
-        for part in value:
+        for part in sorted(value, key=lambda part: not isinstance(part, Tensor)):
             found = _first_tensor(part)
             if found is not None:
                 return found

@@ -32,8 +32,11 @@ def unnest(values: list[int], levels: list[list[int]]) -> list[Any]:
     return parts
 
 
-@given(st.integers(1, 3).flatmap(lambda depth: st.tuples(
-    st.just(depth), st.lists(nest(depth), min_size=1, max_size=5))))
+@given(
+    st.integers(1, 3).flatmap(
+        lambda depth: st.tuples(st.just(depth), st.lists(nest(depth), min_size=1, max_size=5))
+    )
+)
 def test_lod_and_values_tell_the_nest_they_were_made_of(case: tuple[int, list[Any]]) -> None:
     depth, fields = case
     ids = Variable("ids", [-1, 1], "int64", lod_level=depth)
