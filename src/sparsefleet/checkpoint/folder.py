@@ -136,6 +136,7 @@ class Folder(abc.ABC):
     def remove(self, paths: Iterable[str]) -> None:
         """Removes files, and folders that are empty then. One that is gone already is fine."""
 
+    @abc.abstractmethod
     def remove_if_empty(self) -> None:
         """Removes the folder itself, where folders are things of their own."""
 

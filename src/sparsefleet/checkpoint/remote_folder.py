@@ -116,3 +116,6 @@ class RemoteFolder(Folder):
             with reported("remove", self.locate(path), _ANY):
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.rm_file(self._full(path))
+
+    def remove_if_empty(self) -> None:
+        """An object store has no folders but those with files in them."""
