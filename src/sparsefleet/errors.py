@@ -10,6 +10,10 @@ __all__ = [
     "AuthError",
     "BadLineError",
     "CheckpointError",
+    "CheckpointIoError",
+    "CheckpointMismatchError",
+    "CheckpointMissingError",
+    "CheckpointVersionError",
     "ConfigError",
     "CorruptFileError",
     "DataError",
@@ -117,6 +121,22 @@ class CheckpointError(SparseFleetError):
 
 class CorruptFileError(CheckpointError):
     """A file whose checksum or structure is wrong."""
+
+
+class CheckpointMissingError(CheckpointError, FileNotFoundError):
+    """No checkpoint at that path, or one of its files is gone."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A whole checkpoint, but of another model: another table, width, optimizer or shape."""
+
+
+class CheckpointVersionError(CheckpointError):
+    """A checkpoint in a format that is newer than this version of sparsefleet."""
+
+
+class CheckpointIoError(CheckpointError, OSError):
+    """The file system refused: no space left, no permission, no connection."""
 
 
 class IoError(SparseFleetError, OSError):

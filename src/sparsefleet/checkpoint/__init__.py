@@ -1,0 +1,45 @@
+"""Checkpoints: directories of files that people can open, committed in one step."""
+
+from sparsefleet.checkpoint.checkpoint import Checkpoint
+from sparsefleet.checkpoint.entries import (
+    BaseEntry,
+    DenseEntry,
+    FileEntry,
+    StateColumn,
+    TableEntry,
+)
+from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.names import step_name
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
+from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
+from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_keys
+from sparsefleet.checkpoint.series import (
+    ListedCheckpoint,
+    clean_up,
+    latest,
+    list_checkpoints,
+    rotate,
+)
+from sparsefleet.checkpoint.shard_map import shard_of
+
+__all__ = [
+    "BaseEntry",
+    "Checkpoint",
+    "DenseEntry",
+    "FileEntry",
+    "ListedCheckpoint",
+    "Manifest",
+    "PendingCheckpoint",
+    "RowChunk",
+    "RowFileWriter",
+    "RowLayout",
+    "StateColumn",
+    "TableEntry",
+    "clean_up",
+    "latest",
+    "list_checkpoints",
+    "rotate",
+    "shard_of",
+    "step_name",
+    "write_removed_keys",
+]
