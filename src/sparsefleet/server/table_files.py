@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sparsefleet import _core
-from sparsefleet.checkpoint import Checkpoint, RowLayout, marker_file, open_folder
-from sparsefleet.errors import CheckpointError, ConfigError, NotFoundError, ProtocolError
+from sparsefleet.checkpoint import Checkpoint, RowLayout
+from sparsefleet.errors import ConfigError, NotFoundError, ProtocolError
 from sparsefleet.server.table_load import DenseSource, TableLoad
-from sparsefleet.server.table_save import TableSave, dense_to_bytes
+from sparsefleet.server.table_save import Destination, TableSave, dense_to_bytes
 
 __all__ = ["TableFiles"]
 
@@ -23,8 +23,7 @@ _MAX_WAIT_S = 5.0  # a command waits no longer, so that others get their turn
 class TableFiles:
     """The saves and loads under way in one process: of a server, or of a local store.
 
-    Each has the token of its checkpoint or, for a load, one that the client made up; bodies are
-    JSON. A save or load that nobody asks after for a minute is given up. Thread-safe.
+    Each goes by a token that its client made up; bodies of commands are JSON. A save or load that nobody asks after for a minute is given up. Thread-safe.
 
     save_root: paths must lie below it, unless it is empty.
     """
@@ -43,6 +42,7 @@ class TableFiles:
         """Command -> what answers it."""
         return {
             "save_begin": self._save_begin,
+            "save_write": self._save_write,
             "save_dense": self._save_dense,
             "save_wait": self._save_wait,
             "save_end": self._save_end,
@@ -55,27 +55,26 @@ class TableFiles:
     # -- saving -------------------------------------------------------------------------------
 
     def _save_begin(self, body: bytes) -> bytes:
-        """Opens the cuts; what they hold is written from now on, in the background."""
+        """Opens the cuts."""
         asked = _parse(body)
-        token, path, options = asked["token"], asked["path"], asked["storage_options"]
-        self._require_allowed(path)
-        if open_folder(path, options).size(marker_file(token)) is None:
-            raise CheckpointError(
-                f"server {self._shard[0]} does not see the save that worker 0 began in {path}: "
-                "give a directory that all servers and worker 0 share"
-            )
         save = TableSave(
             self._tables,
             self._shard,
             [RowLayout(*layout) for layout in asked["tables"]],
-            path=path,
-            token=token,
-            storage_options=options,
             only_dirty=asked["only_dirty"],
             clear_dirty=asked["clear_dirty"],
         )
         with self._lock:
-            self._saves[token] = save
+            self._saves[asked["token"]] = save
+        return b"{}"
+
+    def _save_write(self, body: bytes) -> bytes:
+        """Has them written, in the background."""
+        asked = _parse(body)
+        self._require_allowed(asked["path"])
+        self._save(asked).write(
+            Destination(asked["path"], asked["checkpoint"], asked["storage_options"])
+        )
         return b"{}"
 
     def _save_dense(self, body: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint
@@ -75,8 +76,7 @@ def load_tables(
 def _require_fits(checkpoint: Checkpoint, spec: TableSpec) -> None:
     """Width and optimizer are those saved; what is counted of rows may differ."""
     found = checkpoint.manifest.table(spec.name, checkpoint.path)
-    wanted = table_entry(spec)
-    found.require_same(wanted, checkpoint.path)
+    found.require_same(replace(table_entry(spec), counters=found.counters), checkpoint.path)
 
 
 def _dense_source(

@@ -6,6 +6,7 @@ Letters: N elements of a dense table, S arrays of optimizer state.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,8 +47,8 @@ class DenseTable(NamedTuple):
 class StoreSave:
     """Opens a cut through all servers, has each write its rows, and commits when all have.
 
-    `open` is quick; who wants the tables of one moment keeps pushes away until it returns. What
-    follows takes as long as the disks do, while training goes on. Whatever fails, what the
+    `open` is quick; who wants the tables of one moment keeps pushes away until it returns. `write`
+    and `commit` take as long as the disks do, while training goes on. Whatever fails, what the
     directory held before stays in force. Not thread-safe; `open` and the rest may be called from
     two threads, one after the other.
 
@@ -79,27 +80,38 @@ class StoreSave:
         """The sparse tables in it."""
         self.dense = {n: spec for n, spec in chosen.items() if isinstance(spec, DenseSpec)}
         """The dense tables in it."""
+        self._calls = ServerCalls(store, secrets.token_hex(8))
+        self._is_open = False
         self._pending: PendingCheckpoint | None = None
         self._waiting: threading.Thread | None = None
         self._written: dict[int, Any] = {}
         self._error: BaseException | None = None
 
     def open(self) -> None:
-        """The moment of the save: when it returns, rows may change again."""
-        pending = self._pending = PendingCheckpoint.begin(self.path, self._options or None)
-        self._calls = ServerCalls(self._store, pending.token)
+        """The moment of the save: when it returns, rows may change again. No file is touched."""
         layouts = [RowLayout.of(table_entry(spec)) for spec in self.sparse.values()]
+        self._is_open = True
         try:
             self._calls.ask_all(
                 "save_begin",
                 {
-                    "path": pending.path,
-                    "storage_options": self._options,
                     "tables": [list(layout) for layout in layouts],
                     "only_dirty": self._base is not None,
                     "clear_dirty": self._track,
                 },
             )
+        except BaseException:
+            self.abort()
+            raise
+
+    def write(self) -> None:
+        """Servers begin to write their rows; see `commit`."""
+        if not self._is_open:
+            raise ConfigError(f"the save to {self.path} has no cuts: call open() first")
+        try:
+            self._pending = PendingCheckpoint.begin(self.path, self._options or None)
+            asked = {"path": self._pending.path, "checkpoint": self._pending.token}
+            self._calls.ask_all("save_write", {**asked, "storage_options": self._options})
         except BaseException:
             self.abort()
             raise
@@ -142,7 +154,7 @@ class StoreSave:
         """
         pending = self._pending
         if pending is None or self._waiting is None:
-            raise ConfigError(f"the save to {self.path} has not begun: call open() first")
+            raise ConfigError(f"the save to {self.path} is not being written: call write() first")
         try:
             if tensors:
                 pending.write_dense(tensors)
@@ -160,8 +172,10 @@ class StoreSave:
 
     def abort(self) -> None:
         """Gives the save up: cuts are dropped, its files removed. Never raises; idempotent."""
-        if self._pending is not None:
+        if self._is_open:
+            self._is_open = False
             self._calls.end("save_end")
+        if self._pending is not None:
             self._pending.abort()
 
     def _wait(self) -> None:

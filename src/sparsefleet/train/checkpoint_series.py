@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparsefleet import checkpoint
+from sparsefleet.checkpoint import rotate, step_name
 from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.fleet.model_checkpoint import ModelSave
+from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.worker_report import WorkerReport
 
@@ -32,7 +33,7 @@ class CheckpointSeries:
     def __init__(self, distributed: DistributedModel, config: CheckpointConfig) -> None:
         self._distributed = distributed
         self._config = config
-        self._directory = checkpoint.absolute_path(config.directory)
+        self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
         self._last_step: int | None = None
         self._base: str | None = None  # what a delta would be built on
@@ -51,7 +52,7 @@ class CheckpointSeries:
         step = sum(report.batches for report in reports)
         if step == self._last_step:
             return "skipped: nothing was trained since the last"
-        path = checkpoint.step_path(self._directory, step)
+        path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
         begun = time.monotonic()
         try:
@@ -97,7 +98,7 @@ class CheckpointSeries:
         begun = time.monotonic()
         try:
             save.write()
-            checkpoint.rotate(self._directory, self._config.keep)
+            rotate(self._directory, self._config.keep, self._config.storage_options)
         except Exception as error:  # the thread's edge
             self._failed(path, error)
             return

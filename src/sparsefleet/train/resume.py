@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet import checkpoint
+from sparsefleet.checkpoint import Checkpoint, latest
 from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.data_position import DataPosition, PassStart
 from sparsefleet.train.worker_report import WorkerReport
@@ -91,14 +92,11 @@ def resume_training(
 
     def find(_: list[bytes]) -> bytes:
         """In the first worker; the others need not see the directory."""
-        path = os.fspath(place)
-        if resume == "auto":
-            latest = checkpoint.latest(path, storage_options=options)
-            if latest is None:
-                return b""
-            path = latest
-        found = checkpoint.Checkpoint.open(path, storage_options=options)
-        return json.dumps({"path": path, "workers": found.workers}).encode()
+        path = absolute_path(place)
+        found = latest(path, options) if resume == "auto" else Checkpoint.open(path, options)
+        if found is None:
+            return b""
+        return json.dumps({"path": found.path, "workers": found.workers()}).encode()
 
     answer = distributed.meeting.decide(b"", find)
     if not answer:
