@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sparsefleet.errors import ConfigError, DeadlineError, NotFoundError, PeerLostError
+from sparsefleet.errors import (
+    ConfigError,
+    DeadlineError,
+    NotFoundError,
+    PeerLostError,
+    code_name_of,
+    error_named,
+)
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.store import RoundMember, Store
 
@@ -98,8 +105,9 @@ class Meeting:
         """The first worker's answer to what all workers gave, on every worker. All must call it.
 
         `rule` gets what each gave, by rank, without those that are lost. It runs in the first
-        worker, when all are there and before any goes on. None if that worker is lost and the
-        others go on without it. For `patient` see `barrier`.
+        worker, when all are there and before any goes on; what it raises is raised on all workers.
+        None if the first worker is lost and the others go on without it. For `patient` see
+        `barrier`.
 
         >>> from sparsefleet.store import LocalStore
         >>> meeting = Meeting(LocalStore(), RoleInfo(kind="local"))
@@ -111,15 +119,26 @@ class Meeting:
         prefix = f"{self._name}/decide/{self._count + 1}"
         names = self._put(f"{prefix}/{self._role.index}", data)
         self.barrier(patient=patient)
+        failure: Exception | None = None
         if self._role.is_first_worker:
             found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
-            names += self._put(prefix, rule([part for part in found if part is not None]))
+            try:
+                answer = b"+" + rule([part for part in found if part is not None])
+            except Exception as error:  # raised again below, when the others know of it
+                failure = error
+                answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
+            names += self._put(prefix, answer)
         self.barrier()
-        answer = self._get(prefix, 0)
+        told = self._get(prefix, 0)
         self.barrier()  # notes may go only when everybody has read them
         for name in names:
             self._store.delete_note(name)
-        return answer
+        if failure is not None:
+            raise failure
+        if told is not None and told.startswith(b"-"):
+            code, _, message = told[1:].decode().partition(" ")
+            raise error_named(code, f"in worker 0: {message}")
+        return None if told is None else told[1:]
 
     def leave(self) -> None:
         """Meets nobody any more, and is not taken for lost."""

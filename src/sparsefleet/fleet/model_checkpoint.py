@@ -1,7 +1,7 @@
 """A model in a checkpoint: dense parameters by name, their optimizer state, and its tables.
 
-A parameter's state is beside it, as `<parameter>/<name of the state>`; the state of one float
-a parameter's table, such as Adam's step, is repeated for each element, as servers hold it.
+The state of a parameter is beside it, as `<parameter>/<name of the state>`; state of one float for
+all elements, such as Adam's step, is repeated for each, as servers hold it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.errors import CheckpointMismatchError
+from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.store_load import load_tables
 from sparsefleet.store.store_save import StoreSave
 from sparsefleet.store.table_entry import state_names
@@ -24,10 +23,12 @@ from sparsefleet.store.table_entry import state_names
 if TYPE_CHECKING:
     from sparsefleet.fleet.distributed_model import DistributedModel
 
-__all__ = ["ModelSave", "load_model", "own_tensors"]
+__all__ = ["ModelSave", "Predicate", "load_model"]
 
 Arrays = dict[str, NDArray[Any]]
+
 Predicate = Callable[[str], bool]
+"""Chooses parameters, buffers and tables by name."""
 
 _SCHEDULE_NOTE = "schedule_steps"
 
@@ -38,7 +39,7 @@ class ModelSave:
     step: training steps so far, for whoever lists checkpoints.
     workers: what each worker needs to go on, by rank.
     schedule_steps: where the schedule of learning rates is.
-    only: chooses parameters, buffers and tables by name; None is everything.
+    only: what to save; None is everything.
     For base, track, storage_options and timeout_s see `StoreSave`.
     """
 
@@ -56,18 +57,15 @@ class ModelSave:
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = 3600.0,
     ) -> None:
-        self._distributed = distributed
+        self._tensors = distributed.tensors
         self._step = step
         self._workers = workers
         self._schedule_steps = schedule_steps
-        self._only = only or (lambda name: True)
-        self._names = distributed.dense_names
-        tables = [name for name in distributed.tables if self._only(name)]
-        tables += [n for n, names in self._names.items() if any(map(self._only, names))]
+        self._only = only or _everything
         self._tables = StoreSave(
             distributed.store,
             path,
-            tables=tables,
+            tables=_chosen_tables(distributed, self._only),
             base=base,
             track=track,
             storage_options=storage_options,
@@ -78,10 +76,9 @@ class ModelSave:
     def open(self) -> None:
         """The moment of the save. Everything handed over must be applied, and nobody may train.
 
-        Quick; the disk is not touched.
+        Quick: no file is touched.
         """
-        tensors = {**own_tensors(self._distributed), **self._distributed.torch_state()}
-        self._own = {name: _copy(t) for name, t in tensors.items() if self._only(_owner(name))}
+        self._own = self._tensors.copy_own(self._only)
         self._tables.open()
 
     def write(self) -> None:
@@ -91,23 +88,23 @@ class ModelSave:
             tensors = dict(self._own)
             for table in self._tables.dense:
                 tensors |= self._parameters_of(table)
-            notes = {_SCHEDULE_NOTE: self._schedule_steps}
-            self._tables.commit(tensors, step=self._step, workers=self._workers, notes=notes)
         except BaseException:
             self._tables.abort()
             raise
+        notes = {_SCHEDULE_NOTE: self._schedule_steps}
+        self._tables.commit(tensors, step=self._step, workers=self._workers, notes=notes)
 
     def _parameters_of(self, table: str) -> Arrays:
         """A dense table cut into its parameters, each with its state."""
         values, state = self._tables.dense_table(table)
-        names = [*_arrays_of(self._tables.dense[table].optimizer)]
+        wide, single = state_names(self._tables.dense[table].optimizer)
         tensors: Arrays = {}
         begin = 0
-        for name, shape in self._names[table].items():
+        for name, shape in self._tensors.in_tables[table].items():
             end = begin + int(np.prod(shape, dtype=np.int64))
             if self._only(name):
                 tensors[name] = values[begin:end].reshape(shape)
-                for array, part in zip(names, state, strict=True):
+                for array, part in zip((*wide, *single), state, strict=True):
                     tensors[f"{name}/{array}"] = part[begin:end].reshape(shape)
             begin = end
         return tensors
@@ -117,28 +114,69 @@ def load_model(
     distributed: DistributedModel,
     path: str | os.PathLike[str],
     *,
+    only: Predicate | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Loads what `ModelSave` wrote, in one worker; returns where the schedule was.
 
-    Nothing changes unless all of it fits and is whole.
+    Nothing changes unless all of it fits and is whole. only: what to load; None is everything,
+    and then the checkpoint must hold nothing else.
     """
-    checkpoint = Checkpoint.open(os.fspath(path), dict(storage_options or {}) or None)
-    names = distributed.dense_names
-    own = {**own_tensors(distributed)}
-    stepped_here = distributed.torch_state()
-    _require_same_model(checkpoint, distributed, own)
-    tensors = checkpoint.dense()
-    for name, tensor in {**own, **stepped_here}.items():
-        _require_shape(checkpoint, name, tensors, tuple(tensor.shape))
-    load_tables(
-        distributed.store,
-        path,
-        dense_names={table: list(parameters) for table, parameters in names.items()},
-        storage_options=storage_options,
-    )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(torch.from_numpy(tensors[name]))
-    distributed.take_torch_state({name: tensors[name] for name in tensors})
+    path = absolute_path(path)
+    checkpoint = Checkpoint.open(path, dict(storage_options or {}) or None)
+    _require_fits(checkpoint, distributed, only)
+    own = checkpoint.dense() if distributed.tensors.own_names() else {}
+    tables = _chosen_tables(distributed, only or _everything)
+    if tables:
+        load_tables(
+            distributed.store,
+            path,
+            tables=tables,
+            dense_names={t: list(names) for t, names in distributed.tensors.in_tables.items()},
+            storage_options=storage_options,
+        )
+    distributed.tensors.take_own(own, only or _everything)
     return int(checkpoint.manifest.notes.get(_SCHEDULE_NOTE, 0))
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+def _chosen_tables(distributed: DistributedModel, only: Predicate) -> list[str]:
+    """Sparse tables by their name, dense ones by the parameters in them."""
+    sparse = [name for name in distributed.tables if only(name)]
+    in_tables = distributed.tensors.in_tables
+    return sparse + [table for table, names in in_tables.items() if any(map(only, names))]
+
+
+def _require_fits(
+    checkpoint: Checkpoint, distributed: DistributedModel, only: Predicate | None
+) -> None:
+    """Tensors and tables are those of the model, of the same shapes."""
+    where = checkpoint.path
+    wanted = distributed.tensors.shapes()
+    shapes = {entry.name: entry.shape for entry in checkpoint.manifest.dense}
+    found = {n: s for n, s in shapes.items() if n.rpartition("/")[0] not in shapes}
+    for name, shape in wanted.items():
+        if only is not None and not only(name):
+            continue
+        if name not in found:
+            raise CheckpointMismatchError(
+                f"{where} is of another model: expected '{name}', found no tensor of that name"
+            )
+        if found[name] != shape:
+            raise CheckpointMismatchError(
+                f"{where}: '{name}': expected shape {list(shape)}, found {list(found[name])}"
+            )
+    if only is not None:
+        return
+    unknown = sorted(found.keys() - wanted.keys())
+    unknown += sorted(
+        table.name for table in checkpoint.manifest.tables if table.name not in distributed.tables
+    )
+    if unknown:
+        raise CheckpointMismatchError(
+            f"{where} is of another model: it has '{unknown[0]}', which this model has not; to "
+            "load a part of it give only="
+        )

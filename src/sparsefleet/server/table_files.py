@@ -23,7 +23,8 @@ _MAX_WAIT_S = 5.0  # a command waits no longer, so that others get their turn
 class TableFiles:
     """The saves and loads under way in one process: of a server, or of a local store.
 
-    Each goes by a token that its client made up; bodies of commands are JSON. A save or load that nobody asks after for a minute is given up. Thread-safe.
+    Each goes by a token that its client made up; bodies of commands are JSON. A save or load that
+    nobody asks after for a minute is given up. Thread-safe.
 
     save_root: paths must lie below it, unless it is empty.
     """
@@ -41,6 +42,7 @@ class TableFiles:
     def calls(self) -> dict[str, Callable[[bytes], bytes]]:
         """Command -> what answers it."""
         return {
+            "files_ready": lambda _: b"{}",
             "save_begin": self._save_begin,
             "save_write": self._save_write,
             "save_dense": self._save_dense,

@@ -106,9 +106,7 @@ class TableSave:
     ) -> dict[str, Any]:
         cut = self._cuts[layout.table]
         path, token, options = place
-        with RowFileWriter(
-            path, token, layout, *self._shard, storage_options=options
-        ) as writer:
+        with RowFileWriter(path, token, layout, *self._shard, storage_options=options) as writer:
             for chunk in _chunks(cut, layout):
                 job.check()
                 writer.write(chunk)

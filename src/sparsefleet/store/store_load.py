@@ -79,9 +79,7 @@ def _require_fits(checkpoint: Checkpoint, spec: TableSpec) -> None:
     found.require_same(replace(table_entry(spec), counters=found.counters), checkpoint.path)
 
 
-def _dense_source(
-    checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str]
-) -> dict[str, Any]:
+def _dense_source(checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str]) -> dict[str, Any]:
     sizes = {entry.name: _num_elements(entry.shape) for entry in checkpoint.manifest.dense}
     missing = [name for name in names if name not in sizes]
     if missing:

@@ -24,7 +24,7 @@ from sparsefleet.errors import CheckpointError, ConfigError
 from sparsefleet.store.arrays import Floats
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
-from sparsefleet.store.table_entry import table_entry
+from sparsefleet.store.table_entry import state_names, table_entry
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -140,6 +140,18 @@ class StoreSave:
         assert state is not None
         return DenseTable(values, state)
 
+    def dense_tensors(self) -> dict[str, Floats]:
+        """All dense tables, each as one tensor of its name, and its state as `<name>/<state>`."""
+        tensors: dict[str, Floats] = {}
+        for name, spec in self.dense.items():
+            values, state = self.dense_table(name)
+            wide, single = state_names(spec.optimizer)
+            tensors[name] = values
+            tensors |= {
+                f"{name}/{a}": part for a, part in zip((*wide, *single), state, strict=True)
+            }
+        return tensors
+
     def commit(
         self,
         tensors: Mapping[str, Any],
@@ -217,7 +229,5 @@ def _chosen(
         return dict(specs)
     unknown = sorted(set(names) - specs.keys())
     if unknown:
-        raise ConfigError(
-            f"there is no table '{unknown[0]}' to save; there are {', '.join(specs)}"
-        )
+        raise ConfigError(f"there is no table '{unknown[0]}' to save; there are {', '.join(specs)}")
     return {name: spec for name, spec in specs.items() if name in names}

@@ -23,38 +23,38 @@ def save_together(
 
     Returns when it is in force; where it cannot be written, raises on every worker.
     """
-    save: ModelSave | None = None
-    failure: Exception | None = None
+    saves: list[ModelSave] = []
 
     def open_cuts(given: list[bytes]) -> bytes:
-        nonlocal save, failure
+        """In the first worker, while all stand still."""
         reports = [WorkerReport.from_json(json.loads(part)) for part in given]
-        try:
-            save = ModelSave(
-                distributed,
-                directory,
-                step=sum(report.batches for report in reports),
-                workers=[report.to_json() for report in reports],
-                schedule_steps=max(report.schedule_steps for report in reports),
-            )
-            save.open()
-        except (SparseFleetError, OSError) as error:
-            failure = error
+        save = ModelSave(
+            distributed,
+            directory,
+            step=sum(report.batches for report in reports),
+            workers=[report.to_json() for report in reports],
+            schedule_steps=max(report.schedule_steps for report in reports),
+        )
+        save.open()
+        saves.append(save)
         return b""
 
     distributed.mode.pause()
-    distributed.meeting.decide(json.dumps(report.to_json()).encode(), open_cuts)
-    distributed.mode.resume()
-    if save is not None and failure is None:
+    try:
+        distributed.meeting.decide(json.dumps(report.to_json()).encode(), open_cuts)
+    finally:
+        distributed.mode.resume()
+    failure: Exception | None = None
+    for save in saves:  # in the first worker; the others wait for what comes of it
         try:
             save.write()
         except (SparseFleetError, OSError) as error:
             failure = error
-    told = distributed.meeting.decide(
-        b"", lambda _: b"" if failure is None else str(failure).encode(), patient=True
-    )
-    if failure is not None:
-        raise failure
-    if told != b"":
-        cause = "it is lost" if told is None else told.decode()
-        raise CheckpointError(f"worker 0 could not save {os.fspath(directory)}: {cause}")
+
+    def tell(_: list[bytes]) -> bytes:
+        if failure is not None:
+            raise failure
+        return b"saved"
+
+    if distributed.meeting.decide(b"", tell, patient=True) is None:
+        raise CheckpointError(f"worker 0 was lost while it saved {os.fspath(directory)}")
