@@ -42,6 +42,7 @@ __all__ = [
     "WorkerError",
     "code_name_of",
     "error_for",
+    "error_named",
 ]
 
 
@@ -227,6 +228,16 @@ def error_for(code: int, message: str) -> SparseFleetError:
     if found is None:
         return InternalError(f"native code {code}, unknown to this version: {message}")
     return found(message)
+
+
+def error_named(name: str, message: str) -> SparseFleetError:
+    """The exception for a code of that name, as `code_name_of` gives it.
+
+    >>> type(error_named("SHAPE_MISMATCH", "3 rows, wanted 4")).__name__
+    'ShapeError'
+    """
+    kinds = {known: kind for _, known, kind in _CODES}
+    return kinds.get(name, InternalError)(message)
 
 
 def code_name_of(error: BaseException) -> str | None:

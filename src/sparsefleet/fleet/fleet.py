@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import ConfigError
@@ -14,6 +15,7 @@ from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.strategies import DistributedStrategy, strategy_from
 from sparsefleet.fleet.transpiler_config import DistributeTranspilerConfig
 from sparsefleet.server import ServerConfig, run_server
+from sparsefleet.store.checkpoint_path import absolute_path
 
 if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
@@ -121,12 +123,14 @@ class Fleet:
         *,
         threads: int = 1,
         schedule: ScheduleLike | None = None,
+        track_dirty: bool = False,
     ) -> DistributedModel:
         """Takes charge of the model; `init_worker()` then starts it.
 
         mode: "local", "sync", "half_async", "async", "hybrid", "geo" or a config of
             `sparsefleet.modes`; by default async with servers and local without.
         schedule: a scheduler of torch for `optimizer`, or a function from step to factor.
+        track_dirty: tables remember which rows changed, for saves of only those.
         """
         from sparsefleet.fleet.distributed_model import DistributedModel
 
@@ -139,6 +143,7 @@ class Fleet:
             threads=threads,
             schedule=schedule,
             name=f"model-{self._num_models}",
+            track_dirty=track_dirty,
         )
         return self._model
 
@@ -189,12 +194,15 @@ class Fleet:
         """Gets this server ready; with `model_dir`, tables start as `save_persistables` left them.
 
         The first worker has them loaded once the tables are defined; every server must see the
-        directory.
+        directory, and so must the first worker. Any number of servers may have saved it.
         """
         self._require_server("init_server")
-        if model_dir is not None and not os.path.isdir(model_dir):
-            raise ConfigError(f"model_dir {os.fspath(model_dir)!r} is not a directory")
-        self._model_dir = None if model_dir is None else os.path.abspath(model_dir)
+        self._model_dir = None
+        if model_dir is not None:
+            path = absolute_path(model_dir)
+            if "://" not in path and not os.path.isdir(path):
+                raise ConfigError(f"model_dir {os.fspath(model_dir)!r} is not a directory")
+            self._model_dir = path
         self._server_ready = True
 
     def run_server(self) -> None:
@@ -243,12 +251,16 @@ class Fleet:
 
     # -- files --------------------------------------------------------------------------------
 
-    def save_persistables(self, dirname: str | os.PathLike[str]) -> None:
+    def save_persistables(
+        self, dirname: str | os.PathLike[str], *, only: Callable[[str], bool] | None = None
+    ) -> None:
         """Writes model and tables with optimizer state, to go on training; one worker calls it.
 
-        `init_server(dirname)` starts from it, at any number of servers.
+        It is the servers' state that is saved, in every mode, with all that this worker has handed
+        over. `init_server(dirname)` starts from it, at any number of servers; all servers and this
+        worker must see the directory. only: what to save, by name of parameter or table.
         """
-        self.model.save(dirname)
+        self.model.save(dirname, only=only)
 
     def save_inference_model(self, dirname: str | os.PathLike[str]) -> None:
         """Writes what prediction needs; `load_inference_model` reads it. One worker calls it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sparsefleet.modes.half_async import MeetingMode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
@@ -23,6 +23,7 @@ class SyncMode(MeetingMode):
     """
 
     name: ClassVar[str] = "sync"
+    steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "workers"
 
     def __init__(self, setting: ModeSetting) -> None:
         super().__init__(setting)
