@@ -14,6 +14,8 @@ __all__ = [
     "CorruptFileError",
     "DataError",
     "DeadlineError",
+    "ExportError",
+    "FeedError",
     "InputFileError",
     "InputMissingError",
     "InternalError",
@@ -117,6 +119,14 @@ class CheckpointError(SparseFleetError):
 
 class CorruptFileError(CheckpointError):
     """A file whose checksum or structure is wrong."""
+
+
+class ExportError(SparseFleetError):
+    """A model that cannot be turned into files that predict."""
+
+
+class FeedError(SparseFleetError, ValueError):
+    """Inputs that an exported model does not take; the message has what was given and wanted."""
 
 
 class IoError(SparseFleetError, OSError):
