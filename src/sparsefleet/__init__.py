@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DenseSpec",
     "LocalStore",
+    "Predictor",
     "PushResult",
     "RemoteStore",
     "RemoteStoreConfig",
@@ -28,10 +29,12 @@ __all__ = [
     "TrainerConfig",
     "__version__",
     "errors",
+    "export",
     "fleet",
     "metrics",
     "modes",
     "nn",
     "optim",
+    "serve",
     "train",
 ]

@@ -1,14 +1,17 @@
-"""Names of the package that need torch: loaded at first use, as torch takes seconds to load."""
+"""Names of the package that may need torch: loaded at first use, as that takes seconds to load."""
 
 from __future__ import annotations
 
 import importlib
 
 _HOMES = {
+    "Predictor": "sparsefleet.serve",
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
+    "export": "sparsefleet.export",
     "modes": "sparsefleet.modes",
     "nn": "sparsefleet.nn",
+    "serve": "sparsefleet.serve",
     "train": "sparsefleet.train",
 }
 
