@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DenseSpec",
     "LocalStore",
+    "Predictor",
     "PushResult",
     "RemoteStore",
     "RemoteStoreConfig",
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "batch",
     "errors",
+    "export",
     "fleet",
     "fluid",
     "metrics",
@@ -36,5 +38,6 @@ __all__ = [
     "nn",
     "optim",
     "reader",
+    "serve",
     "train",
 ]

@@ -6,13 +6,16 @@ import importlib
 from collections.abc import Callable, Mapping
 
 _HOMES = {
+    "Predictor": "sparsefleet.serve",
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
     "batch": "sparsefleet.reader",
+    "export": "sparsefleet.export",
     "fluid": "sparsefleet.fluid",
     "modes": "sparsefleet.modes",
     "nn": "sparsefleet.nn",
     "reader": "sparsefleet.reader",
+    "serve": "sparsefleet.serve",
     "train": "sparsefleet.train",
 }
 

@@ -18,6 +18,8 @@ __all__ = [
     "CorruptFileError",
     "DataError",
     "DeadlineError",
+    "ExportError",
+    "FeedError",
     "InputFileError",
     "InputMissingError",
     "InternalError",
@@ -140,6 +142,14 @@ class CheckpointVersionError(CheckpointError):
 
 class CheckpointIoError(CheckpointError, OSError):
     """The file system refused: no space left, no permission, no connection."""
+
+
+class ExportError(SparseFleetError):
+    """A model that cannot be turned into files that predict."""
+
+
+class FeedError(SparseFleetError, ValueError):
+    """Inputs that an exported model does not take; the message has what was given and wanted."""
 
 
 class IoError(SparseFleetError, OSError):

@@ -28,6 +28,7 @@ ROOMS = [
     ["serve"],
     ["train"],
     ["fleet"],
+    ["export"],
     ["modes"],
     ["collective"],
     ["nn", "optim"],
