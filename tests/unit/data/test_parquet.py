@@ -21,6 +21,7 @@ from sparsefleet.data import (
     hash64,
     parquet_format,
 )
+from sparsefleet.data.progress import FileToRead
 from sparsefleet.errors import BadLineError, ConfigError, InputFileError, SchemaError
 
 WITH_END = ReaderConfig(include_last_offset=True)
@@ -346,3 +347,17 @@ def test_settings_for_text_are_refused(tmp_path: Path) -> None:
         Parquet(Field("x", columns=0))
     with pytest.raises(ConfigError, match="Parquet needs files, got None"):
         Reader(None, ONE_ID, 1)
+
+
+def test_a_large_row_group_is_decoded_in_pieces(tmp_path: Path) -> None:
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 2001) * 500, pa.int32()), pa.array(np.arange(1_000_000))
+    )
+    path = write(tmp_path / "a", {"x": lists})
+    assert pq.ParquetFile(path).num_row_groups == 1
+    record_format = Parquet(Slot("x"))
+    (part,) = record_format.split(FileToRead(str(path)), ReaderConfig())
+    with record_format.open_batches(part, ReaderConfig()) as rows:
+        sizes = [batch.nbytes for batch in rows.batches]
+    assert sum(sizes) > 8_000_000
+    assert max(sizes) < 6_000_000

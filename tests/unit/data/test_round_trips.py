@@ -29,6 +29,7 @@ from sparsefleet.data import (
     RecordFormat,
     Records,
     Slot,
+    hash64,
     parquet_format,
 )
 
@@ -184,3 +185,36 @@ def test_records_come_back_as_written_from_wherever_reading_goes_on(
             found += [record for batch in second for record in records_in(slots, batch)]
             assert sorted(found) == sorted(wanted)
             assert threads > 1 or found == wanted
+
+
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n"), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=20))
+def test_texts_are_the_same_ids_in_every_format(rows: list[tuple[str, str]]) -> None:
+    city = Field("city", "uint64", (), hash_seed=3)
+    words = Field("words", hash_seed=4)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/a.csv", "w", newline="", encoding="utf-8") as file:
+            file.write('city,"words"\n')
+            for row in rows:
+                file.write(",".join('"' + text.replace('"', '""') + '"' for text in row) + "\n")
+        columns = {"city": [row[0] for row in rows], "words": [row[1:] for row in rows]}
+        pq.write_table(pa.table(columns), f"{folder}/a.parquet")
+        table = pa.table({**columns, "city": pa.array(columns["city"]).dictionary_encode()})
+        pyarrow.feather.write_feather(table, f"{folder}/a.feather")
+        csv_words = Field("words", "uint64", (), hash_seed=4)
+        found = [
+            next(iter(reader))
+            for reader in (
+                Reader(f"{folder}/a.csv", Csv(city, csv_words, missing_texts=()), 100),
+                Reader(f"{folder}/a.parquet", Parquet(city, words), 100),
+                Reader(f"{folder}/a.feather", ArrowIpc(city, words), 100),
+                Reader(None, Records(lambda: rows, city, words), 100),
+            )
+        ]
+    for batch in found:
+        ids = batch["words"][0] if isinstance(batch["words"], tuple) else batch["words"]
+        assert batch["city"].view(np.uint64).tolist() == [hash64(row[0], 3) for row in rows]
+        assert ids.view(np.uint64).tolist() == [hash64(row[1], 4) for row in rows]
