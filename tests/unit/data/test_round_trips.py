@@ -156,7 +156,8 @@ def test_records_come_back_as_written_from_wherever_reading_goes_on(
     block_bytes: int,
 ) -> None:
     monkeypatch.setattr(parquet_format, "_PART_BYTES", 1)
-    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS", (3, 3))
+    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS", 3)
+    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS_OF_LISTS", 3)
     slots, records = written
     wanted = as_bits(slots, records)
     config = ReaderConfig(block_bytes=block_bytes, include_last_offset=True)
