@@ -29,6 +29,7 @@ __all__ = [
     "TrainerConfig",
     "__version__",
     "batch",
+    "data",
     "errors",
     "export",
     "fleet",

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded at first use: torch alone takes seconds to load."""
+"""Names of a package that are loaded at first use: torch and pyarrow take seconds to load."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _HOMES = {
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
     "batch": "sparsefleet.reader",
+    "data": "sparsefleet.data",
     "export": "sparsefleet.export",
     "fluid": "sparsefleet.fluid",
     "modes": "sparsefleet.modes",

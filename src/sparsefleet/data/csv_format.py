@@ -11,6 +11,8 @@ from sparsefleet.data.slot import Slot
 from sparsefleet.data.text_format import TextFormat
 from sparsefleet.errors import ConfigError, SchemaError
 
+_ENDS = ("\r", "\n", "\0")
+
 
 class Csv(TextFormat):
     """Text with a separator between fields, each of which goes to a slot or is left out.
@@ -161,12 +163,7 @@ def _find(column: ColumnName, names: Sequence[str | None], path: str, field: Fie
 
 def _one_byte(name: str, value: object, *, may_be_empty: bool) -> str:
     sizes = (0, 1) if may_be_empty else (1,)
-    if (
-        isinstance(value, str)
-        and value.isascii()
-        and len(value) in sizes
-        and value not in {*"\r\n\0"}
-    ):
+    if isinstance(value, str) and len(value) in sizes and value.isascii() and value not in _ENDS:
         return value
     raise ConfigError(f"Csv.{name} must be one ASCII character, no line end, got {value!r}")
 
