@@ -72,6 +72,15 @@ class GeneratorLoader(Loader):
     def iterable(self) -> bool:
         return self._iterable
 
+    @property
+    def feed_list(self) -> list[Variable]:
+        """The variables that a batch is for."""
+        return list(self._variables)
+
+    def use_double_buffer(self) -> None:
+        """From the next pass on, keeps one more batch ready."""
+        self._double_buffer = True
+
     def set_sample_generator(
         self,
         reader: ReaderFunction,
