@@ -12,6 +12,7 @@ import torch
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.data_feeder import feed_variables
+from sparsefleet.fluid.dataset_loader import DatasetLoader, FileDataset
 from sparsefleet.fluid.feed_columns import column_of_samples, columns_of_batch
 from sparsefleet.fluid.feed_pass import Columns
 from sparsefleet.fluid.generator_loader import GeneratorLoader
@@ -130,6 +131,13 @@ class DataLoader(Loader):
             drop_last=drop_last,
             wait_s=wait_s,
         )
+
+    @staticmethod
+    def from_dataset(
+        dataset: FileDataset, places: Place | Sequence[Place], drop_last: bool = True
+    ) -> DatasetLoader:
+        """A loader over a Dataset of `fluid.DatasetFactory`; see `DatasetLoader`."""
+        return DatasetLoader(dataset, places, drop_last)
 
 
 def _collate(
