@@ -12,7 +12,7 @@ from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import Place
 from sparsefleet.reader.background import Background
 
-__all__ = ["Columns", "FeedPass", "PassProgress", "Walk"]
+__all__ = ["Columns", "FeedPass", "FeedProgress", "Walk"]
 
 Columns = list[LoDTensor]
 """What one place is fed with: a tensor for each variable, in their order."""
@@ -23,7 +23,7 @@ Walk = Iterator[tuple[Any, Any]]
 _WHAT = "the generator of the loader"
 
 
-class PassProgress:
+class FeedProgress:
     """How far a pass has come; outlives it."""
 
     def __init__(self, number: int) -> None:
@@ -48,7 +48,7 @@ class FeedPass(Iterator[list[Columns]]):
         walk: Walk,
         convert: Callable[[Any], Columns],
         places: Sequence[Place],
-        progress: PassProgress,
+        progress: FeedProgress,
         *,
         capacity: int,
         double_buffer: bool,

@@ -37,6 +37,15 @@ class GeneratorLoader(Loader):
 
     A batch is a dict name -> LoDTensor; with several places, a list of them. The generator is read
     in order. It is set by one of the `set_*_generator`.
+
+    >>> from sparsefleet import fluid
+    >>> ads = fluid.data("ads", [None, 1], "int64")
+    >>> loader = GeneratorLoader([ads], capacity=2, iterable=False)
+    >>> loader = loader.set_sample_generator(lambda: ((n,) for n in range(4)), batch_size=4)
+    >>> loader.start()
+    >>> loader.take_feed()["ads"].shape()
+    [4, 1]
+    >>> loader.reset()
     """
 
     def __init__(

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparsefleet.fluid.feed_pass import Columns, FeedPass, PassProgress
+from sparsefleet.fluid.feed_pass import Columns, FeedPass, FeedProgress
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.reader import ResumableReader
@@ -37,7 +37,7 @@ class Loader:
         self._reader: ResumableReader | None = None
         self._convert: Callable[[Any], Columns] = list
         self._places: list[Place] = [CPUPlace()]
-        self._progress: PassProgress | None = None
+        self._progress: FeedProgress | None = None
         self._last_close: Callable[[], Callable[[], None] | None] = lambda: None
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Loader:
         reader = self._checked_reader()
         self._close()
         number, walk = reader.begin()
-        self._progress = PassProgress(number)
+        self._progress = FeedProgress(number)
         begun = FeedPass(
             walk,
             self._convert,
