@@ -142,10 +142,11 @@ class GeneratorLoader(Loader):
         what the generator raised.
         """
         self._check_iterable(False, "taken from")
-        if self._started is None:
+        started = self._started
+        if started is None:
             raise RuntimeError("the loader has not been started: call start() before a run")
         try:
-            (columns,) = next(self._started)
+            (columns,) = next(started)
         except StopIteration:
             raise EOFException(
                 "the loader has given its last batch: reset() it, and start() it for more"
@@ -156,8 +157,7 @@ class GeneratorLoader(Loader):
         """Ends the reading; `start()` then begins at the first batch."""
         self._check_iterable(False, "reset")
         self._close()
-        if self._progress is not None:
-            self._progress.is_over = True
+        self._checked_reader().rewind()
 
     def _set(
         self,

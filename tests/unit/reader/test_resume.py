@@ -184,13 +184,28 @@ def test_states_of_other_readers_are_refused() -> None:
 
 def test_data_that_has_become_shorter_is_an_error() -> None:
     made = reader.resumable(numbers(9))
-    state = reader.resumable(numbers(9)).state_at(0, 8)
+    state = {**made.state_dict(), "position": 8}
     made.load_state_dict(state)
     assert list(made()) == [8]
     shorter = reader.resumable(numbers(5))
     shorter.load_state_dict(state)
     with pytest.raises(DataError, match="ended after 5 items, but 8 had been read"):
         list(shorter())
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_going_on_after_a_finished_pass_gives_nothing_and_then_the_next_pass(name: str) -> None:
+    whole = ORDERED[name]()
+    assert whole.finished_state_dict() == whole.state_dict()
+    items = whole()
+    next(items)
+    assert whole.finished_state_dict() == whole.state_dict()
+    assert list(items)
+    assert whole.finished_state_dict() != whole.state_dict()
+    second = ORDERED[name]()
+    second.load_state_dict(saved(whole.finished_state_dict()))
+    assert list(second()) == []
+    assert list(second()) == list(whole())
 
 
 def test_another_batch_size_goes_on_at_the_record() -> None:
