@@ -119,10 +119,13 @@ class ResumableReader(ABC):
                 "it in the same way"
             )
         try:
-            self._adopt(iter([int(seed) for seed in state["seeds"]]))
+            seeds = [int(seed) for seed in state["seeds"]]
             loaded = PassProgress(int(state["pass"]), state["position"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is no state of a reader: {state!r:.200}") from error
+        if len(seeds) != len(self.seeds()):
+            raise ConfigError(f"the state has {len(seeds)} seeds, wanted {len(self.seeds())}")
+        self._adopt(iter(seeds))
         self._loaded = self._progress = loaded
 
     def _adopt(self, seeds: Iterator[int]) -> None:

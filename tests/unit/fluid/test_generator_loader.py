@@ -40,7 +40,8 @@ def numbers(batches: Any) -> list[int]:
 
 
 def names_of_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "sparsefleet" in thread.name]
+    ours = ("sparsefleet-ahead", "sparsefleet-xmap")
+    return [thread.name for thread in threading.enumerate() if thread.name in ours]
 
 
 @pytest.fixture(autouse=True)

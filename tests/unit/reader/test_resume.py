@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -145,8 +146,6 @@ def test_any_number_of_stops_changes_nothing(
 
 def test_unordered_results_that_overtook_are_not_given_again() -> None:
     """The first item is slow: what the others gave before it was had must not come back."""
-    import threading
-
     overtaken = threading.Event()
 
     def slow_first(number: int) -> int:
@@ -180,6 +179,8 @@ def test_states_of_other_readers_are_refused() -> None:
         reader.shuffle(numbers(5), 4).load_state_dict({"version": 9})
     with pytest.raises(ConfigError, match="no state of a reader"):
         reader.shuffle(numbers(5), 4).load_state_dict({**state, "seeds": 7})
+    with pytest.raises(ConfigError, match="the state has 0 seeds, wanted 1"):
+        reader.shuffle(numbers(5), 4).load_state_dict({**state, "seeds": []})
 
 
 def test_data_that_has_become_shorter_is_an_error() -> None:
