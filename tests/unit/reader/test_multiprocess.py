@@ -124,7 +124,8 @@ def test_children_end_when_the_loop_is_left_early(use_pipe: bool) -> None:
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_children_end_when_their_parent_is_killed(tmp_path: Any) -> None:
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_children_end_when_their_parent_is_killed() -> None:
     """Without siblings that hold its pipe open, a child's next item meets a broken one."""
     reading, writing = os.pipe()
     parent = os.fork()
