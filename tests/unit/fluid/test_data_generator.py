@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparsefleet
@@ -32,7 +32,8 @@ class Clicks(MultiSlotDataGenerator):
             if click == "skip":
                 yield None
                 return
-            yield zip(["click", "price", "ads"], [[int(click)], [float(price)], list(map(int, ads))])
+            values = [[int(click)], [float(price)], list(map(int, ads))]
+            yield zip(["click", "price", "ads"], values)
         return samples
 
 if __name__ == "__main__":
@@ -162,6 +163,7 @@ Samples = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(Samples)
 def test_what_a_generator_writes_the_parser_reads(
     tmp_path_factory: pytest.TempPathFactory, samples: list[Any]
