@@ -1,6 +1,8 @@
 """Checkpoints: directories of files that people can open, committed in one step."""
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
+from sparsefleet.checkpoint.compact import compact
+from sparsefleet.checkpoint.diff import CheckpointDiff, TableDiff, TensorDiff, diff
 from sparsefleet.checkpoint.entries import (
     BaseEntry,
     DenseEntry,
@@ -8,6 +10,7 @@ from sparsefleet.checkpoint.entries import (
     StateColumn,
     TableEntry,
 )
+from sparsefleet.checkpoint.export_table import export_table
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.names import step_name
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
@@ -25,6 +28,7 @@ from sparsefleet.checkpoint.shard_map import shard_of
 __all__ = [
     "BaseEntry",
     "Checkpoint",
+    "CheckpointDiff",
     "DenseEntry",
     "FileEntry",
     "ListedCheckpoint",
@@ -34,8 +38,13 @@ __all__ = [
     "RowFileWriter",
     "RowLayout",
     "StateColumn",
+    "TableDiff",
     "TableEntry",
+    "TensorDiff",
     "clean_up",
+    "compact",
+    "diff",
+    "export_table",
     "latest",
     "list_checkpoints",
     "rotate",
