@@ -11,8 +11,11 @@ from sparsefleet.checkpoint.entries import (
     TableEntry,
 )
 from sparsefleet.checkpoint.export_table import export_table
+from sparsefleet.checkpoint.import_checkpoint import import_paddle, import_vectors
+from sparsefleet.checkpoint.import_table import import_table
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.names import step_name
+from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_keys
@@ -45,8 +48,12 @@ __all__ = [
     "compact",
     "diff",
     "export_table",
+    "import_paddle",
+    "import_table",
+    "import_vectors",
     "latest",
     "list_checkpoints",
+    "read_paddle_persistables",
     "rotate",
     "shard_of",
     "step_name",

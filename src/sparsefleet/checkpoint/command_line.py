@@ -13,6 +13,7 @@ from sparsefleet.checkpoint.compact import compact
 from sparsefleet.checkpoint.diff import diff
 from sparsefleet.checkpoint.export_table import export_table
 from sparsefleet.checkpoint.folder import open_folder
+from sparsefleet.checkpoint.import_checkpoint import import_paddle, import_vectors
 from sparsefleet.checkpoint.names import MANIFEST
 from sparsefleet.checkpoint.row_file_reader import COLUMNS
 from sparsefleet.checkpoint.series import ListedCheckpoint, list_checkpoints
@@ -52,6 +53,7 @@ def add_checkpoint_commands(parser: argparse.ArgumentParser) -> None:
     packed.add_argument(
         "--output", metavar="TARGET", help="write it there (default: in place of PATH)"
     )
+    _add_import(commands)
 
 
 def _add(
@@ -100,6 +102,35 @@ def _add_export(commands: _Commands) -> None:
         choices=COLUMNS,
         default=list(COLUMNS),
         help="beside the key (default: all)",
+    )
+
+
+def _add_import(commands: _Commands) -> None:
+    parser = _add(commands, "import", _run_import, "make a checkpoint of a model from elsewhere")
+    parser.description = (
+        "Makes a checkpoint of a .csv or .parquet file of keys and vectors, or of a directory "
+        "written by PaddlePaddle 1.x (save_persistables, save_inference_model)."
+    )
+    parser.add_argument("path", metavar="SOURCE", help="a file, or a Paddle directory")
+    parser.add_argument("target", metavar="TARGET", help="the checkpoint: directory or URL")
+    parser.add_argument(
+        "--table",
+        action="append",
+        metavar="NAME",
+        help="name of the table; Paddle: a variable to make a table of, may be given repeatedly",
+    )
+    parser.add_argument(
+        "--key-column", metavar="NAME", help="of a file (default: key, or the first)"
+    )
+    parser.add_argument("--no-header", action="store_true", help="the .csv has no line of names")
+    parser.add_argument(
+        "--params-file", metavar="NAME", help="Paddle: all variables are in this file"
+    )
+    parser.add_argument(
+        "--names",
+        nargs="+",
+        metavar="NAME",
+        help="Paddle: variables to take, or those in the params file (default: all)",
     )
 
 
@@ -202,6 +233,37 @@ def _run_export(options: argparse.Namespace) -> int:
         report.print_json({"table": table, "rows": num_rows, "output": options.output})
     else:
         print(f"{options.output}: {num_rows:,} rows of table {table!r}")
+    return 0
+
+
+def _run_import(options: argparse.Namespace) -> int:
+    tables = options.table or []
+    if ".csv" in options.path or options.path.endswith(".parquet"):
+        if len(tables) != 1:
+            raise ConfigError("--table is needed once: the name of the table to make")
+        manifest = import_vectors(
+            options.path,
+            options.target,
+            table=tables[0],
+            key_column=options.key_column,
+            has_header=not options.no_header,
+            storage_options=options.storage_options,
+        )
+    else:
+        manifest = import_paddle(
+            options.path,
+            options.target,
+            tables=tables,
+            filename=options.params_file,
+            names=options.names,
+            storage_options=options.storage_options,
+        )
+    if options.json:
+        report.print_json(json.loads(manifest.to_bytes()))
+    else:
+        rows = sum(table.num_rows for table in manifest.tables)
+        dense = len(manifest.dense)
+        print(f"{options.target}: {rows:,} rows of {len(manifest.tables)} tables, {dense} tensors")
     return 0
 
 

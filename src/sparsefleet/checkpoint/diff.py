@@ -22,7 +22,7 @@ __all__ = ["CheckpointDiff", "TableDiff", "TensorDiff", "diff"]
 _PART_ROWS = 8_000_000  # of 24 bytes each
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableDiff:
     """How a table differs."""
 
@@ -132,8 +132,8 @@ def _diff_table(name: str, a: Side, b: Side, max_keys: int) -> TableDiff:
         for part in range(num_parts):
             _diff_part(name, a, b, (part, num_parts), tally)
     return TableDiff(
-        name,
-        tally.same,
+        name=name,
+        same=tally.same,
         values_changed=tally.values_changed,
         keys=tally.keys,
         layout=layout,
