@@ -1,6 +1,6 @@
 """Reads what `fluid.io.save_persistables` of PaddlePaddle 1.x wrote.
 
-A variable: uint32 0; uint64 number of LoD levels, for each uint64 bytes and the offsets; uint32 0;
+A variable: uint32 0; uint64 number of sequence levels, each uint64 bytes and offsets; uint32 0;
 int32 length and a TensorDesc message (type, dims); the data, little-endian.
 """
 
@@ -119,11 +119,11 @@ class _Bytes:
 
 def _read_tensor(data: _Bytes) -> NDArray[Any]:
     data.expect(0, "<I", "version")
-    levels = data.number("<Q", "number of LoD levels")
+    levels = data.number("<Q", "number of levels")
     if levels > _MAX_LEVELS:
-        data.fail(f"at most {_MAX_LEVELS} LoD levels", str(levels))
+        data.fail(f"at most {_MAX_LEVELS} levels", str(levels))
     for _ in range(levels):
-        data.take(data.number("<Q", "size of LoD"), "LoD")
+        data.take(data.number("<Q", "size of a level"), "offsets")
     data.expect(0, "<I", "version of the tensor")
     size = data.number("<i", "size of the description")
     if not 0 <= size <= _MAX_DESCRIPTION_BYTES:

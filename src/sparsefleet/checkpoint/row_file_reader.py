@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder
+from sparsefleet.checkpoint.local_folder import LocalFolder
 from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of
 from sparsefleet.errors import CorruptFileError
@@ -74,11 +75,19 @@ def _as_corrupt(folder: Folder, path: str) -> Iterator[None]:
             ) from error
 
 
+def _open(folder: Folder, path: str) -> Any:
+    """Arrow reads a file on a disk by itself, without Python in between."""
+    if isinstance(folder, LocalFolder):
+        with folder.reading(path):
+            return pa.OSFile(folder.locate(path))
+    return folder.open(path)
+
+
 def _read_groups(
     folder: Folder, entry: FileEntry, wanted: dict[str, pa.DataType], asked: list[str]
 ) -> Iterator[pa.Table]:
     location = folder.locate(entry.path)
-    with folder.open(entry.path) as file:
+    with _open(folder, entry.path) as file:
         with _as_corrupt(folder, entry.path):
             parquet = pq.ParquetFile(file)
         _check_schema(parquet.schema_arrow, wanted, location)

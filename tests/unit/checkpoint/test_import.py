@@ -149,7 +149,7 @@ PADDLE_TYPES = {"float32": 5, "float64": 6, "int64": 3, "int32": 2, "bool": 0, "
 
 
 def paddle_variable(
-    array: NDArray[Any], lod: Sequence[Sequence[int]] = (), *, packed: bool = False
+    array: NDArray[Any], levels: Sequence[Sequence[int]] = (), *, packed: bool = False
 ) -> bytes:
     """The documented bytes of a variable."""
     description = bytes([8, PADDLE_TYPES[array.dtype.name]])
@@ -157,8 +157,8 @@ def paddle_variable(
         description += bytes([0x12, array.ndim, *array.shape])
     else:
         description += b"".join(bytes([0x10, size]) for size in array.shape)
-    data = struct.pack("<IQ", 0, len(lod))
-    for level in lod:
+    data = struct.pack("<IQ", 0, len(levels))
+    for level in levels:
         data += struct.pack(f"<Q{len(level)}Q", 8 * len(level), *level)
     return data + struct.pack("<Ii", 0, len(description)) + description + array.tobytes()
 
@@ -204,8 +204,8 @@ def same(found: dict[str, NDArray[Any]], names: list[str]) -> bool:
 
 def test_a_file_for_each_variable(tmp_path: Path) -> None:
     for place, (name, array) in enumerate(VARIABLES.items()):
-        lod = [[0, 2, 5]] * place
-        (tmp_path / name).write_bytes(paddle_variable(array, lod, packed=bool(place % 2)))
+        levels = [[0, 2, 5]] * place
+        (tmp_path / name).write_bytes(paddle_variable(array, levels, packed=bool(place % 2)))
     (tmp_path / "__model__").write_bytes(b"a program, not a variable")
     assert same(read_paddle_persistables(str(tmp_path)), list(VARIABLES))
     assert same(read_paddle_persistables(str(tmp_path), names=["ids"]), ["ids"])
