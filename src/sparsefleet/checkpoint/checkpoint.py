@@ -70,7 +70,7 @@ class Checkpoint:
         if entry is None:
             return None
         base = Checkpoint.at(self.folder.sub(entry.path))
-        if base.manifest.token != entry.token:
+        if entry.token not in (base.manifest.token, *base.manifest.same_as):
             raise CheckpointMismatchError(
                 f"{self.folder.locate(MANIFEST)}: base {base.path}: expected the save "
                 f"{entry.token}, found {base.manifest.token}, which was written over it"

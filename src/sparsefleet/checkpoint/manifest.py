@@ -19,6 +19,7 @@ from sparsefleet.checkpoint.json_fields import (
     check_json,
     is_count,
     parse_object,
+    read_text,
 )
 from sparsefleet.checkpoint.names import encode_name, is_token, token_of
 from sparsefleet.errors import (
@@ -69,6 +70,9 @@ class Manifest:
 
     base: BaseEntry | None = None
     """Set in a delta: rows that are not in its own files are this checkpoint's."""
+
+    same_as: tuple[str, ...] = ()
+    """Tokens of saves with the same contents that were here before; deltas on them still fit."""
 
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the saver wants back; plain JSON."""
@@ -153,6 +157,7 @@ class Manifest:
             "created": self.created,
             "written_by": self.written_by,
             "base": self.base.to_json() if self.base else None,
+            "same_as": list(self.same_as),
             "tables": [table.to_json() for table in self.tables],
             "dense": [tensor.to_json() for tensor in self.dense],
             "dense_file": self.dense_file.to_json() if self.dense_file else None,
@@ -192,6 +197,7 @@ class Manifest:
             dense_file=fields.optional("dense_file", FileEntry.from_json),
             workers_file=fields.optional("workers_file", FileEntry.from_json),
             base=fields.optional("base", BaseEntry.from_json),
+            same_as=fields.items("same_as", read_text),
             notes=fields.mapping("notes"),
         )
         wanted = "a base in a delta, and none in a full one"

@@ -130,12 +130,14 @@ class PendingCheckpoint:
         step: int,
         tables: Sequence[TableEntry] = (),
         base: str | None = None,
+        same_as: Sequence[str] = (),
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Puts the checkpoint in force in one step; what it replaces is removed afterwards.
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
-        checkpoint that a delta builds on. On return everything is on disk. If it raises, the
+        checkpoint that a delta builds on; `same_as` are tokens of saves that this one stands
+        for. On return everything is on disk. If it raises, the
         older checkpoint is in force as before and this one is aborted; or, where the very last
         step failed, one of the two is in force and both are whole.
         """
@@ -152,6 +154,7 @@ class PendingCheckpoint:
                 dense_file=self._dense_file,
                 workers_file=self._workers_file,
                 base=self._base_entry(base, tables) if base is not None else None,
+                same_as=tuple(same_as),
                 notes=dict(notes or {}),
             )
             self._check_files(manifest)

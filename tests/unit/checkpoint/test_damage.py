@@ -248,16 +248,16 @@ CORPUS |= {
     "a table without a name": (put(*FIRST, "name", value=""), CorruptFileError, "name"),
     "a table renamed": (put(*FIRST, "name", value="abs"), CorruptFileError, "path below"),
     "no width": (put(*FIRST, "dim", value=0), CorruptFileError, "dim"),
-    "a wide table": (put(*FIRST, "dim", value=5), CorruptFileError, "values: expected 5"),
+    "a wide table": (put(*FIRST, "dim", value=5), CheckpointMismatchError, "expected 5, found 4"),
     "a width in halves": (put(*FIRST, "dim", value=4.5), CorruptFileError, "dim"),
     "an optimizer without a name": (put(*FIRST, "optimizer", value={}), CorruptFileError, "kind"),
     "state of another width": (
         put(*FIRST, "state", 0, "width", value=3),
-        CorruptFileError,
-        "state: expected 3",
+        CheckpointMismatchError,
+        r"state: expected 'sum\[3\]'",
     ),
     "state without a width": (drop(*FIRST, "state", 0, "width"), CorruptFileError, "width"),
-    "no state": (put(*FIRST, "state", value=[]), CorruptFileError, "columns: expected"),
+    "no state": (put(*FIRST, "state", value=[]), CheckpointMismatchError, "expected 'none'"),
     "counters out of order": (
         put(*FIRST, "counters", value=["step", "count"]),
         CorruptFileError,
@@ -265,8 +265,8 @@ CORPUS |= {
     ),
     "a counter less": (
         put(*FIRST, "counters", value=["count"]),
-        CorruptFileError,
-        "counters: expected 1",
+        CheckpointMismatchError,
+        "counters: expected",
     ),
     "a sum of rows that is wrong": (put(*FIRST, "rows", value=7), CorruptFileError, "sum of its"),
     "a sum of removed keys that is wrong": (
@@ -383,6 +383,27 @@ def test_no_single_flipped_bit_goes_unseen(series: Path, tmp_path: Path, kind: s
             continue
         assert kind == "manifest", "only there are bytes without meaning: blanks"
         assert checkpoint.manifest == before
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((*FIRST, "dim"), 5, "values: expected 5 in each row"),
+        ((*FIRST, "state", 0, "width"), 3, "state: expected 3 in each row"),
+        ((*FIRST, "state"), [], "columns: expected key uint64, values list of float, counters"),
+        ((*FIRST, "counters"), ["count"], "counters: expected 1 in each row"),
+    ],
+)
+def test_widths_that_are_not_those_of_the_files_are_found(
+    series: Path, tmp_path: Path, place: tuple[str | int, ...], value: object, message: str
+) -> None:
+    shutil.copytree(series / "a", tmp_path / "a")
+    put(*place, value=value)(tmp_path / "a")
+    checkpoint = Checkpoint.open(str(tmp_path / "a"))
+    with pytest.raises(CorruptFileError, match=f"tables/ads.*{message}"):
+        checkpoint.verify()
+    with pytest.raises(CorruptFileError, match=message):
+        list(checkpoint.rows("ads"))
 
 
 def test_damage_of_the_base_is_found_through_the_delta(series: Path, tmp_path: Path) -> None:
