@@ -26,7 +26,7 @@ import torch
 
 from measure import ROOT, parse_arguments, take_turns, write_json
 from paddle_environment import find_paddle
-from reader_files import RAGGED_SLOTS, SLOTS, write_files, write_ragged
+from reader_files import RAGGED_SLOTS, SLOTS, write_files, write_parquet, write_ragged
 from reader_report import Report
 from reader_sides import (
     BATCH,
@@ -36,6 +36,7 @@ from reader_sides import (
     criteo_sides,
     multi_slot_sides,
     paddle_sides,
+    parquet_sides,
     rate_of,
 )
 from reader_training import loss_by_reading, training_sides
@@ -44,9 +45,12 @@ from sparsefleet.data import MemoryData, MultiSlot, Reader
 NUM_FILES = 8
 NUM_LINES = {False: 40_000, True: 1_000}
 """Of a file, by --quick."""
+NUM_ROWS = {False: 2_000_000, True: 50_000}
+"""Of the Parquet file."""
 TARGET_TORCH = 8.0
 TARGET_PADDLE = 1.0
 TARGET_PIPE = 10.0
+TARGET_PARQUET = 1_200_000
 TARGET_LOSS = 0.10
 TARGET_MEMORY = 1.3
 MARKDOWN = ROOT / "build" / "bench" / "reader.md"
@@ -102,6 +106,21 @@ def measure_criteo(report: Report, files: list[Path], num_lines: int, repeats: i
     report_growth(report, taken)
     for text in THREADS.values():
         report_ratio(report, taken, f"ours, {text}", f"pipe, {text}", TARGET_PIPE)
+    return taken
+
+
+def measure_parquet(report: Report, folder: Path, num_rows: int, repeats: int) -> Taken:
+    path = folder / "rows.parquet"
+    write_parquet(path, num_rows)
+    taken = take_turns(parquet_sides(path, num_rows), repeats)
+    report_passes(report, "Parquet, 10 columns", taken)
+    report_growth(report, taken)
+    for text in THREADS.values():
+        share = rate_of(taken[f"ours, {text}"]) / rate_of(taken[f"pyarrow, {text}"])
+        report.note(f"ours, {text}: {share:.0%} of the rate of pyarrow, {text}")
+    rate = 1e6 / cpu_of(taken["ours, 1 thread"])
+    text = f"{rate:,.0f} rows a second of CPU (target >= {TARGET_PARQUET:,})"
+    report.judge(text, rate >= TARGET_PARQUET)
     return taken
 
 
@@ -162,7 +181,9 @@ def main() -> None:
         if python is None:
             report.note(f"Paddle 1.8.5 was left out: {missing}")
         criteo = measure_criteo(report, raw_files, num_lines, repeats)
-        for title, taken in (("multi_slot", multi_slot), ("criteo", criteo)):
+        parquet = measure_parquet(report, folder, NUM_ROWS[arguments.quick], repeats)
+        measured = {"multi_slot": multi_slot, "criteo": criteo, "parquet": parquet}
+        for title, taken in measured.items():
             figures[title] = {n: [astuple(one) for one in passes] for n, passes in taken.items()}
         figures["training"] = measure_training(report, slot_files[:2], raw_files[:2], repeats)
         figures["memory"] = measure_memory(report, folder, num_lines)

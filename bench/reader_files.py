@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ctr_batches import NUM_COUNTS, NUM_SLOTS, make_batches
 from sparsefleet.data import Slot
@@ -18,6 +20,13 @@ SLOTS = (
     Slot("label", "float", ()),
 )
 RAGGED_SLOTS = (Slot("label", "float", ()), *(Slot(f"C{column}") for column in range(1, 9)))
+PARQUET_SLOTS = (
+    Slot("label", "float", ()),
+    *(Slot(f"I{column}", "float", ()) for column in range(1, 4)),
+    *(Slot(f"C{column}", "uint64", ()) for column in range(1, 7)),
+)
+"""Ten columns."""
+ROW_GROUP_ROWS = 1 << 16
 _LARGEST_COUNT = 5000
 
 
@@ -36,6 +45,19 @@ def write_files(folder: Path, num_files: int, num_lines: int) -> None:
             raw_lines.append(f"{click}\t{counts}\t{texts}\n")
         (folder / f"slot-{index}").write_text("".join(slot_lines))
         (folder / f"raw-{index}").write_text("".join(raw_lines))
+
+
+def write_parquet(path: Path, num_rows: int) -> None:
+    """Columns of `PARQUET_SLOTS`, and one of texts that nobody asks for."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, object] = {
+        slot.name: rng.random(num_rows, dtype=np.float32)
+        if slot.dtype == "float"
+        else rng.integers(0, 1_000_000, num_rows)
+        for slot in PARQUET_SLOTS
+    }
+    columns["unused"] = [f"{number:08x}" for number in range(num_rows)]
+    pq.write_table(pa.table(columns), path, row_group_size=ROW_GROUP_ROWS)
 
 
 def write_ragged(path: Path, num_lines: int) -> None:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from ctr_batches import NUM_COUNTS, NUM_SLOTS
 from measure import ROOT
-from reader_files import SLOTS
+from reader_files import PARQUET_SLOTS, SLOTS
 from reader_in_python import GENERATOR, torch_loader
 from side_processes import READY_S, SECTION_S, SideProcess
-from sparsefleet.data import CriteoTsv, MultiSlot, Reader, ReaderConfig
+from sparsefleet.data import CriteoTsv, MultiSlot, Parquet, Reader, ReaderConfig
 
 BATCH = 1000
 SLOW_FILES = 2
@@ -100,6 +102,25 @@ def criteo_sides(files: list[Path], lines_per_file: int) -> dict[str, Side]:
     return {
         **{f"ours, {text}": side_of(ours, num_lines, count) for count, text in THREADS.items()},
         **{f"pipe, {text}": side_of(piped, num_few, count) for count, text in THREADS.items()},
+    }
+
+
+def parquet_sides(path: Path, num_rows: int) -> dict[str, Side]:
+    """Bare pyarrow gives record batches of the same columns, of its own size."""
+    names = [slot.name for slot in PARQUET_SLOTS]
+    format_ = Parquet(*PARQUET_SLOTS)
+
+    def ours(threads: int) -> Reader:
+        return Reader(path, format_, BATCH, threads=threads)
+
+    def pyarrows(threads: int) -> Iterator[Any]:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=names, use_threads=threads > 1)
+
+    return {
+        f"{name}, {text}": side_of(make, num_rows, count)
+        for name, make in (("ours", ours), ("pyarrow", pyarrows))
+        for count, text in THREADS.items()
     }
 
 
