@@ -27,6 +27,7 @@ __all__ = [
     "Trainer",
     "TrainerConfig",
     "__version__",
+    "data",
     "errors",
     "fleet",
     "metrics",

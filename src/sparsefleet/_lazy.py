@@ -1,4 +1,4 @@
-"""Names of the package that need torch: loaded at first use, as torch takes seconds to load."""
+"""Names of the package that need torch or pyarrow: loaded at first use, as those take time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 _HOMES = {
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
+    "data": "sparsefleet.data",
     "modes": "sparsefleet.modes",
     "nn": "sparsefleet.nn",
     "train": "sparsefleet.train",
