@@ -1,12 +1,14 @@
 """Training data: text files into batches, read and parsed by native threads."""
 
 from sparsefleet.data.file_list import list_files, split_files
-from sparsefleet.data.formats import CriteoTsv, MultiSlot, RecordFormat
+from sparsefleet.data.formats import CriteoTsv, MultiSlot
 from sparsefleet.data.hashing import hash64, hash_ids
 from sparsefleet.data.memory_data import MemoryData
+from sparsefleet.data.progress import merge_states
 from sparsefleet.data.reader import Reader, ReaderPass
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderStats
+from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.slot import Slot
 
 __all__ = [
@@ -22,5 +24,6 @@ __all__ = [
     "hash64",
     "hash_ids",
     "list_files",
+    "merge_states",
     "split_files",
 ]

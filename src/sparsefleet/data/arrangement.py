@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.data.slot import Slot
 from sparsefleet.errors import ConfigError
-
-TakenColumn = tuple[NDArray[Any], NDArray[np.int64] | None]
 
 
 class Arrangement:

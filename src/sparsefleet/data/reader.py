@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from sparsefleet.data.arrangement import Arrangement
 from sparsefleet.data.bad_lines import BadLines
 from sparsefleet.data.batch_queue import BatchQueue
-from sparsefleet.data.byte_source import check_zstd, compression_of
+from sparsefleet.data.file_cursor import FileCursor, PartCursor
 from sparsefleet.data.file_list import list_files, split_files
-from sparsefleet.data.formats import RecordFormat
-from sparsefleet.data.producer import FileCursor, MarkedBatch, Producer
+from sparsefleet.data.producer import MarkedBatch, Producer
 from sparsefleet.data.progress import Progress
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
+from sparsefleet.data.record_format import RecordFormat
+from sparsefleet.data.record_source import SourceContext
 from sparsefleet.errors import ConfigError, InputFileError
 
 if TYPE_CHECKING:
@@ -77,11 +78,10 @@ class Reader:
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
         """How columns become a batch."""
-        everything = list_files(files, self.config.storage_options)
-        self.files = split_files(everything, worker_index, worker_num)
+        self._all_files = list_files(files, self.config.storage_options)
+        self.files = split_files(self._all_files, worker_index, worker_num)
         """The files of this worker; none if there are more workers than files."""
-        if any(compression_of(path, self.config.compression) == "zstd" for path in self.files):
-            check_zstd()
+        format.check_config(self.config, self.files)
         self._progress = Progress()
         self._resumed: Progress | None = None
         self._counts = ReaderCounts()
@@ -102,28 +102,33 @@ class Reader:
     def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
         progress, self._resumed = self._resumed or Progress(), None
         files = progress.remaining(self.files)
-        num_threads = min(self._threads, len(files))
+        num_threads = len(files) and self._threads
+        if not self._format.splits_files:
+            num_threads = min(num_threads, len(files))
         queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
-        bad_lines = BadLines(self.config.max_bad_lines, self.config.quarantine)
-        cursor = FileCursor(files)
-        native = self._format.make_native()
-        counts = ReaderCounts()
+        context = SourceContext(
+            config=self.config,
+            bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
+            counts=ReaderCounts(),
+            stopped=lambda: queue.is_stopped,
+        )
+        cursor = PartCursor(
+            FileCursor(files),
+            lambda file: self._format.split(file, self.config),
+            context.stopped,
+        )
         producers = [
             Producer(
-                native,
+                self._format.open_source(context),
                 self.batch_size,
                 arrangement,
-                self.config,
+                context,
                 cursor=cursor,
                 queue=queue,
-                bad_lines=bad_lines,
-                counts=counts,
             )
             for _ in range(num_threads)
         ]
-        new = ReaderPass(
-            self, producers, queue=queue, bad_lines=bad_lines, counts=counts, progress=progress
-        )
+        new = ReaderPass(self, producers, queue=queue, context=context, progress=progress)
         self._passes.add(new)
         self._progress = progress
         return new
@@ -139,9 +144,10 @@ class Reader:
         """The next pass goes on where `state` was taken, at the record; those after it are whole.
 
         With one thread it gives the batches that the first pass would have given. Bad lines are
-        counted anew. The number of threads may be another one; the files must be the same.
+        counted anew. The number of threads may be another one; the files must be the same. For
+        another number of workers: `merge_states`.
         """
-        self._resumed = Progress.from_state(state, self.files)
+        self._resumed = Progress.from_state(state, self._all_files)
 
     def stats(self) -> ReaderStats:
         """Counts of all passes so far, also those under way."""
@@ -193,22 +199,20 @@ class ReaderPass:
         producers: list[Producer],
         *,
         queue: BatchQueue[MarkedBatch],
-        bad_lines: BadLines,
-        counts: ReaderCounts,
+        context: SourceContext,
         progress: Progress,
     ) -> None:
         self._reader = reader
         self._progress = progress
-        self._was_resumed = bool(progress.state()["done"] or progress.state()["lines"])
+        self._was_resumed = progress.has_begun
         self._queue = queue
-        self._bad_lines = bad_lines
-        self._counts = counts
+        self._counts = context.counts
         threads = [
             threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
             for index, producer in enumerate(producers)
         ]
         # Also at the end of the process: a thread inside native code must not outlive Python.
-        self._end = weakref.finalize(self, _end_pass, threads, queue, bad_lines)
+        self._end = weakref.finalize(self, _end_pass, threads, queue, context.bad_lines)
         for thread in threads:
             thread.start()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.data.data_files import ONE_ID, lines_of, read_ids, write_ids
 
-from sparsefleet.data import Reader, ReaderConfig
+from sparsefleet.data import Reader, ReaderConfig, merge_states
 from sparsefleet.errors import ConfigError, InputFileError
 
 
@@ -109,3 +109,27 @@ def test_a_file_that_has_become_shorter_is_an_error(files: list[Path]) -> None:
     reader.load_state_dict(state)
     with pytest.raises(InputFileError, match="a: has 2 lines, but 7 had been read"):
         list(reader)
+
+
+def test_states_of_version_1_are_still_understood(files: list[Path]) -> None:
+    a, b = str(files[0]), str(files[2])
+    reader = Reader(files, ONE_ID, 7)
+    reader.load_state_dict({"version": 1, "done": [a, str(files[1])], "lines": {b: 5}})
+    assert read_ids(reader) == list(range(22, 60))
+
+
+def test_another_number_of_workers_goes_on_from_the_states_of_all(files: list[Path]) -> None:
+    ids: Counter[int] = Counter()
+    states = []
+    for index in range(2):
+        reader = Reader(files, ONE_ID, 4, worker_index=index, worker_num=2)
+        batches = iter(reader)
+        for _ in range(3):
+            ids.update(next(batches)["id"].tolist())
+        states.append(reader.state_dict())
+        reader.close()
+    for index in range(3):
+        again = Reader(files, ONE_ID, 5, worker_index=index, worker_num=3)
+        again.load_state_dict(merge_states(states))
+        ids.update(read_ids(again))
+    assert ids == Counter(range(60))
