@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
+from sparsefleet.data.memory_columns import split_texts
 from sparsefleet.data.memory_records import MemoryRecords
 
 Ranks = NDArray[np.uint16]
@@ -49,12 +50,7 @@ class TextDealer:
     def ranks(self, begin: int, end: int) -> Ranks:
         if self._column is None:
             return np.empty(0, np.uint16)
-        texts, offsets = self._column.take(np.arange(begin, end, dtype=np.uint32))
-        assert offsets is not None
-        data, bounds = texts.tobytes(), offsets.tolist()
-        hashes = np.fromiter(
-            (_core.hash64(data[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)),
-            np.uint64,
-            end - begin,
-        )
-        return (hashes % np.uint64(self._num_workers)).astype(np.uint16)
+        texts = split_texts(self._column.take(np.arange(begin, end, dtype=np.uint32)))
+        hashes = np.fromiter(map(_core.hash64, texts), np.uint64, len(texts))
+        ranks: Ranks = (hashes % np.uint64(self._num_workers)).astype(np.uint16)
+        return ranks

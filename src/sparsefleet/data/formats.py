@@ -29,7 +29,7 @@ class MultiSlot(TextFormat):
                 raise ConfigError(f"MultiSlot takes slots, got a {type(slot).__name__}")
         self._columns: tuple[Slot, ...] = slots
         self._native = _core.multi_slot_format(
-            [(slot.name, slot.dtype == "float", slot.width) for slot in slots]
+            [(slot.name, slot.dtype, slot.width) for slot in slots]
         )
 
     @property

@@ -1,21 +1,25 @@
-"""Columns of many records in little memory. Letters: R records held, B records taken, N values."""
+"""Columns of many records in little memory.
+
+Letters: R records held, B records taken, N values, W values of each record of a slot with a shape.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.data.arrangement import TakenColumn
+from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.data.slot import Slot
 
 Records = NDArray[np.uint32]
 """Which records, by number."""
 
 CompactColumn = tuple[NDArray[Any], NDArray[Any] | None]
-"""Of B records: values [B, *shape] and None; or, of a slot without shape, values [N] and how many
+"""Of B records: values [B, W] and None; or, of a slot without shape, values [N] and how many
 each record has, unsigned[B], as narrow as can be."""
 
 
@@ -34,7 +38,7 @@ class MemoryColumn(Protocol):
 
 
 class FixedColumn:
-    """As many values in each record: [R, *shape], nothing else.
+    """As many values in each record: [R, W], nothing else.
 
     >>> column = FixedColumn([np.array([[1], [2]]), np.array([[3]])])
     >>> column.take(np.array([2, 0], np.uint32))[0].tolist()
@@ -86,7 +90,7 @@ class RaggedColumn:
 
     @property
     def num_bytes(self) -> int:
-        return self._values.nbytes + self._lengths.nbytes + self._marks.nbytes
+        return sum(array.nbytes for array in (self._values, self._lengths, self._marks))
 
     def take(self, records: Records) -> TakenColumn:
         return _core.gather_ragged(self._values, self._lengths, self._marks, records)
@@ -109,6 +113,18 @@ def compact(column: TakenColumn) -> CompactColumn:
     """
     values, offsets = column
     return values, None if offsets is None else _narrow(np.diff(offsets))
+
+
+def split_texts(column: TakenColumn) -> list[bytes]:
+    """The texts of a column of dtype "text".
+
+    >>> split_texts((np.frombuffer(b"onetwo", np.uint8), np.array([0, 3, 6])))
+    [b'one', b'two']
+    """
+    values, offsets = column
+    assert offsets is not None
+    whole = values.tobytes()
+    return [whole[begin:end] for begin, end in pairwise(offsets.tolist())]
 
 
 def memory_column(slot: Slot, parts: list[CompactColumn]) -> MemoryColumn:

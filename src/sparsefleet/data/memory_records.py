@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparsefleet.data.arrangement import TakenColumn
 from sparsefleet.data.memory_columns import CompactColumn, MemoryColumn, Records, memory_column
+from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.data.slot import Slot
 from sparsefleet.errors import DataError
 

@@ -25,6 +25,7 @@ from sparsefleet.errors import ConfigError, InputFileError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
 _END_S = 5.0  # for reading threads to come out of what they are in
 
 
@@ -95,7 +96,8 @@ class Reader:
     def begin_columns(self) -> ReaderPass:
         """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
 
-        Offsets are int64[B + 1], or None for a column with a shape. Short batches are not dropped.
+        Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
+        records of one part of a file; short ones are not dropped. `ReaderPass.take` tells which.
         """
         return self._begin(None)
 
@@ -120,7 +122,7 @@ class Reader:
         producers = [
             Producer(
                 self._format.open_source(context),
-                self.batch_size,
+                self.batch_size if arrangement else max(self.batch_size, _COLUMN_RECORDS),
                 arrangement,
                 context,
                 cursor=cursor,
@@ -231,6 +233,13 @@ class ReaderPass:
         self.close()
 
     def __next__(self) -> Any:
+        taken = self.take()
+        if taken is None:
+            raise StopIteration
+        return taken.batch
+
+    def take(self) -> MarkedBatch | None:
+        """The next batch and where its records come from; None at the end."""
         try:
             taken = self._queue.take(self._reader.config.wait_s)
         except BaseException:
@@ -238,14 +247,14 @@ class ReaderPass:
             raise
         if taken is not None:
             self._progress.advance(taken.marks)
-            return taken.batch
+            return taken
         was_open = self._end.alive
         self.close()
         if was_open:
             self._progress.restart()
             if not self._counts["records"] and not self._was_resumed and self._reader.files:
                 self._complain_of_nothing()
-        raise StopIteration
+        return None
 
     def close(self) -> None:
         """Ends the reading threads; no more batches come."""

@@ -89,7 +89,10 @@ def unpack(data: bytes, slots: Sequence[Slot]) -> RecordBlock | EndOfRecords:
         return EndOfRecords(sender, number, count)
     if num_columns != len(slots):
         raise ProtocolError(f"worker {sender} sent {num_columns} columns, here are {len(slots)}")
-    reader = _ArrayReader(data, _HEAD.size + num_columns * _COLUMN.size, sender)
+    begin = _HEAD.size + num_columns * _COLUMN.size
+    if len(data) < begin:
+        raise ProtocolError(f"worker {sender} sent {len(data)} bytes, too few for {begin} of head")
+    reader = _ArrayReader(data, begin, sender)
     columns = []
     for index, slot in enumerate(slots):
         code, length_bytes, _, _, num_values = _COLUMN.unpack_from(
@@ -100,7 +103,7 @@ def unpack(data: bytes, slots: Sequence[Slot]) -> RecordBlock | EndOfRecords:
         if slot.shape is None:
             lengths = reader.take_lengths(slot, length_bytes, count, num_values)
         values = reader.take(_DTYPES[code], num_values)
-        columns.append((values.reshape(-1, *(slot.shape or ())), lengths))
+        columns.append((values if lengths is not None else values.reshape(-1, slot.width), lengths))
     reader.finish()
     return RecordBlock(sender, number, columns)
 

@@ -19,10 +19,7 @@ def drop_zeros(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
     >>> values.tolist(), offsets.tolist()
     ([7], [0, 1, 1])
     """
-    if values.dtype.kind == "f":
-        kept = np.abs(values) >= _SMALLEST_FLOAT
-    else:
-        kept = values != 0
+    kept = np.abs(values) >= _SMALLEST_FLOAT if values.dtype.kind == "f" else values != 0
     if kept.all():
         return values, offsets
     before = np.zeros(len(values) + 1, np.int64)
