@@ -12,6 +12,7 @@
 namespace sparsefleet::python {
 
 void BindSpecs(nanobind::module_& m);
+void BindCommand(nanobind::module_& m);
 void BindCut(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
 void BindParse(nanobind::module_& m);

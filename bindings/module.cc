@@ -20,6 +20,7 @@ NB_MODULE(_core, m) {
   m.def("owner_of", &sparsefleet::OwnerOf, nb::arg("key"), nb::arg("num_servers"),
         "The server, of `num_servers`, that owns the row of `key`.");
   sparsefleet::python::BindSpecs(m);
+  sparsefleet::python::BindCommand(m);
   sparsefleet::python::BindCut(m);
   sparsefleet::python::BindMerge(m);
   sparsefleet::python::BindParse(m);

@@ -81,8 +81,12 @@ class LocalChanges final : public StoreCut {
 }  // namespace
 
 struct LocalStore::Impl {
-  TableSet tables;
-  Coordinator coordinator;
+  explicit Impl(std::shared_ptr<ServedTables> given) : served(std::move(given)) {}
+
+  const std::shared_ptr<ServedTables> served;
+  TableSet& tables = served->tables;
+  Coordinator& coordinator = served->coordinator;
+  bool is_of_server = false;
   Rounds rounds{[this](std::span<const PushSection> sections, std::uint64_t step) {
     return ApplyRound(tables, coordinator, sections, step);
   }};
@@ -130,11 +134,16 @@ struct LocalStore::Impl {
   }
 };
 
-LocalStore::LocalStore() : impl_(std::make_unique<Impl>()) {}
+LocalStore::LocalStore() : impl_(std::make_unique<Impl>(std::make_shared<ServedTables>())) {}
+
+LocalStore::LocalStore(std::shared_ptr<ServedTables> server)
+    : impl_(std::make_unique<Impl>(std::move(server))) {
+  impl_->is_of_server = true;
+}
 
 LocalStore::~LocalStore() {
   const Status closed(Code::kShuttingDown, "the store was closed");
-  impl_->coordinator.Close(closed);
+  if (!impl_->is_of_server) impl_->coordinator.Close(closed);
   impl_->rounds.Close(closed);
 }
 
@@ -145,7 +154,7 @@ Status LocalStore::Define(const SparseSpec& spec, double /*timeout_s*/) {
 }
 
 Status LocalStore::Define(const DenseSpec& spec, double /*timeout_s*/) {
-  return impl_->tables.Define(spec);
+  return impl_->tables.Define(spec, impl_->served->index, impl_->served->num_servers);
 }
 
 Result<TableInfo> LocalStore::Info(std::string_view table, double /*timeout_s*/) {
@@ -314,6 +323,14 @@ Status LocalStore::Save(std::string_view directory, double /*timeout_s*/) {
 
 Status LocalStore::Load(std::string_view directory, double /*timeout_s*/) {
   return LoadTables(impl_->tables, std::string(directory), 0, 1);
+}
+
+Result<std::vector<std::byte>> LocalStore::Command(std::uint32_t /*server*/, std::string_view name,
+                                                   std::span<const std::byte> /*body*/,
+                                                   double /*timeout_s*/) {
+  return Status(Code::kInvalidArgument, "command '" + std::string(name) +
+                                            "': the tables of this store are in this process, "
+                                            "there is no server to ask");
 }
 
 }  // namespace sparsefleet
