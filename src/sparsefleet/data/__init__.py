@@ -9,10 +9,12 @@ from sparsefleet.data.reader import Reader, ReaderPass
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderStats
 from sparsefleet.data.record_format import RecordFormat
+from sparsefleet.data.sharding import LocalSharding, Sharding
 from sparsefleet.data.slot import Slot
 
 __all__ = [
     "CriteoTsv",
+    "LocalSharding",
     "MemoryData",
     "MultiSlot",
     "Reader",
@@ -20,6 +22,7 @@ __all__ = [
     "ReaderPass",
     "ReaderStats",
     "RecordFormat",
+    "Sharding",
     "Slot",
     "hash64",
     "hash_ids",

@@ -19,8 +19,8 @@ class Shard(Protocol):
     def report(self, marks: Sequence[FileMark]) -> None:
         """These records were handed to training."""
 
-    def finish(self) -> None:
-        """All that was taken is read."""
+    def finish(self) -> list[str]:
+        """All that was taken is read; returns what that was."""
 
     def release(self) -> None:
         """Nothing more is read: others may have what is left of the files."""
@@ -79,15 +79,20 @@ class _LocalShard:
     def __init__(self, lists: WorkLists, epoch: int, worker: str) -> None:
         self._lists = lists
         self._place = ("local", epoch, worker)
+        self._taken: list[str] = []
 
     def take(self) -> FileToRead | None:
-        return self._lists.take(*self._place)
+        file = self._lists.take(*self._place)
+        if file is not None:
+            self._taken.append(file.path)
+        return file
 
     def report(self, marks: Sequence[FileMark]) -> None:
         self._lists.report(*self._place, marks)
 
-    def finish(self) -> None:
+    def finish(self) -> list[str]:
         self._lists.finish(*self._place)
+        return self._taken
 
     def release(self) -> None:
         self._lists.release(*self._place)

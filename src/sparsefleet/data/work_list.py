@@ -121,7 +121,9 @@ class WorkLists:
             epochs[worker] = epoch
             self._forget(name, num_workers)
 
-    def take(self, name: str, epoch: int, worker: str, keep_going: bool = False) -> FileToRead | None:
+    def take(
+        self, name: str, epoch: int, worker: str, keep_going: bool = False
+    ) -> FileToRead | None:
         """The next file for the worker; None if there is nothing that nobody reads."""
         with self._lock:
             work = self._find(name, epoch)
@@ -148,7 +150,9 @@ class WorkLists:
     def _find(self, name: str, epoch: int) -> WorkList:
         found = self._lists.get((name, epoch))
         if found is None:
-            raise ConfigError(f"there is no epoch {epoch} of '{name}': it has not begun, or is over")
+            raise ConfigError(
+                f"there is no epoch {epoch} of '{name}': it has not begun, or is over"
+            )
         return found
 
     def _leave(self, name: str, epoch: int, worker: str) -> None:
@@ -156,9 +160,7 @@ class WorkLists:
         if work is not None:
             work.release(worker)
 
-    def _lose(
-        self, name: str, epoch: int, work: WorkList, worker: str, keep_going: bool
-    ) -> None:
+    def _lose(self, name: str, epoch: int, work: WorkList, worker: str, keep_going: bool) -> None:
         files = work.files_of(worker)
         told = f"{worker} was lost while it read {', '.join(files)} in epoch {epoch} of '{name}'"
         if not keep_going:
@@ -169,11 +171,11 @@ class WorkLists:
         work.release(worker)
 
     def _forget(self, name: str, num_workers: int) -> None:
-        """Lets go of epochs that all workers have left."""
+        """Lets go of epochs that all workers have left, or were lost in."""
         epochs = self._epochs[name]
         if len(epochs) < num_workers:
             return
-        oldest = min(epochs.values())
+        oldest = min(epoch for worker, epoch in epochs.items() if self._is_present(worker))
         for key in [key for key in self._lists if key[0] == name and key[1] < oldest]:
             work = self._lists.pop(key)
             if not work.is_over:
