@@ -46,6 +46,8 @@ class WorkList:
     def report(self, worker: str, marks: Sequence[FileMark]) -> None:
         """Records that the worker's training was given."""
         for mark in marks:
+            if mark.begin == mark.end and mark.path not in self._owners:
+                continue  # the end of a file of which all records were reported
             if self._owners.get(mark.path) != worker:
                 raise ConfigError(
                     f"{worker} reports records of {mark.path}, which "

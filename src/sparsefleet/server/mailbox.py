@@ -5,6 +5,7 @@ heads as in `command_body`:
 
     mail.put    room, to, wait_s + letter  ->  stored: true, or false if there was no room in time
     mail.take   room, to, wait_s           ->  sizes of the letters + letters; none if none came
+    mail.check  room, to                   ->  nothing; as the others, it fails if the room has
     mail.fail   room, reason               ->  whoever waits in the room, or comes to it, fails
     mail.close  room, to                   ->  the worker has everything
 """
@@ -21,6 +22,7 @@ from typing import Protocol
 
 from sparsefleet.errors import PeerLostError, ProtocolError, SparseFleetError
 from sparsefleet.server.command_body import pack_body, unpack_body
+from sparsefleet.server.command_loop import Handler
 
 __all__ = ["Mailboxes"]
 
@@ -100,6 +102,13 @@ class Mailboxes:
             box.taking.append(_Waiting(asked, self._deadline(head)))
             self._settle(box)
 
+    def check(self, asked: Asked) -> None:
+        """Tells whether the room has failed."""
+        head, _ = unpack_body(asked.body)
+        with self._changed:
+            self._box(head)
+        asked.reply(pack_body({}))
+
     def fail(self, asked: Asked) -> None:
         """Ends the room; its letters are gone."""
         head, _ = unpack_body(asked.body)
@@ -122,6 +131,11 @@ class Mailboxes:
             if not boxes:
                 self._rooms.pop(str(head["room"]), None)
         asked.reply(pack_body({}))
+
+    def handlers(self) -> dict[str, Handler]:
+        """By the name of their command."""
+        calls = (self.put, self.take, self.check, self.fail, self.close)
+        return {f"mail.{call.__name__}": call for call in calls}
 
     @property
     def num_rooms(self) -> int:

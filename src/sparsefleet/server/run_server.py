@@ -35,7 +35,9 @@ def run_server(config: ServerConfig) -> None:
     """
     with _EndingSignals() as ending:
         server = _start(config)
-        handlers = default_handlers(server.tables(), config.index, config.num_servers)
+        handlers = default_handlers(
+            server.tables(), config.index, config.num_servers, has_client=server.has_client
+        )
         commands = CommandLoop(server, handlers)
         try:
             commands.start()
