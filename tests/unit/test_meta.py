@@ -34,6 +34,7 @@ ROOMS = [
     ["store"],
     ["server"],
     ["checkpoint"],
+    ["reader"],
     ["data"],
     ["metrics", "monitor"],
     ["_lazy"],
