@@ -153,8 +153,11 @@ void BindParse(nb::module_& m) {
       [](nb::bytes bytes, std::size_t begin, ColumnBatch& batch, std::size_t max_records) {
         const std::string_view all(bytes.c_str(), bytes.size());
         if (begin > all.size()) Raise({Code::kInvalidArgument, "begin lies beyond the bytes"});
-        nb::gil_scoped_release release;
-        return Check(ReadBinaryRecords(all.substr(begin), batch, max_records));
+        auto used = [&] {
+          nb::gil_scoped_release release;
+          return ReadBinaryRecords(all.substr(begin), batch, max_records);
+        }();
+        return Check(std::move(used));
       },
       "bytes"_a, "begin"_a, "batch"_a, "max_records"_a,
       "Adds whole records of MultiSlot in binary until the batch has max_records or the next is "

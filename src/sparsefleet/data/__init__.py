@@ -1,5 +1,7 @@
 """Training data: text files into batches, read and parsed by native threads."""
 
+from sparsefleet.data.arrangement import Arrangement
+from sparsefleet.data.binary_format import MultiSlotBinary
 from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.formats import CriteoTsv, MultiSlot
 from sparsefleet.data.hashing import hash64, hash_ids
@@ -13,10 +15,12 @@ from sparsefleet.data.sharding import LocalSharding, Sharding
 from sparsefleet.data.slot import Slot
 
 __all__ = [
+    "Arrangement",
     "CriteoTsv",
     "LocalSharding",
     "MemoryData",
     "MultiSlot",
+    "MultiSlotBinary",
     "Reader",
     "ReaderConfig",
     "ReaderPass",

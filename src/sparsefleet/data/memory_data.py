@@ -59,7 +59,8 @@ class MemoryData:
         """How columns become a batch."""
         self._drop_last = reader.config.drop_last
         self._drops_zeros = drop_zeros
-        self._slots = reader.columns
+        self.columns = reader.columns
+        """The columns of a batch, in order."""
         self._records = load_records(reader, without_zeros=drop_zeros)
         self._order: Records | None = None
         self._slot_orders: dict[int, Records] = {}
@@ -80,8 +81,9 @@ class MemoryData:
     @property
     def memory_bytes(self) -> int:
         """What the records and their order take."""
-        orders = [*self._slot_orders.values(), *([] if self._order is None else [self._order])]
-        return self._records.num_bytes + sum(order.nbytes for order in orders)
+        orders = {id(order): order for order in (self._order, *self._slot_orders.values())}
+        weights = (order.nbytes for order in orders.values() if order is not None)
+        return self._records.num_bytes + sum(weights)
 
     # -- order --------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class MemoryData:
         What a model loses by it is what the slots are worth. Other slots get back their own;
         `[]` undoes it.
         """
-        names = [slot.name for slot in self._slots]
+        names = [slot.name for slot in self.columns]
         unknown = sorted(set(slots) - set(names))
         if unknown:
             raise ConfigError(f"there is no slot {unknown[0]!r}: the slots are {names}")
@@ -160,7 +162,7 @@ class MemoryData:
 
     def release_memory(self) -> None:
         """Forgets all records; there are none to iterate then."""
-        self._records = MemoryRecords(self._slots, [])
+        self._records = MemoryRecords(self.columns, [])
         self._order = None
         self._seed = None
         self._slot_orders = {}
@@ -227,7 +229,7 @@ class MemoryData:
                 f"the state is of {state.get('num_records')} records, these are "
                 f"{self.num_records}: load the same files"
             )
-        self._resumed = self._new_walk(state["given"])
+        self._resumed = self._new_walk(state["given"] if any(state["given"]) else ())
         self._order = self._seed = None
         if state["seed"] is not None:
             self._shuffle(list(state["seed"]))
@@ -248,14 +250,14 @@ class MemoryData:
         self._seed = seed
 
     def _text_slot(self, name: str) -> int:
-        for index, slot in enumerate(self._slots):
+        for index, slot in enumerate(self.columns):
             if slot.name == name and slot.dtype == "text":
                 return index
         raise ConfigError(f"there is no slot '{name}' with dtype 'text': declare it in the format")
 
     def _agree(self, workers: Workers, seed: int | None) -> int:
         """The first worker's seed; raises where workers want different things."""
-        slots = [[slot.name, slot.dtype, slot.shape] for slot in self._slots]
+        slots = [[slot.name, slot.dtype, slot.shape] for slot in self.columns]
         mine = {"seed": _checked_seed(seed), "given": seed, "slots": slots}
         all_given = [json.loads(part) for part in workers.all_gather(json.dumps(mine).encode())]
         for rank, theirs in enumerate(all_given):

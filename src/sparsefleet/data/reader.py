@@ -83,7 +83,9 @@ class Reader:
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
         """How columns become a batch."""
-        self._all_files = list_files(files, self.config.storage_options)
+        self._all_files = list_files(
+            files, self.config.storage_options, download=self.config.download
+        )
         self.files = split_files(self._all_files, worker_index, worker_num)
         """The files of this worker; none if there are more workers than files."""
         format.check_config(self.config, self.files)
@@ -99,7 +101,11 @@ class Reader:
 
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
-        return self._begin(self.arrangement)
+        return self.begin(self.arrangement)
+
+    def begin(self, arrangement: Arrangement) -> ReaderPass:
+        """As `iter()`, with batches arranged otherwise."""
+        return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
         """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
