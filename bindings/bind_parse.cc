@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "bind.h"
+#include "format_handle.h"
 #include "parse/criteo.h"
 #include "parse/hash64.h"
 #include "parse/multi_slot.h"
@@ -30,10 +33,6 @@ namespace {
 
 // (name, what its values are, values of each record or 0)
 using SlotTuple = std::tuple<std::string, std::string, std::uint32_t>;
-
-struct FormatHandle {
-  std::shared_ptr<const RecordFormat> format;
-};
 
 ValueKind KindOf(const std::string& dtype) {
   if (dtype == "uint64") return ValueKind::kUint64;
@@ -120,6 +119,30 @@ class ParserHandle {
   nb::bytes block_{"", 0};
 };
 
+// Texts as Arrow has them: text i is bytes[offsets[i] .. offsets[i + 1]).
+template <typename Offset>
+nb::object HashTexts(const Array<const std::uint8_t>& bytes, const Array<const Offset>& offsets,
+                     std::uint64_t seed) {
+  const auto* const text = reinterpret_cast<const char*>(bytes.data());
+  const std::size_t num_texts = offsets.size() == 0 ? 0 : offsets.size() - 1;
+  std::vector<std::int64_t> ids(num_texts);
+  bool inside = true;
+  {
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < num_texts && inside; ++i) {
+      const auto begin = static_cast<std::int64_t>(offsets.data()[i]);
+      const auto end = static_cast<std::int64_t>(offsets.data()[i + 1]);
+      inside = 0 <= begin && begin <= end && end <= static_cast<std::int64_t>(bytes.size());
+      if (!inside) break;
+      const std::string_view one(text + begin, static_cast<std::size_t>(end - begin));
+      ids[i] = std::bit_cast<std::int64_t>(Hash64(one, seed));
+    }
+  }
+  if (!inside) Raise({Code::kShapeMismatch, "offsets of texts do not rise within the bytes"});
+  const std::size_t shape[] = {num_texts};
+  return ToNumpy(std::move(ids), shape);
+}
+
 std::string_view BytesOf(nb::handle text) {
   Py_ssize_t size = 0;
   if (PyUnicode_Check(text.ptr())) {
@@ -143,6 +166,16 @@ void BindParse(nb::module_& m) {
       "hash64", [](nb::handle text, std::uint64_t seed) { return Hash64(BytesOf(text), seed); },
       "text"_a, "seed"_a = 0, nb::sig("def hash64(text: str | bytes, seed: int = 0) -> int"),
       "XXH64 of the bytes, of a str those of UTF-8.");
+  const char* const about_hash_texts =
+      "hash64 of bytes[offsets[i] .. offsets[i + 1]) for each i, int64 by bit pattern.";
+  m.def("hash_texts", &HashTexts<std::int32_t>, "bytes"_a, "offsets"_a, "seed"_a,
+        nb::sig("def hash_texts(bytes: NDArray[numpy.uint8], offsets: NDArray[numpy.int32], seed: "
+                "int) -> NDArray[numpy.int64]"),
+        about_hash_texts);
+  m.def("hash_texts", &HashTexts<std::int64_t>, "bytes"_a, "offsets"_a, "seed"_a,
+        nb::sig("def hash_texts(bytes: NDArray[numpy.uint8], offsets: NDArray[numpy.int64], seed: "
+                "int) -> NDArray[numpy.int64]"),
+        about_hash_texts);
   nb::class_<FormatHandle>(m, "RecordFormat");
   m.def(
       "multi_slot_format", &MultiSlotOf, "slots"_a,

@@ -25,6 +25,7 @@ __all__ = [
     "PipeCommandError",
     "ProtocolError",
     "RpcError",
+    "SchemaError",
     "ServerRestartedError",
     "ShapeError",
     "ShuttingDownError",
@@ -138,6 +139,10 @@ class InputFileError(DataError, OSError):
 
 class InputMissingError(InputFileError, FileNotFoundError):
     """No file of that name, or none that fits the pattern."""
+
+
+class SchemaError(DataError, ValueError):
+    """A file without a column that is wanted, or with one of another type; both are named."""
 
 
 class PipeCommandError(DataError):

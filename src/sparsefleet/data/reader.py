@@ -31,15 +31,16 @@ _END_S = 5.0  # for reading threads to come out of what they are in
 
 
 class Reader:
-    """Batches from text files; each time it is iterated, the files are read once more.
+    """Batches from files; each time it is iterated, the files are read once more.
 
-    files: a path, a pattern or a list of them, see `list_files`; they must exist now.
-    format: `MultiSlot` or `CriteoTsv`.
+    files: a path, a pattern or a list of them, see `list_files`; they must exist now. None: what
+        `Records` gives without a file.
+    format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
     batch_size: records of a batch. The last batch of each reading thread may have fewer.
     label: the column that the loss compares with: a batch is then (inputs, label).
-    threads: reading threads, at most one for a file. With one, batches come in the order of the
-        files; with several, in any order. A file is read by one thread, a batch has records of
-        one thread.
+    threads: reading threads, at most one for a file, or for a few row groups of a Parquet file.
+        With one, batches come in the order of the files; with several, in any order. A batch has
+        records of one thread.
     worker_index, worker_num: with several workers, whose part of the files this is.
     sharding: in the place of both: each file goes to whichever worker is free, as
         `fleet.sharding("train")` deals them out.
@@ -61,7 +62,7 @@ class Reader:
 
     def __init__(
         self,
-        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
         format: RecordFormat,  # noqa: A002
         batch_size: int,
         *,
@@ -83,11 +84,11 @@ class Reader:
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
         """How columns become a batch."""
-        self._all_files = list_files(
-            files, self.config.storage_options, download=self.config.download
-        )
-        self.files = split_files(self._all_files, worker_index, worker_num)
+        self._all_files = self._inputs(files)
+        mine = split_files(self._all_files, worker_index, worker_num)
+        self.files = self._all_files if files is None else mine
         """The files of this worker; none if there are more workers than files."""
+        self._worker = (worker_index, worker_num) if files is None else (0, 1)
         format.check_config(self.config, self.files)
         if sharding is not None and worker_num != 1:
             raise ConfigError("give worker_index and worker_num, or sharding, not both")
@@ -98,6 +99,16 @@ class Reader:
         self._counts = ReaderCounts()
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
         self._blocked = [0.0, 0.0]  # of passes that have ended
+
+    def _inputs(
+        self, files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
+    ) -> list[str]:
+        if files is not None:
+            options = self.config.storage_options
+            return list_files(files, options, download=self.config.download)
+        if self._format.unnamed_input is None:
+            raise ConfigError(f"{type(self._format).__name__} needs files, got None")
+        return [self._format.unnamed_input]
 
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
@@ -131,6 +142,8 @@ class Reader:
             bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
             counts=ReaderCounts(),
             stopped=lambda: queue.is_stopped,
+            worker_index=self._worker[0],
+            worker_num=self._worker[1],
         )
         cursor = PartCursor(
             FileCursor(files) if shard is None else shard,
