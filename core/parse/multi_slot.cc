@@ -57,7 +57,12 @@ class MultiSlot final : public RecordFormat {
     const char* const end = line.data() + line.size();
     at = SkipBlanks(at, end);
     const char* const begin = at;
-    const NumberFault fault = ReadUint64(at, end, count);
+    NumberFault fault = NumberFault::kNone;
+    if (end - at >= 2 && IsDigit(at[0]) && IsBlank(at[1])) {  // as most are; need not wait for more
+      count = static_cast<std::uint64_t>(*at++ - '0');
+    } else {
+      fault = ReadUint64(at, end, count);
+    }
     if (fault != NumberFault::kNone || !EndsHere(at, end) || count == 0) {
       problem = ProblemAt(line, begin,
                           SlotName(i) +

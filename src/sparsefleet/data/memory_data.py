@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ from sparsefleet.data.memory_loading import load_records
 from sparsefleet.data.memory_records import MemoryRecords
 from sparsefleet.data.merging import merge_records
 from sparsefleet.data.reader import Reader
+from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
 from sparsefleet.data.record_source import TakenColumn
+from sparsefleet.data.shuffle_seed import agree_on_seed, checked_seed
 from sparsefleet.data.sparse_zeros import fill_empty
 from sparsefleet.errors import ConfigError
 
@@ -61,7 +63,10 @@ class MemoryData:
         self._drops_zeros = drop_zeros
         self.columns = reader.columns
         """The columns of a batch, in order."""
+        before = reader.stats()
         self._records = load_records(reader, without_zeros=drop_zeros)
+        self._loading = reader.stats().since(before)
+        self._given = ReaderCounts()
         self._order: Records | None = None
         self._slot_orders: dict[int, Records] = {}
         self._seed: list[int] | None = None
@@ -87,12 +92,17 @@ class MemoryData:
 
     # -- order --------------------------------------------------------------------------------
 
+    def stats(self) -> ReaderStats:
+        """Files, lines, bytes and bad lines of the loading; records and batches given since."""
+        given = self._given
+        return replace(self._loading, records=given["records"], batches=given["batches"], threads=0)
+
     def local_shuffle(self, seed: int | None = None) -> None:
         """Another order for the passes that begin from now on: the same for the same seed.
 
         seed: None draws one.
         """
-        self._shuffle([_checked_seed(seed)])
+        self._shuffle([checked_seed(seed)])
 
     def shuffle_slots(self, slots: Sequence[str], seed: int | None = None) -> None:
         """Gives the values of these slots to other records, those of one record to the same.
@@ -104,7 +114,7 @@ class MemoryData:
         unknown = sorted(set(slots) - set(names))
         if unknown:
             raise ConfigError(f"there is no slot {unknown[0]!r}: the slots are {names}")
-        order = _order_of(self.num_records, [_checked_seed(seed)]) if slots else None
+        order = _order_of(self.num_records, [checked_seed(seed)]) if slots else None
         self._slot_orders = {names.index(name): order for name in slots if order is not None}
 
     def global_shuffle(
@@ -129,7 +139,7 @@ class MemoryData:
         block_records: records that are sent at once, about.
         pause_s: after each block that was sent, to spare the network.
         """
-        seed = self._agree(workers, seed)
+        seed = agree_on_seed(workers, checked_seed(seed), self.columns, was_given=seed is not None)
         rank, size = workers.worker_index(), workers.worker_num()
         if size > 1:
             records = self._records
@@ -188,7 +198,9 @@ class MemoryData:
         while (span := walk.take()) is not None:
             begin, end = span
             some = np.arange(begin, end, dtype=np.uint32) if order is None else order[begin:end]
-            yield arrangement.arrange(self._take(records, some), end - begin)
+            batch = arrangement.arrange(self._take(records, some), end - begin)
+            self._given.add(records=end - begin, batches=1)
+            yield batch
 
     def _take(self, records: MemoryRecords, some: Records) -> list[TakenColumn]:
         taken = []
@@ -255,31 +267,8 @@ class MemoryData:
                 return index
         raise ConfigError(f"there is no slot '{name}' with dtype 'text': declare it in the format")
 
-    def _agree(self, workers: Workers, seed: int | None) -> int:
-        """The first worker's seed; raises where workers want different things."""
-        slots = [[slot.name, slot.dtype, slot.shape] for slot in self.columns]
-        mine = {"seed": _checked_seed(seed), "given": seed, "slots": slots}
-        all_given = [json.loads(part) for part in workers.all_gather(json.dumps(mine).encode())]
-        for rank, theirs in enumerate(all_given):
-            for what in ("given", "slots"):
-                if theirs[what] != all_given[0][what]:
-                    raise ConfigError(
-                        f"global_shuffle: {'seed' if what == 'given' else what} of worker {rank} "
-                        f"is {theirs[what]}, of worker 0 {all_given[0][what]}: all must be equal"
-                    )
-        return int(all_given[0]["seed"])
-
 
 def _order_of(num_records: int, seed: list[int]) -> Records:
     order = np.arange(num_records, dtype=np.uint32)
     np.random.default_rng(seed).shuffle(order)
     return order
-
-
-def _checked_seed(seed: int | None) -> int:
-    """The seed, or one that is drawn."""
-    if seed is None:
-        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ConfigError(f"seed must be an int >= 0 or None, got {seed!r}")
-    return seed

@@ -97,6 +97,7 @@ class Reader:
         self._progress = Progress()
         self._resumed: Progress | None = None
         self._counts = ReaderCounts()
+        self._num_threads = 0
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
         self._blocked = [0.0, 0.0]  # of passes that have ended
 
@@ -136,6 +137,7 @@ class Reader:
         num_threads = len(files) and self._threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
+        self._num_threads = num_threads
         queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
         context = SourceContext(
             config=self.config,
@@ -194,7 +196,10 @@ class Reader:
             blocked[0] += one._queue.producers_blocked_s
             blocked[1] += one._queue.consumers_blocked_s
         return ReaderStats(
-            **total.copy(), producers_blocked_s=blocked[0], consumers_blocked_s=blocked[1]
+            **total.copy(),
+            producers_blocked_s=blocked[0],
+            consumers_blocked_s=blocked[1],
+            threads=self._num_threads,
         )
 
     def close(self) -> None:
