@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,18 +10,19 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.core import EOFException
 from sparsefleet.fluid.data_feeder import DataFeeder, feed_variables
 from sparsefleet.fluid.feed_columns import columns_of_batch
-from sparsefleet.fluid.feed_pass import Columns, FeedPass, PassProgress
+from sparsefleet.fluid.feed_pass import Columns, FeedPass
+from sparsefleet.fluid.loader import Loader
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import CPUPlace, Place, places_of
 from sparsefleet.fluid.variable import Variable
-from sparsefleet.reader import ResumableReader, batch, resumable
+from sparsefleet.reader import batch, resumable
 from sparsefleet.reader.background import WAIT_S
 from sparsefleet.reader.resumable import ReaderFunction
 
 __all__ = ["GeneratorLoader"]
 
 
-class GeneratorLoader:
+class GeneratorLoader(Loader):
     """Batches from a generator, made ready in the background by a thread.
 
     feed_list: the variables that a batch is for.
@@ -57,22 +57,29 @@ class GeneratorLoader:
                 f"capacity must be an int >= 1, got {capacity!r}: the batches that may wait"
             )
         self._variables = feed_variables(feed_list)
-        self._capacity = capacity
-        self._use_double_buffer = use_double_buffer
+        names = [variable.name for variable in self._variables]
+        super().__init__(
+            None if return_list and iterable else names,
+            capacity=capacity,
+            double_buffer=use_double_buffer,
+            drop_last=drop_last,
+            wait_s=wait_s,
+        )
         self._iterable = iterable
-        self._return_list = return_list
-        self._drop_last = drop_last
-        self._wait_s = wait_s
-        self._reader: ResumableReader | None = None
-        self._convert: Callable[[Any], Columns] = partial(columns_of_batch, self._variables)
-        self._places: list[Place] = [CPUPlace()]
-        self._progress: PassProgress | None = None
         self._started: FeedPass | None = None
-        self._last_close: Callable[[], Callable[[], None] | None] = lambda: None
 
     @property
     def iterable(self) -> bool:
         return self._iterable
+
+    @property
+    def feed_list(self) -> list[Variable]:
+        """The variables that a batch is for."""
+        return list(self._variables)
+
+    def use_double_buffer(self) -> None:
+        """From the next pass on, keeps one more batch ready."""
+        self._double_buffer = True
 
     def set_sample_generator(
         self,
@@ -134,7 +141,7 @@ class GeneratorLoader:
             raise EOFException(
                 "the loader has given its last batch: reset() it, and start() it for more"
             ) from None
-        return self._named(columns)
+        return dict(zip(self._names or (), columns, strict=True))
 
     def reset(self) -> None:
         """Ends the reading; `start()` then begins at the first batch."""
@@ -142,24 +149,6 @@ class GeneratorLoader:
         self._close()
         if self._progress is not None:
             self._progress.is_over = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the last pass that was begun is: the batches that it has given, not those ready.
-
-        Of plain lists, dicts, texts and numbers.
-        """
-        reader = self._checked_reader()
-        if self._progress is None:
-            return reader.state_dict()
-        if self._progress.is_over:
-            return reader.state_at(self._progress.number + 1, None)
-        return reader.state_at(self._progress.number, self._progress.position)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass goes on after the batch where `state` was taken; later ones are whole."""
-        self._checked_reader().load_state_dict(state)
-        self._close()
-        self._progress = None
 
     def _set(
         self,
@@ -171,50 +160,12 @@ class GeneratorLoader:
             if places is None:
                 raise AssertionError("places must be given when the loader is iterable")
             self._places = places_of(places)
-        self._close()
-        self._reader = resumable(reader)
-        self._convert = convert
-        self._progress = None
+        self._set_reader(resumable(reader), convert)
         return self
 
-    def _begin(self, places: list[Place]) -> FeedPass:
-        reader = self._checked_reader()
-        self._close()
-        number, walk = reader.begin()
-        self._progress = PassProgress(number)
-        begun = FeedPass(
-            walk,
-            self._convert,
-            places,
-            self._progress,
-            capacity=self._capacity,
-            double_buffer=self._use_double_buffer,
-            drop_last=self._drop_last,
-            wait_s=self._wait_s,
-        )
-        # Only whoever loops holds an iterated pass: it ends when the loop is left.
-        self._last_close = weakref.WeakMethod(begun.close)
-        return begun
-
     def _close(self) -> None:
-        """Ends the pass that is under way, if one is."""
-        close = self._last_close()
-        if close is not None:
-            close()
+        super()._close()
         self._started = None
-
-    def _shaped(self, group: list[Columns]) -> Any:
-        shaped = group if self._return_list else [self._named(columns) for columns in group]
-        return shaped if len(self._places) > 1 else shaped[0]
-
-    def _named(self, columns: Columns) -> dict[str, LoDTensor]:
-        names = [variable.name for variable in self._variables]
-        return dict(zip(names, columns, strict=True))
-
-    def _checked_reader(self) -> ResumableReader:
-        if self._reader is None:
-            raise AssertionError("the loader has no data: set one of its generators first")
-        return self._reader
 
     def _check_iterable(self, wanted: bool, what: str) -> None:
         if self._iterable != wanted:

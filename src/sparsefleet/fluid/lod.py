@@ -37,7 +37,8 @@ def offsets_of_lengths(lengths: Iterable[ArrayLike]) -> tuple[Level, ...]:
     >>> as_lists(offsets_of_lengths([[2, 1], [2, 2, 3]]))
     [[0, 2, 3], [0, 2, 4, 7]]
     """
-    return offsets_of_lod(np.cumsum([0, *np.asarray(level)]) for level in lengths)
+    sums = (np.cumsum(np.asarray(level, dtype=np.int64)) for level in lengths)
+    return offsets_of_lod(np.concatenate(([0], ends)) for ends in sums)
 
 
 def is_valid(levels: Sequence[Level], num_rows: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sparsefleet.data.batch_queue import BatchQueue
 
-__all__ = ["WAIT_S", "Background", "close_iterator", "end_threads"]
+__all__ = ["Background", "WAIT_S", "close_iterator", "end_threads"]
 
 T = TypeVar("T")
 

@@ -47,7 +47,9 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
             f"batch {number} must be (inputs, labels) or (*inputs, labels), got "
             f"{_describe(value)}; if the model computes the loss itself, give loss=None"
         )
-    inputs = value[0] if len(value) == 2 else tuple(value[:-1])
+    # A tensor of Fluid may become a (values, offsets): one argument, not two.
+    is_one = len(value) == 2 and not hasattr(raw[0], "model_input")
+    inputs = value[0] if is_one else tuple(value[:-1])
     return Batch(number, inputs, value[-1], _num_examples(inputs, value[-1]))
 
 

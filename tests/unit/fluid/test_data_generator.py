@@ -32,7 +32,8 @@ class Clicks(MultiSlotDataGenerator):
             if click == "skip":
                 yield None
                 return
-            yield zip(["click", "price", "ads"], [[int(click)], [float(price)], list(map(int, ads))])
+            values = [[int(click)], [float(price)], list(map(int, ads))]
+            yield zip(["click", "price", "ads"], values)
         return samples
 
 if __name__ == "__main__":

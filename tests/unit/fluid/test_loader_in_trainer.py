@@ -60,6 +60,17 @@ def test_lists_and_dicts_of_a_loader_train_the_same() -> None:
     assert by_list[2] < by_list[0]
 
 
+def test_one_variable_with_lod_is_one_argument() -> None:
+    loader = fluid.io.DataLoader.from_generator([ADS, CLICK], 4, return_list=True)
+    pairs = ((ads, click) for ads, _, click in samples())
+    loader.set_sample_generator(lambda: pairs, 5, places=CPU)
+    model = nn.Sequential(SparseEmbeddingBag("ads", 4), nn.Linear(4, 1), nn.Flatten(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    config = TrainerConfig(quiet=True)
+    with Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=config) as trainer:
+        assert trainer.fit(loader).examples == 20
+
+
 def test_an_error_of_the_generator_ends_training() -> None:
     def failing() -> Iterator[Any]:
         yield from samples()
