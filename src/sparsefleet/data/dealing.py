@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.data.memory_columns import split_texts
 from sparsefleet.data.memory_records import MemoryRecords
 
 Ranks = NDArray[np.uint16]
@@ -50,7 +49,8 @@ class TextDealer:
     def ranks(self, begin: int, end: int) -> Ranks:
         if self._column is None:
             return np.empty(0, np.uint16)
-        texts = split_texts(self._column.take(np.arange(begin, end, dtype=np.uint32)))
-        hashes = np.fromiter(map(_core.hash64, texts), np.uint64, len(texts))
+        texts, offsets = self._column.take(np.arange(begin, end, dtype=np.uint32))
+        assert offsets is not None
+        hashes = _core.hash_texts(texts, offsets, 0).view(np.uint64)
         ranks: Ranks = (hashes % np.uint64(self._num_workers)).astype(np.uint16)
         return ranks

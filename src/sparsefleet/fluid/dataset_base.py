@@ -14,6 +14,7 @@ from sparsefleet.data import (
     MultiSlot,
     Reader,
     ReaderConfig,
+    ReaderStats,
     RecordFormat,
     Slot,
 )
@@ -117,6 +118,21 @@ class DatasetBase(ABC):
         """The configuration in protobuf's text form."""
         return self._desc.text(self._all_slots())
 
+    @property
+    def filelist(self) -> list[str]:
+        """The files as they were set."""
+        return list(self._files)
+
+    @property
+    def batch_size(self) -> int:
+        """Records of a batch."""
+        return self._desc.batch_size
+
+    @property
+    def thread_num(self) -> int:
+        """Reading threads."""
+        return self._desc.thread_num
+
     # -- batches ------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -149,6 +165,10 @@ class DatasetBase(ABC):
     @abstractmethod
     def source(self) -> Reader | MemoryData:
         """Where batches come from now; raises if there is nothing yet."""
+
+    def stats(self) -> ReaderStats:
+        """Files, lines, bytes, records, bad lines and waits so far."""
+        return self.source().stats()
 
     def state_dict(self) -> dict[str, Any]:
         """How far the last pass has come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from sparsefleet.data import Arrangement, MemoryData, Reader, ReaderConfig
+from sparsefleet.data import Arrangement, MemoryData, Reader, ReaderConfig, ReaderStats
 from sparsefleet.data.record_source import TakenColumn
 
 __all__ = ["DatasetBatches", "FeedArrangement"]
@@ -55,6 +55,10 @@ class DatasetBatches:
         if isinstance(source, Reader):
             raise TypeError("files do not tell how many batches are in them")
         return len(source)
+
+    def stats(self) -> ReaderStats:
+        """What was read so far, for the trainer's summary."""
+        return self._dataset.source().stats()
 
     def state_dict(self) -> dict[str, Any]:
         """How far the last pass has come; see `Reader.state_dict` and `MemoryData.state_dict`."""
