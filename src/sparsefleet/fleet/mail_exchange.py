@@ -104,6 +104,8 @@ class MailExchange:
             self._store.leave_group(member)
 
     def _ask(self, name: str, to: int, data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if self._failure is not None:
+            raise self._failure
         head = {"room": self._room, "to": to, "wait_s": _PATIENCE_S}
         body = pack_body(head, data)
         try:
