@@ -1,5 +1,7 @@
 """Training data: files and generators into batches, read by threads of their own."""
 
+from sparsefleet.data.arrangement import Arrangement
+from sparsefleet.data.binary_format import MultiSlotBinary
 from sparsefleet.data.csv_format import Csv
 from sparsefleet.data.field import Field
 from sparsefleet.data.file_list import list_files, split_files
@@ -14,15 +16,19 @@ from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderStats
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.records import Records
+from sparsefleet.data.sharding import LocalSharding, Sharding
 from sparsefleet.data.slot import Slot
 
 __all__ = [
+    "Arrangement",
     "ArrowIpc",
     "CriteoTsv",
     "Csv",
     "Field",
+    "LocalSharding",
     "MemoryData",
     "MultiSlot",
+    "MultiSlotBinary",
     "Parquet",
     "Reader",
     "ReaderConfig",
@@ -30,6 +36,7 @@ __all__ = [
     "ReaderStats",
     "RecordFormat",
     "Records",
+    "Sharding",
     "Slot",
     "hash64",
     "hash_ids",

@@ -34,7 +34,7 @@ class MultiSlot(TextFormat):
                 )
         self._columns: tuple[Slot, ...] = slots
         self._native = _core.multi_slot_format(
-            [(slot.name, slot.dtype == "float", slot.width) for slot in slots]
+            [(slot.name, slot.dtype, slot.width) for slot in slots]
         )
 
     @property

@@ -20,11 +20,13 @@ from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import SourceContext
+from sparsefleet.data.sharding import Shard, Sharding
 from sparsefleet.errors import ConfigError, InputFileError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
 _END_S = 5.0  # for reading threads to come out of what they are in
 
 
@@ -40,6 +42,8 @@ class Reader:
         With one, batches come in the order of the files; with several, in any order. A batch has
         records of one thread.
     worker_index, worker_num: with several workers, whose part of the files this is.
+    sharding: in the place of both: each file goes to whichever worker is free, as
+        `fleet.sharding("train")` deals them out.
 
     A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
     without is a pair (values [N], offsets int64[B]), as `SparseEmbeddingBag` takes it. All are
@@ -67,6 +71,7 @@ class Reader:
         config: ReaderConfig | None = None,
         worker_index: int = 0,
         worker_num: int = 1,
+        sharding: Sharding | None = None,
     ) -> None:
         _check_count("batch_size", batch_size)
         _check_count("threads", threads)
@@ -87,6 +92,10 @@ class Reader:
         """The files of this worker; none if there are more workers than files."""
         self._worker = (worker_index, worker_num) if files is None else (0, 1)
         format.check_config(self.config, self.files)
+        if sharding is not None and worker_num != 1:
+            raise ConfigError("give worker_index and worker_num, or sharding, not both")
+        self._sharding = sharding
+        self._epoch = 0  # passes begun: all workers count alike
         self._progress = Progress()
         self._resumed: Progress | None = None
         self._counts = ReaderCounts()
@@ -98,25 +107,35 @@ class Reader:
         self, files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
     ) -> list[str]:
         if files is not None:
-            return list_files(files, self.config.storage_options)
+            options = self.config.storage_options
+            return list_files(files, options, download=self.config.download)
         if self._format.unnamed_input is None:
             raise ConfigError(f"{type(self._format).__name__} needs files, got None")
         return [self._format.unnamed_input]
 
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
-        return self._begin(self.arrangement)
+        return self.begin(self.arrangement)
+
+    def begin(self, arrangement: Arrangement) -> ReaderPass:
+        """As `iter()`, with batches arranged otherwise."""
+        return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
         """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
 
-        Offsets are int64[B + 1], or None for a column with a shape. Short batches are not dropped.
+        Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
+        records of one part of a file; short ones are not dropped. `ReaderPass.take` tells which.
         """
         return self._begin(None)
 
     def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
         progress, self._resumed = self._resumed or Progress(), None
         files = progress.remaining(self.files)
+        shard = None
+        if self._sharding is not None:
+            self._epoch += 1
+            shard = self._sharding.begin(self._epoch, files)
         num_threads = len(files) and self._threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
@@ -131,14 +150,14 @@ class Reader:
             worker_num=self._worker[1],
         )
         cursor = PartCursor(
-            FileCursor(files),
+            FileCursor(files) if shard is None else shard,
             lambda file: self._format.split(file, self.config),
             context.stopped,
         )
         producers = [
             Producer(
                 self._format.open_source(context),
-                self.batch_size,
+                self.batch_size if arrangement else max(self.batch_size, _COLUMN_RECORDS),
                 arrangement,
                 context,
                 cursor=cursor,
@@ -146,7 +165,9 @@ class Reader:
             )
             for _ in range(num_threads)
         ]
-        new = ReaderPass(self, producers, queue=queue, context=context, progress=progress)
+        new = ReaderPass(
+            self, producers, queue=queue, context=context, progress=progress, shard=shard
+        )
         self._passes.add(new)
         self._progress = progress
         return new
@@ -154,7 +175,7 @@ class Reader:
     def state_dict(self) -> dict[str, Any]:
         """How far the last pass that was begun has come: the records of the batches it has given.
 
-        Of plain lists, dicts, texts and numbers. At the end of a pass it is that of none.
+        Of plain lists, dicts, texts and numbers. After a pass that was over, the next is whole.
         """
         return (self._resumed or self._progress).state()
 
@@ -222,9 +243,13 @@ class ReaderPass:
         queue: BatchQueue[MarkedBatch],
         context: SourceContext,
         progress: Progress,
+        shard: Shard | None,
     ) -> None:
         self._reader = reader
         self._progress = progress
+        self._shard = shard
+        self._lock = threading.Lock()
+        self._is_over = False
         self._was_resumed = progress.has_begun
         self._queue = queue
         self._counts = context.counts
@@ -252,6 +277,13 @@ class ReaderPass:
         self.close()
 
     def __next__(self) -> Any:
+        taken = self.take()
+        if taken is None:
+            raise StopIteration
+        return taken.batch
+
+    def take(self) -> MarkedBatch | None:
+        """The next batch and where its records come from; None at the end."""
         try:
             taken = self._queue.take(self._reader.config.wait_s)
         except BaseException:
@@ -259,19 +291,35 @@ class ReaderPass:
             raise
         if taken is not None:
             self._progress.advance(taken.marks)
-            return taken.batch
-        was_open = self._end.alive
+            if self._shard is not None:
+                self._shard.report(taken.marks)
+            return taken
+        with self._lock:
+            is_first = self._end.alive and not self._is_over
+            self._is_over = True
+        if is_first:
+            self._finish()
         self.close()
-        if was_open:
-            self._progress.restart()
-            if not self._counts["records"] and not self._was_resumed and self._reader.files:
-                self._complain_of_nothing()
-        raise StopIteration
+        return None
 
     def close(self) -> None:
         """Ends the reading threads; no more batches come."""
         self._end()
         self._reader._absorb(self)
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+        if is_first and self._shard is not None:
+            self._shard.release()
+
+    def _finish(self) -> None:
+        """All that there was has been given out."""
+        if self._shard is not None:
+            self._progress.end(self._shard.finish())
+            return
+        self._progress.end(self._reader.files)
+        if not self._counts["records"] and not self._was_resumed and self._reader.files:
+            self.close()
+            self._complain_of_nothing()
 
     def _complain_of_nothing(self) -> None:
         if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from sparsefleet import _core
 from sparsefleet.data.bad_lines import BadLine
-from sparsefleet.data.byte_source import check_zstd, compression_of, open_file, read_blocks
+from sparsefleet.data.byte_source import check_zstd, compression_of
+from sparsefleet.data.file_blocks import file_blocks
 from sparsefleet.data.pipe_command import PipeCommand
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_format import RecordFormat
@@ -75,11 +76,9 @@ class TextSource:
             raise BadLineError(f"{error}; {pipe.account()}") from error
 
     def _blocks(self, path: str, pipe: PipeCommand | None) -> Generator[bytes, None, None]:
-        config = self._context.config
-        with open_file(path, config.storage_options) as file:
-            compression = compression_of(path, config.compression)
-            source = read_blocks(file, path, compression, config.block_bytes)
-            yield from source if pipe is None else pipe.blocks(source, config.block_bytes)
+        block_bytes = self._context.config.block_bytes
+        with contextlib.closing(file_blocks(path, self._context)) as source:
+            yield from source if pipe is None else pipe.blocks(source, block_bytes)
 
     def _parse(
         self, part: FilePart, blocks: Iterator[bytes], room: Callable[[], int]
