@@ -24,6 +24,9 @@ template <typename T>
 using Array = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
 template <typename T>
+using Matrix = nanobind::ndarray<T, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
+
+template <typename T>
 std::span<T> SpanOf(const Array<T>& array) {
   return {array.data(), array.size()};
 }

@@ -98,7 +98,7 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
   return new StoreHandle(Check(std::move(client)));
 }
 
-void BindTables(nb::class_<StoreHandle>& store) {
+void BindCalls(nb::class_<StoreHandle>& store) {
   store
       .def(
           "define_sparse",
@@ -256,9 +256,10 @@ void BindStore(nb::module_& m) {
           "num_servers",
           [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })
       .def("close", &StoreHandle::Close, "Ends the connections; calls after it raise. Idempotent.");
-  BindTables(store);
+  BindCalls(store);
   BindMeeting(store);
   BindLocal(m, store);
+  BindTables(m, store);
   BindRounds(m, store);
   BindChanges(store);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -55,6 +56,7 @@ class LocalCut final : public StoreCut {
     cut_.Commit();
     return false;
   }
+  Result<std::vector<Key>> Removed() override { return cut_.Removed(); }
 
  private:
   TableCut cut_;
@@ -214,9 +216,7 @@ Status LocalStore::LeaveGroup(const RoundMember& member, double /*timeout_s*/) {
 
 Status LocalStore::WriteDense(std::string_view table, std::span<const float> values,
                               double /*timeout_s*/) {
-  auto dense = impl_->tables.Dense(table);
-  if (!dense.ok()) return dense.status();
-  return WriteWholeDense(*dense.value(), values);
+  return impl_->tables.WriteDense(table, values);
 }
 
 Status LocalStore::SetLearningRate(std::string_view table, double learning_rate,
@@ -285,6 +285,20 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
   if (Status s = sparse.value()->CheckCut(only_dirty); !s.ok()) return s;
   return std::unique_ptr<StoreCut>(
       std::make_unique<LocalCut>(sparse.value()->OpenCut(only_dirty, clear_dirty)));
+}
+
+Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty) {
+  auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty);
+  if (!opened.ok()) return opened.status();
+  Cuts cuts;
+  for (auto& [name, cut] : opened.value()) {
+    if (auto* sparse = std::get_if<TableCut>(&cut)) {
+      cuts.emplace(name, std::make_unique<LocalCut>(std::move(*sparse)));
+    } else {
+      cuts.emplace(name, std::move(std::get<DenseCut>(cut)));
+    }
+  }
+  return cuts;
 }
 
 Status LocalStore::Import(std::string_view table, const RowBatch& rows, double /*timeout_s*/) {

@@ -1,9 +1,11 @@
 // The store whose tables live in this process.
 #pragma once
 
-#include <condition_variable>
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <thread>
+#include <string>
+#include <variant>
 
 #include "store/coordinator.h"
 #include "store/store.h"
@@ -34,6 +36,10 @@ class LocalStore final : public Store {
   // TableSet::PushDenseParts, and who waits for the table's version is told.
   Result<PushResult> PushDenseParts(std::string_view table,
                                     std::span<const std::span<const float>> parts);
+
+  // TableSet::OpenCuts.
+  using Cuts = std::map<std::string, std::variant<std::unique_ptr<StoreCut>, DenseCut>>;
+  Result<Cuts> OpenCuts(bool only_dirty, bool clear_dirty);
 
   std::uint32_t num_servers() const override { return 1; }
   Status Define(const SparseSpec& spec, double timeout_s) override;

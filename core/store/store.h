@@ -31,6 +31,10 @@ class StoreCut {
   virtual ~StoreCut() = default;
   // As TableCut::Next. After an error the cut is closed.
   virtual Result<bool> Next(std::size_t max_rows, RowBatch& out) = 0;
+  // As TableCut::Removed; kInvalidArgument where the table is on servers.
+  virtual Result<std::vector<Key>> Removed() {
+    return Status(Code::kInvalidArgument, "removed keys are known where the table is, not here");
+  }
 };
 
 // What a table looks like from outside.
