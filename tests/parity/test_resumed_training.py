@@ -51,7 +51,9 @@ def test_one_worker_resumes_to_the_bit(mode: str, stop_at: int, tmp_path: Path) 
                 trainer.fit(BreakingData(BATCHES, stop), epochs=EPOCHS)
                 trainer.save(out)
 
-    config = CheckpointConfig(directory=tmp_path / "series", every_steps=3)
+    config = CheckpointConfig(
+        directory=tmp_path / "series", every_steps=3, skip_while_writing=False
+    )
     train(tmp_path / "whole")
     with pytest.raises(StoppedError):
         train(tmp_path / "never", stop_at, checkpoints=config)
@@ -104,9 +106,7 @@ def as_workers(
     num_workers: int, num_servers: int, work: Callable[[Any, int], None], **options: Any
 ) -> None:
     def run(endpoints: list[str], index: int) -> None:
-        with make_trainer(
-            endpoints, index, num_workers, model=PlainClicks(), **options
-        ) as trainer:
+        with make_trainer(endpoints, index, num_workers, model=PlainClicks(), **options) as trainer:
             work(trainer, index)
 
     with NativeServers(num_servers) as servers, ThreadPoolExecutor(num_workers) as pool:
@@ -120,7 +120,9 @@ def test_two_workers_with_uneven_data_resume_to_the_bit(
     every: dict[str, Any], tmp_path: Path
 ) -> None:
     data = [click_batches(21, seed=1), click_batches(9, seed=2)]
-    config = CheckpointConfig(directory=tmp_path / "series", keep=100, **every)
+    config = CheckpointConfig(
+        directory=tmp_path / "series", keep=100, skip_while_writing=False, **every
+    )
 
     def whole(trainer: Any, index: int) -> None:
         trainer.fit(data[index], epochs=2)
@@ -146,7 +148,9 @@ def test_two_workers_with_uneven_data_resume_to_the_bit(
 
 
 def test_prefetched_batches_are_not_counted_as_trained_on(tmp_path: Path) -> None:
-    config = CheckpointConfig(directory=tmp_path / "series", every_steps=4, keep=9)
+    config = CheckpointConfig(
+        directory=tmp_path / "series", every_steps=4, keep=9, skip_while_writing=False
+    )
     for prefetch in (True, False):
         with NativeServers(1) as servers:
             trainer = make_trainer(

@@ -81,7 +81,10 @@ class CheckpointSeries:
         pause_ms = 1e3 * (time.monotonic() - begun)
         self._last_step = step
         self._writer = threading.Thread(
-            target=self._write, args=(save, path, base is None), name="sparsefleet-checkpoint", daemon=True
+            target=self._write,
+            args=(save, path, base is None),
+            name="sparsefleet-checkpoint",
+            daemon=True,
         )
         self._writer.start()
         kind = "full" if base is None else "delta"

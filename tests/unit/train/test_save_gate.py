@@ -19,7 +19,7 @@ class CountedPoints:
         self.at: dict[int, int] = {}
 
     def is_due(self, step: int) -> bool:
-        return step + 1 - self.last >= self.every
+        return step - self.last >= self.every
 
     def save(self) -> None:
         self.steps.append(list(self.at.values()))
@@ -70,11 +70,12 @@ def test_a_save_after_every_step_is_possible() -> None:
 def test_a_thread_that_has_read_ahead_trains_on_it_before_it_stops() -> None:
     points = CountedPoints(1)
     gate = SaveGate(1, points, steps_together=False, wait_s=WAIT_S)
-    points.at[0] = 0
-    assert gate.reach(0, has_ahead=True) is False
+    points.at[0] = 1
+    assert gate.reach(1, has_ahead=True) is False
     assert points.steps == []
-    assert gate.reach(1, has_ahead=False) is True
-    assert len(points.steps) == 1
+    points.at[0] = 2
+    assert gate.reach(2, has_ahead=False) is True
+    assert points.steps == [[2]]
 
 
 def test_threads_that_step_together_are_told_one_step_ahead() -> None:
@@ -106,7 +107,7 @@ def test_a_failure_wakes_those_who_have_stopped() -> None:
 
     def stop() -> None:
         try:
-            gate.reach(0, has_ahead=False)
+            gate.reach(1, has_ahead=False)
         except BaseException as error:
             raised.append(error)
 
