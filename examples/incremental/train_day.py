@@ -80,6 +80,7 @@ def main() -> None:
             trainer.load(options.start)  # no servers that could have
         before = trainer.evaluate(judged.share(*place).batches(BATCH))
         known = num_rows()
+        fleet.barrier_worker()  # before anybody makes rows
         trainer.fit(today.share(*place).batches(BATCH))
         after = trainer.evaluate(judged.share(*place).batches(BATCH))
         if fleet.is_first_worker():
