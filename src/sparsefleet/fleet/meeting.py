@@ -142,9 +142,9 @@ class Meeting:
             except Exception as error:  # raised again below, when the others know of it
                 failure = error
                 answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
-            names += self._put(prefix, answer)
+            names += self._put(f"{prefix}/answer", answer)
         self.barrier()
-        told = self._get(prefix, 0)
+        told = self._get(f"{prefix}/answer", 0)
         self.barrier()  # notes may go only when everybody has read them
         for name in names:
             self._store.delete_note(name)

@@ -81,9 +81,9 @@ class TableFiles:
 
     def _save_dense(self, body: bytes) -> bytes:
         asked = _parse(body)
-        begin, values, state = self._save(asked).dense(asked["table"])
-        first, last = asked["first"], asked["last"]
-        return dense_to_bytes(begin, len(values), values[first:last], state[:, first:last])
+        return dense_to_bytes(
+            self._save(asked).dense(asked["table"]), asked["first"], asked["last"]
+        )
 
     def _save_wait(self, body: bytes) -> bytes:
         """The files, or null while they are being written."""

@@ -131,14 +131,15 @@ class TableLoad:
         return count
 
     def _load_dense(self, source: DenseSource) -> None:
-        begin, values, state = self._tables.read_dense_part(source.table)
-        end = begin + len(values)
+        here = self._tables.read_dense_part(source.table)
+        begin, end = here.begin, here.begin + len(here.values)
         if begin == end:
             return
         values = self._joined(source.values, begin, end)
+        state = None
         if source.state:
             state = np.stack([self._joined(names, begin, end) for names in source.state])
-        self._tables.write_dense_part(source.table, begin, values, np.ascontiguousarray(state))
+        self._tables.write_dense_part(source.table, begin, values, state)
 
     def _joined(self, names: Sequence[str], begin: int, end: int) -> Floats:
         """Elements begin..end of the tensors, one after another."""

@@ -55,14 +55,16 @@ class TableSave:
         self._layouts = layouts
         self._only_dirty = only_dirty
         self._orders: SimpleQueue[Destination] = SimpleQueue()
-        self._dense: dict[str, Any] = {}
-        self._cuts = tables.open_cuts(only_dirty, clear_dirty)
+        self._dense: dict[str, _core.DenseCut] = {}
+        self._cuts: dict[str, _core.Cut] = {}
         wanted = {layout.table for layout in layouts}
-        for table, cut in list(self._cuts.items()):
-            if not isinstance(cut, _core.Cut):
-                self._dense[table] = self._cuts.pop(table)
-            elif table not in wanted:
-                self._cuts.pop(table).close()
+        for table, cut in tables.open_cuts(only_dirty, clear_dirty).items():
+            if isinstance(cut, _core.DenseCut):
+                self._dense[table] = cut
+            elif table in wanted:
+                self._cuts[table] = cut
+            else:
+                cut.close()
         missing = wanted - self._cuts.keys()
         if missing:
             self._drop()
@@ -77,12 +79,12 @@ class TableSave:
         """The files of each table, or None if it takes longer; raises what went wrong."""
         return self._job.wait(timeout_s)
 
-    def dense(self, table: str) -> tuple[int, Any, Any]:
-        """First element, values float32[N] and state float32[S, N] that this server holds."""
-        if table not in self._dense:
+    def dense(self, table: str) -> _core.DenseCut:
+        """What this server holds of a dense table: begin, values [N] and state [S, N]."""
+        cut = self._dense.get(table)
+        if cut is None:
             raise NotFoundError(f"there is no dense table '{table}' in this save")
-        begin, values, state = self._dense[table]
-        return int(begin), values, state
+        return cut
 
     def end(self) -> None:
         """Gives up what is not written yet, and lets go of the cuts."""
@@ -134,11 +136,12 @@ def _chunks(cut: _core.Cut, layout: RowLayout) -> Iterator[RowChunk]:
         yield RowChunk(*chunk)
 
 
-def dense_to_bytes(begin: int, size: int, values: Any, state: Any) -> bytes:
-    """Some elements of a dense table for the wire.
+def dense_to_bytes(cut: _core.DenseCut, first: int, last: int) -> bytes:
+    """Some of the elements that a server holds of a dense table, for the wire.
 
-    uint64: the server's first element, its number of elements, n and S of those here; float32:
-    values[n], state[S, n]. All little-endian.
+    uint64: the place of the server's first element, its number of elements, n and S of those
+    here; float32: values[n], state[S, n]. All little-endian.
     """
-    head = np.array([begin, size, len(values), len(state)], "<u8")
+    values, state = cut.values[first:last], cut.state[:, first:last]
+    head = np.array([cut.begin, len(cut.values), len(values), len(state)], "<u8")
     return b"".join((head.tobytes(), values.tobytes(), np.ascontiguousarray(state).tobytes()))

@@ -34,7 +34,7 @@ class LocalStore(Store):
     def command(
         self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
     ) -> bytes:
-        """As a server's Python would answer it; what this process knows: saving and loading."""
+        """As a server's Python would answer: the commands of saving and loading; others raise."""
         self._deadline(timeout_s)
         if self._files is None:
             from sparsefleet.server.table_files import TableFiles

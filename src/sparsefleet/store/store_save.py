@@ -122,22 +122,21 @@ class StoreSave:
 
     def dense_table(self, table: str) -> DenseTable:
         """A dense table as it was when the cuts were opened; fetched from the servers."""
-        size = self.dense[table].size
-        values = np.empty(size, np.float32)
-        state: Floats | None = None
+        spec = self.dense[table]
+        arrays = sum(map(len, state_names(spec.optimizer)))
+        values = np.empty(spec.size, np.float32)
+        state = np.empty((arrays, spec.size), np.float32)
         for server in self._calls.servers:
             first, size_there = 0, 1
             while first < size_there:
                 asked = {"table": table, "first": first, "last": first + _CHUNK_ELEMENTS}
                 part = self._calls.ask(server, "save_dense", asked)
-                begin, size_there, n, arrays = np.frombuffer(part, "<u8", 4).tolist()
-                floats = np.frombuffer(part, "<f4", offset=32).reshape(1 + arrays, n)
-                if state is None:
-                    state = np.empty((arrays, size), np.float32)
-                at = slice(begin + first, begin + first + n)
-                values[at], state[:, at] = floats[0], floats[1:]
+                begin, size_there, n, _ = np.frombuffer(part, "<u8", 4).tolist()
+                if n:
+                    at = slice(begin + first, begin + first + n)
+                    floats = np.frombuffer(part, "<f4", offset=32).reshape(1 + arrays, n)
+                    values[at], state[:, at] = floats[0], floats[1:]
                 first += _CHUNK_ELEMENTS
-        assert state is not None
         return DenseTable(values, state)
 
     def dense_tensors(self) -> dict[str, Floats]:

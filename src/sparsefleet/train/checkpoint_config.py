@@ -41,6 +41,10 @@ class CheckpointConfig:
     """So many saves after a full one hold only the rows changed since the one before. Larger:
     less to write, more files to read at a load. Above 0 it costs 4 bytes a row."""
 
+    skip_while_writing: bool = True
+    """A save that falls due while the one before is still being written is left out. False:
+    training waits for the disk then, so that none is."""
+
     timeout_s: float = 3600.0
     """A save that is not written by then is given up; training goes on."""
 
@@ -54,6 +58,7 @@ class CheckpointConfig:
         if self.every_s is not None:
             require_positive(self, "every_s")
         require_bool(self, "each_epoch")
+        require_bool(self, "skip_while_writing")
         require_int(self, "keep", 1, 1_000_000)
         require_int(self, "deltas_between_fulls", 0, 1_000_000)
         require_positive(self, "timeout_s")

@@ -12,6 +12,7 @@ from sparsefleet.checkpoint import rotate, step_name
 from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.fleet.model_checkpoint import ModelSave
 from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.worker_report import WorkerReport
 
@@ -35,11 +36,17 @@ class CheckpointSeries:
         self._config = config
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
+        self._prepare()
         self._last_step: int | None = None
         self._base: str | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
         """Why the last save failed; None if it did not."""
+
+    def _prepare(self) -> None:
+        """Servers load what saving needs, so that the first save is as quick as the others."""
+        if self._distributed.role.is_first_worker:
+            ServerCalls(self._distributed.store, "").ask_all("files_ready")
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
         """Opens the cuts and lets a thread write them; says what it did, for the log.
@@ -63,6 +70,7 @@ class CheckpointSeries:
                 workers=[report.to_json() for report in reports],
                 schedule_steps=max(report.schedule_steps for report in reports),
                 base=base,
+                track=self._config.deltas_between_fulls > 0,
                 storage_options=self._config.storage_options,
                 timeout_s=self._config.timeout_s,
             )
@@ -73,7 +81,10 @@ class CheckpointSeries:
         pause_ms = 1e3 * (time.monotonic() - begun)
         self._last_step = step
         self._writer = threading.Thread(
-            target=self._write, args=(save, path), name="sparsefleet-checkpoint", daemon=True
+            target=self._write,
+            args=(save, path, base is None),
+            name="sparsefleet-checkpoint",
+            daemon=True,
         )
         self._writer.start()
         kind = "full" if base is None else "delta"
@@ -93,7 +104,7 @@ class CheckpointSeries:
             self._writer.join()  # ends: every call in it has a deadline
             self._writer = None
 
-    def _write(self, save: ModelSave, path: str) -> None:
+    def _write(self, save: ModelSave, path: str, is_full: bool) -> None:
         """In the background thread."""
         begun = time.monotonic()
         try:
@@ -102,7 +113,7 @@ class CheckpointSeries:
         except Exception as error:  # the thread's edge
             self._failed(path, error)
             return
-        self._deltas = 0 if save.is_full else self._deltas + 1
+        self._deltas = 0 if is_full else self._deltas + 1
         self._base = path
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)

@@ -88,12 +88,13 @@ class Checkpointing:
         distributed = self._distributed
         distributed.mode.pause()
         report = self._place.report(distributed).to_json()
-        if self._is_last_pass and not has_data and distributed.role.is_first_worker:
-            self._series.wait()  # so that the last save is not skipped for it
+        is_last = self._is_last_pass and not has_data
+        if is_last or not self._config.skip_while_writing:
+            self._series.wait()
         answer = distributed.meeting.decide(
             json.dumps([has_data, report]).encode(), self._decide, patient=not has_data
         )
-        self._schedule.saved(self._step + 1 if has_data else 0)
+        self._schedule.saved(self._step if has_data else 0)
         if answer is None:
             self._is_over = True
             _log.error("worker 0 is lost, which writes the checkpoints: there will be no more")

@@ -14,9 +14,10 @@ class SavePoints(Protocol):
     """Says when, and does what is to be done once all threads have stopped."""
 
     def is_due(self, step: int) -> bool:
-        """Whether a save is wanted after the step that follows; `step` were taken in this pass.
+        """Whether a save is wanted when a thread has taken `step` steps in this pass.
 
-        Called for each step of each thread; where threads step together, once for all of them.
+        Called for each step of each thread; where threads step together once for all of them, one
+        step ahead.
         """
 
     def save(self) -> None:
@@ -78,7 +79,7 @@ class SaveGate:
         with self._lock:
             if step > self._looked_at:  # the first of the threads decides for all
                 self._looked_at = step
-                if self._points.is_due(step):
+                if self._points.is_due(step + 1):
                     self._stop_at = step + 1
             return self._stop_at != step + 1
 

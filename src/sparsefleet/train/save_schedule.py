@@ -18,7 +18,7 @@ _LISTEN_S = 1.0  # a wait on the servers cannot be called off: it is made in pie
 
 
 class SaveSchedule:
-    """Says for each step whether a save is wanted after the next. Thread-safe.
+    """Says for each step whether a save is wanted after it. Thread-safe.
 
     Whoever finds a save due leaves a request for the others, numbered, on the servers. Where
     workers go their own ways, a thread listens for it, and each stops when it hears of it. Where
@@ -56,10 +56,10 @@ class SaveSchedule:
             self._listener.start()
 
     def is_due(self, step: int) -> bool:
-        """Whether a save is wanted after the step that follows `step` steps of this pass."""
+        """As `SavePoints`."""
         if self._agrees_on_step:
             return self._is_agreed(step)
-        self._steps += 1
+        self._steps += step > 0
         if self._heard:
             return True
         if not (self._is_time() or self._is_count(self._steps)):
@@ -105,7 +105,7 @@ class SaveSchedule:
         return self._config.every_steps is not None and steps >= self._config.every_steps
 
     def _is_agreed(self, step: int) -> bool:
-        if self._is_count(step + 1 - self._last_step):
+        if self._is_count(step - self._last_step):
             return True
         if self._config.every_s is None or step % _LOOK_EVERY_STEPS:
             return False
