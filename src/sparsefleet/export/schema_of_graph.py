@@ -28,7 +28,7 @@ def schema_of(recorded: RecordedGraph) -> Schema:
             name=item.name,
             dtype=_dtype(values),
             shape=names.shape(values, item.name),
-            offsets=None if offsets is None else names.shape(offsets, f"{item.name}.offsets"),
+            offsets=None if offsets is None else names.offsets(offsets, item.name),
         )
         own = [values] if offsets is None else [values, offsets]
         array_of.update(zip(own, described.arrays, strict=True))
@@ -48,27 +48,31 @@ class _DimensionNames:
     """Names of dimensions that vary: "batch" is the first one of the first output."""
 
     def __init__(self, outputs: list[fx.Node]) -> None:
-        self._batch: Any = None
         self._names: dict[str, str] = {}
+        self._batch_size: int | None = None
         for node in outputs:
-            sizes: tuple[Any, ...] = _value(node).shape
+            sizes = _sizes(node)
             if sizes and not isinstance(sizes[0], int):
-                self._batch = sizes[0].node.expr
+                self._names[str(sizes[0])] = "batch"
+                self._batch_size = sizes[0].node.hint
                 break
 
     def shape(self, node: fx.Node, owner: str) -> Shape:
         """A size that is met for the first time is called after the array that it is met in."""
-        sizes: tuple[Any, ...] = _value(node).shape
         return tuple(
-            size if isinstance(size, int) else self._name(size.node.expr, owner, place)
-            for place, size in enumerate(sizes)
+            size
+            if isinstance(size, int)
+            else self._names.setdefault(str(size), owner if place == 0 else f"{owner}.{place}")
+            for place, size in enumerate(_sizes(node))
         )
 
-    def _name(self, size: Any, owner: str, place: int) -> str:
-        if self._batch is not None and (size - self._batch).is_Integer:
-            more = int(size - self._batch)
-            return "batch" if more == 0 else f"batch + {more}"
-        return self._names.setdefault(str(size), owner if place == 0 else f"{owner}.{place}")
+    def offsets(self, node: fx.Node, owner: str) -> Shape:
+        """Offsets are as many as examples, or one more: which, the example batch tells."""
+        [size] = _sizes(node)
+        varies = not isinstance(size, int)
+        if varies and self._batch_size is not None and size.node.hint == self._batch_size + 1:
+            self._names.setdefault(str(size), "batch + 1")
+        return self.shape(node, f"{owner}.offsets")
 
 
 def _lookup(node: fx.Node, array_of: dict[fx.Node, str]) -> LookupSchema:
@@ -85,6 +89,11 @@ def _value(node: fx.Node) -> Tensor:
     value: Any = node.meta["val"]
     assert isinstance(value, Tensor)
     return value
+
+
+def _sizes(node: fx.Node) -> tuple[Any, ...]:
+    """Ints, and symbols for sizes that vary."""
+    return tuple(_value(node).shape)
 
 
 def _dtype(node: fx.Node) -> str:

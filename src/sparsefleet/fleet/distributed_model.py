@@ -20,7 +20,7 @@ from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
-from sparsefleet.fleet.model_files import load_model, save_inference_model, save_model
+from sparsefleet.fleet.model_files import load_model, save_model
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
@@ -294,11 +294,6 @@ class DistributedModel:
             self._load(Path(directory).absolute())
         self._share_values()
         self.start()
-
-    def save_inference_model(self, directory: str | os.PathLike[str]) -> None:
-        """Writes what prediction needs, without optimizer state; one worker calls it."""
-        self.flush()
-        save_inference_model(Path(directory).absolute(), self.model, self.store, self._tables)
 
     # -- inside -------------------------------------------------------------------------------
 

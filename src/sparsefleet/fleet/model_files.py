@@ -4,8 +4,7 @@ A directory holds `model.json`, which names the others; it is written last, by r
 a save that broke off leaves the one before it in force.
 
 * `dense-<token>.safetensors`: the model's state dict, tensors by name;
-* `tables-<token>/`: all tables with their optimizer state, as docs/table_dump.md has it;
-* `rows-<token>/<i>-<j>.safetensors` in an inference model: keys int64[N], values float32[N, D].
+* `tables-<token>/`: all tables with their optimizer state, as docs/table_dump.md has it.
 """
 
 from __future__ import annotations
@@ -14,30 +13,21 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsefleet.errors import CheckpointError, CorruptFileError
-from sparsefleet.store import Rows, Store
+from sparsefleet.store import Store
 
-__all__ = [
-    "load_inference_rows",
-    "load_model",
-    "load_state",
-    "save_inference_model",
-    "save_model",
-]
+__all__ = ["load_model", "save_model"]
 
 _MANIFEST = "model.json"
 _FORMAT = 1
-_CHUNK_ROWS = 1 << 18
 
 
 def save_model(directory: Path, model: nn.Module, store: Store, *, steps: int = 0) -> None:
@@ -52,7 +42,6 @@ def save_model(directory: Path, model: nn.Module, store: Store, *, steps: int = 
     _commit(
         directory,
         {
-            "kind": "training",
             "dense": f"dense-{token}.safetensors",
             "tables": f"tables-{token}",
             "steps": steps,
@@ -62,13 +51,13 @@ def save_model(directory: Path, model: nn.Module, store: Store, *, steps: int = 
 
 def load_model(directory: Path, model: nn.Module, store: Store) -> int:
     """Reads back what `save_model` wrote, into tables that are defined already; the steps."""
-    manifest = _read_manifest(directory, "training")
+    manifest = _read_manifest(directory)
     store.load(directory / manifest["tables"])
-    load_state(directory, model)
+    _load_state(directory, model)
     return int(manifest.get("steps", 0))
 
 
-def load_state(directory: Path, model: nn.Module) -> None:
+def _load_state(directory: Path, model: nn.Module) -> None:
     """The model's own tensors only, in place."""
     path = directory / _read_manifest(directory)["dense"]
     try:
@@ -90,51 +79,6 @@ def load_state(directory: Path, model: nn.Module) -> None:
                     f"the model's has {list(own[name].shape)}"
                 )
             own[name].copy_(tensor)
-
-
-def save_inference_model(
-    directory: Path, model: nn.Module, store: Store, tables: Iterable[str]
-) -> None:
-    """Writes what prediction needs: the state dict and all rows, without optimizer state."""
-    token = secrets.token_hex(4)
-    rows = directory / f"rows-{token}"
-    rows.mkdir(parents=True)
-    names = list(tables)
-    for index, table in enumerate(names):
-        for number, chunk in enumerate(store.rows(table, chunk_rows=_CHUNK_ROWS)):
-            tensors = {
-                "keys": torch.from_numpy(chunk.keys.view(np.int64)),
-                "values": torch.from_numpy(chunk.values),
-            }
-            save_file(tensors, rows / f"{index}-{number:05d}.safetensors")
-    _save_state(directory / f"dense-{token}.safetensors", model)
-    _commit(
-        directory,
-        {
-            "kind": "inference",
-            "dense": f"dense-{token}.safetensors",
-            "rows": rows.name,
-            "tables": names,
-        },
-    )
-
-
-def load_inference_rows(directory: Path, store: Store, tables: Iterable[str]) -> None:
-    """Fills tables that are defined already with the rows of an inference model."""
-    manifest = _read_manifest(directory, "inference")
-    for table in tables:
-        if table not in manifest["tables"]:
-            known = ", ".join(manifest["tables"]) or "none"
-            raise CheckpointError(f"{directory} has no table '{table}', only {known}")
-        index = manifest["tables"].index(table)
-        for path in sorted((directory / manifest["rows"]).glob(f"{index}-*.safetensors")):
-            part = load_file(path)
-            keys, values = part["keys"].numpy().view(np.uint64), part["values"].numpy()
-            nothing = np.empty((len(keys), 0))
-            store.import_rows(
-                table,
-                Rows(keys, values, nothing.astype(np.float32), nothing.astype(np.uint32)),
-            )
 
 
 def _state_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -160,14 +104,14 @@ def _commit(directory: Path, manifest: dict[str, Any]) -> None:
     temporary = directory / f".{_MANIFEST}.{secrets.token_hex(4)}"
     temporary.write_text(json.dumps({"format": _FORMAT, **manifest}, indent=2), encoding="utf-8")
     os.replace(temporary, path)
-    for entry in ("dense", "tables", "rows"):
+    for entry in ("dense", "tables"):
         name = before.get(entry)
         if isinstance(name, str):
             shutil.rmtree(directory / name, ignore_errors=True)
             (directory / name).unlink(missing_ok=True)
 
 
-def _read_manifest(directory: Path, kind: str | None = None) -> dict[str, Any]:
+def _read_manifest(directory: Path) -> dict[str, Any]:
     path = directory / _MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -177,8 +121,4 @@ def _read_manifest(directory: Path, kind: str | None = None) -> dict[str, Any]:
         raise CorruptFileError(f"{path} is not JSON: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise CheckpointError(f"{path} is of another format than {_FORMAT}")
-    if kind is not None and manifest.get("kind") != kind:
-        raise CheckpointError(
-            f"{directory} holds a model for {manifest.get('kind')}, wanted one for {kind}"
-        )
     return manifest

@@ -103,8 +103,8 @@ class Predictor:
         allowed = self.manifest.golden.largest_error + _GOLDEN_TOLERANCE
         if not difference <= allowed:
             raise CheckpointError(
-                f"{self._directory}: predictions of golden examples differ by {difference:.3g} from "
-                f"those of the trained model, allowed is {allowed:.3g}"
+                f"{self._directory}: predictions of golden examples differ by {difference:.3g} "
+                f"from those of the trained model, allowed is {allowed:.3g}"
             )
         return difference
 
@@ -119,7 +119,8 @@ class Predictor:
         onnx = manifest.onnx
         if self._wanted == "onnx" and not onnx.steps:
             raise ConfigError(
-                f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export again"
+                f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export "
+                "again"
             )
         if self._wanted == "onnx" or (self._wanted == "auto" and onnx.steps and is_installed()):
             runs = OnnxEngine(directory, onnx.steps, manifest.schema, tables, threads=self._threads)
