@@ -89,8 +89,12 @@ class Predictor:
             of the dtypes and shapes of the schema; a ragged input is a pair (values, offsets).
             What does not fit raises FeedError with what was given and what is wanted.
         """
-        found = self._runs.predict(check_feeds(self.schema, inputs))
+        found = self.predict_all(inputs)
         return next(iter(found.values())) if len(found) == 1 else found
+
+    def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
+        """As `predict`, always a dict: all targets by name."""
+        return self._runs.predict(check_feeds(self.schema, inputs))
 
     def check_golden(self) -> float:
         """Predicts the golden examples; the largest difference to the trained model.
