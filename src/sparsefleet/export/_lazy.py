@@ -7,7 +7,7 @@ import importlib
 _HOMES = {
     "InferenceModel": "sparsefleet.export.inference_model",
     "load_inference_model": "sparsefleet.export.inference_model",
-    "save_inference_model": "sparsefleet.export.save_inference_model",
+    "save_inference_model": "sparsefleet.export.model_export",
 }
 
 

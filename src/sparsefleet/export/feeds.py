@@ -42,7 +42,7 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
             arrays[array_name] = part
             _check_shape(item, array_name, part, shape, sizes)
         if item.is_ragged:
-            _check_offsets(name, *(part for _, part, _ in parts))
+            _check_offsets(item, *(part for _, part, _ in parts))
     return arrays
 
 
@@ -153,8 +153,8 @@ def _base(dimension: str, size: int) -> tuple[str, int]:
     return (name, size - int(more)) if more.isdigit() else (dimension, size)
 
 
-def _check_offsets(name: str, values: NDArray[Any], offsets: NDArray[Any]) -> None:
-    what = f"input '{name}': offsets must"
+def _check_offsets(item: InputSchema, values: NDArray[Any], offsets: NDArray[Any]) -> None:
+    what = f"input '{item.name}': offsets must"
     if offsets.size == 0:
         if len(values):
             raise FeedError(f"{what} cut {len(values)} values into examples, but are empty")
@@ -167,3 +167,5 @@ def _check_offsets(name: str, values: NDArray[Any], offsets: NDArray[Any]) -> No
         raise FeedError(f"{what} not fall, but {offsets[at]} is followed by {offsets[at + 1]}")
     if offsets[-1] > len(values):
         raise FeedError(f"{what} stay within {len(values)} values, but go up to {offsets[-1]}")
+    if item.is_closed and offsets[-1] != len(values):
+        raise FeedError(f"{what} end at the number of values, {len(values)}, not {offsets[-1]}")

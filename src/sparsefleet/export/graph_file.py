@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import fx
 from torch.export import ExportedProgram
 
 from sparsefleet.errors import CorruptFileError, ExportError
@@ -70,8 +71,11 @@ def read_graph(path: Path) -> torch.nn.Module:
         raise CorruptFileError(
             f"{path} is no graph that torch {torch.__version__} can read: {error}"
         ) from error
-    # Inputs are checked against the schema, with messages for people.
-    return program.module(check_guards=False)
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    # A module of its own leaves the checks of torch behind: they refuse sizes of 0 and 1 where
+    # the graph has no need to. Inputs are checked against the schema.
+    return fx.GraphModule(module, module.graph)
 
 
 def _refuse_code(path: Path) -> None:

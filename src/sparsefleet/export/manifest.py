@@ -136,7 +136,7 @@ class Manifest:
                 f"{where} is of format version {version!r}; this sparsefleet reads {_VERSION}: "
                 "use the one that wrote it, or export again"
             )
-        manifest = _read(cls, content, where, "manifest")
+        manifest = _read_dataclass(cls, content, where, "manifest")
         manifest._check_names(where)
         return manifest
 
@@ -160,16 +160,15 @@ class Manifest:
 
 def _read(kind: Any, value: Any, where: str, path: str) -> Any:
     """`value`, as JSON has it, as the type `kind`."""
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _read_dataclass(kind, value, where, path)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _read_union(arguments, value, where, path)
     if origin is tuple:
         _require(isinstance(value, list), "a list", value, where, path)
-        return tuple(
-            _read(arguments[0], item, where, f"{path}[{i}]") for i, item in enumerate(value)
-        )
+        kind = arguments[0]
+        return tuple(_read(kind, item, where, f"{path}[{at}]") for at, item in enumerate(value))
     if origin is dict:
         _require(isinstance(value, Mapping), "an object", value, where, path)
         return {name: _read(arguments[1], item, where, path) for name, item in value.items()}
@@ -194,9 +193,8 @@ def _read_dataclass(kind: type[Item], value: Any, where: str, path: str) -> Item
             f"{where}: {path} lacks {missing or 'nothing'} and has {more or 'nothing'} more"
         )
     hints = get_type_hints(kind)
-    return kind(
-        **{name: _read(hints[name], value[name], where, f"{path}.{name}") for name in names}
-    )
+    read = {name: _read(hints[name], value[name], where, f"{path}.{name}") for name in names}
+    return kind(**read)
 
 
 def _read_union(kinds: tuple[Any, ...], value: Any, where: str, path: str) -> Any:

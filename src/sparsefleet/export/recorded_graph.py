@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from sparsefleet.errors import ConfigError, ExportError, SparseFleetError
+from sparsefleet.errors import ExportError, SparseFleetError
 from sparsefleet.export.look_up_op import TracedStep
 from sparsefleet.export.model_inputs import ModelInput, ModelInputs
+from sparsefleet.export.pruning import Pruning
 from sparsefleet.export.targets import Targets
 
 __all__ = ["RecordedGraph", "record"]
@@ -29,10 +29,16 @@ Varying = Mapping[str, Sequence[int]]
 
 
 class RecordedGraph:
-    """The program, the inputs that it takes, in order, and the names of what it puts out."""
+    """A program with its inputs, in order, and its targets, each with stand-ins for its tensors.
+
+    Stand-ins have dtypes and shapes; sizes that vary are symbols, equal where sizes must be.
+    """
 
     def __init__(
-        self, program: ExportedProgram, inputs: list[ModelInput], targets: list[str]
+        self,
+        program: ExportedProgram,
+        inputs: list[tuple[ModelInput, list[Tensor]]],
+        targets: list[tuple[str, Tensor]],
     ) -> None:
         self.program = program
         self.inputs = inputs
@@ -68,10 +74,11 @@ def record(
     name, varying = type(model).__name__, varying or {}
     whole = _export(_Whole(model, run), inputs.items, varying, name).module()
     assert isinstance(whole, fx.GraphModule)
-    _check_feeds(whole.graph, inputs.items, feeds, names)
-    used = _used_inputs(whole.graph, inputs.items)
-    part = _needed_part(whole, inputs.items, used)
-    return RecordedGraph(_export(part, used, varying, name), used, names)
+    prune = Pruning(whole, inputs.items, names)
+    prune.check_feeds(feeds)
+    used = prune.used_inputs
+    program = _export(prune.needed_part(), [item for item, _ in used], varying, name)
+    return RecordedGraph(program, used, prune.target_values)
 
 
 class _Whole(nn.Module):
@@ -89,7 +96,7 @@ class _Whole(nn.Module):
 def _export(
     module: nn.Module, items: Sequence[ModelInput], varying: Varying, name: str
 ) -> ExportedProgram:
-    tensors = tuple(tensor for item in items for tensor in item.tensors)
+    tensors = tuple(tensor for item in items for tensor in _stand_ins(item))
     shapes = tuple(_dynamic(item, tensor, varying) for item in items for tensor in item.tensors)
     is_star = isinstance(module, _Whole)
     try:
@@ -108,84 +115,17 @@ def _export(
         ) from error
 
 
+def _stand_ins(item: ModelInput) -> tuple[Tensor, ...]:
+    """Tensors to record with, of which only the shapes count.
+
+    Torch takes sizes of 0 and 1 for fixed ones, which ragged values may have by chance.
+    """
+    first, *rest = item.tensors
+    if item.is_ragged and len(first) < 2:
+        return (first.new_zeros(2), *rest)
+    return item.tensors
+
+
 def _dynamic(item: ModelInput, tensor: Tensor, varying: Varying) -> dict[int, Any]:
     dims = varying.get(item.name, (0,))
     return {dim: Dim.DYNAMIC for dim in dims if dim < tensor.dim()}
-
-
-def _placeholders(
-    graph: fx.Graph, items: Sequence[ModelInput]
-) -> list[tuple[ModelInput, list[fx.Node]]]:
-    """The nodes that stand for the tensors of each input."""
-    nodes = iter([node for node in graph.nodes if node.op == "placeholder"])
-    return [(item, [next(nodes) for _ in item.tensors]) for item in items]
-
-
-def _used_inputs(graph: fx.Graph, items: Sequence[ModelInput]) -> list[ModelInput]:
-    """Inputs that the outputs depend on."""
-    needed = _needed_nodes(graph.output_node())
-    return [item for item, nodes in _placeholders(graph, items) if needed.intersection(nodes)]
-
-
-def _needed_nodes(root: fx.Node) -> set[fx.Node]:
-    """All nodes that `root` depends on, and itself."""
-    waiting = [root]
-    needed = set(waiting)
-    while waiting:
-        for node in waiting.pop().all_input_nodes:
-            if node not in needed:
-                needed.add(node)
-                waiting.append(node)
-    return needed
-
-
-def _needed_part(
-    whole: fx.GraphModule, items: Sequence[ModelInput], used: Sequence[ModelInput]
-) -> fx.GraphModule:
-    """The module without what its output does not need: inputs, parameters, lookups, checks."""
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for item, nodes in _placeholders(whole.graph, items):
-        if item in used:
-            for node in nodes:
-                name = re.sub(r"\W", "_", item.name)
-                copies[node] = graph.placeholder(f"input_{len(copies)}_{name}")
-    output = whole.graph.output_node()
-    needed = _needed_nodes(output)
-    for node in whole.graph.nodes:
-        if node in needed and node not in copies and node is not output:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].meta = {}  # it tells where the model's source lies
-    graph.output(fx.node.map_arg(tuple(output.args[0]), copies.__getitem__))  # type: ignore[arg-type]
-    return fx.GraphModule(whole, graph)
-
-
-def _check_feeds(
-    graph: fx.Graph,
-    items: Sequence[ModelInput],
-    feeds: Sequence[str] | None,
-    targets: Sequence[str],
-) -> None:
-    """Every target can be had from the feeds, and needs one."""
-    known = [item.name for item in items]
-    fed = set(known)
-    if feeds is not None:
-        wanted = [feeds] if isinstance(feeds, str) else list(feeds)
-        fed = {name for name in known if name in wanted or name.split(".")[0] in wanted}
-        for feed in wanted:
-            if not any(name == feed or name.split(".")[0] == feed for name in known):
-                raise ConfigError(
-                    f"feed '{feed}' is no input of the model; it has {', '.join(known)}"
-                )
-    nodes = graph.output_node().args[0]
-    for target, node in zip(targets, nodes, strict=True):  # type: ignore[arg-type]
-        needed = _needed_nodes(node)
-        names = [item.name for item, own in _placeholders(graph, items) if needed.intersection(own)]
-        missing = [name for name in names if name not in fed]
-        if missing:
-            raise ConfigError(
-                f"target '{target}' needs {', '.join(missing)}, which the feeds "
-                f"({', '.join(feeds or ())}) lack: feed them, or choose another target"
-            )
-        if not names:
-            raise ConfigError(f"target '{target}' depends on no input of the model")

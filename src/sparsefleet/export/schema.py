@@ -47,15 +47,20 @@ class InputSchema:
         return self.offsets is not None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether there is an offset more than examples: the number of values."""
+        return self.offsets == ("batch + 1",)
+
+    @property
     def arrays(self) -> tuple[str, ...]:
         """The names of its arrays in the graph: one, or those of values and offsets."""
         return (f"{self.name}.values", f"{self.name}.offsets") if self.is_ragged else (self.name,)
 
     def __str__(self) -> str:
-        text = f"{self.name}: {describe(self.dtype, self.shape)}"
-        return (
-            text if self.offsets is None else f"{text}, offsets {describe('int64', self.offsets)}"
-        )
+        values = f"{self.name}: {describe(self.dtype, self.shape)}"
+        if self.offsets is None:
+            return values
+        return f"{values}, offsets {describe('int64', self.offsets)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,78 +14,68 @@ __all__ = ["schema_of"]
 
 def schema_of(recorded: RecordedGraph) -> Schema:
     """What the graph takes, looks up and puts out."""
-    signature = recorded.program.graph_signature
-    nodes = {node.name: node for node in recorded.program.graph.nodes}
-    outputs = [nodes[str(name)] for name in signature.user_outputs]
-    names = _DimensionNames(outputs)
-    placeholders = iter([nodes[str(name)] for name in signature.user_inputs])
-    array_of: dict[fx.Node, str] = {}
+    names = _DimensionNames([value for _, value in recorded.targets])
     inputs = []
-    for item in recorded.inputs:
-        values = next(placeholders)
-        offsets = next(placeholders) if item.is_ragged else None
-        described = InputSchema(
-            name=item.name,
-            dtype=_dtype(values),
-            shape=names.shape(values, item.name),
-            offsets=None if offsets is None else names.shape(offsets, f"{item.name}.offsets"),
-        )
-        own = [values] if offsets is None else [values, offsets]
-        array_of.update(zip(own, described.arrays, strict=True))
-        inputs.append(described)
+    for item, values in recorded.inputs:
+        shape = names.shape(values[0], item.name)
+        offsets = names.offsets(values[1], item.name) if item.is_ragged else None
+        dtype = _dtype(values[0])
+        inputs.append(InputSchema(name=item.name, dtype=dtype, shape=shape, offsets=offsets))
     targets = [
-        TargetSchema(name=name, dtype=_dtype(node), shape=names.shape(node, name))
-        for name, node in zip(recorded.targets, outputs, strict=True)
+        TargetSchema(name=name, dtype=_dtype(value), shape=names.shape(value, name))
+        for name, value in recorded.targets
     ]
-    return Schema(
-        inputs=tuple(inputs),
-        targets=tuple(targets),
-        lookups=tuple(_lookup(node, array_of) for node in recorded.lookups),
-    )
+    arrays = [name for described in inputs for name in described.arrays]
+    placeholders = recorded.program.graph_signature.user_inputs
+    array_of = dict(zip(map(str, placeholders), arrays, strict=True))
+    lookups = [_lookup(node, array_of) for node in recorded.lookups]
+    return Schema(inputs=tuple(inputs), targets=tuple(targets), lookups=tuple(lookups))
 
 
 class _DimensionNames:
     """Names of dimensions that vary: "batch" is the first one of the first output."""
 
-    def __init__(self, outputs: list[fx.Node]) -> None:
-        self._batch: Any = None
+    def __init__(self, outputs: list[Tensor]) -> None:
         self._names: dict[str, str] = {}
-        for node in outputs:
-            sizes: tuple[Any, ...] = _value(node).shape
+        self._batch_size: int | None = None
+        for value in outputs:
+            sizes: tuple[Any, ...] = value.shape
             if sizes and not isinstance(sizes[0], int):
-                self._batch = sizes[0].node.expr
+                self._names[str(sizes[0])] = "batch"
+                self._batch_size = sizes[0].node.hint
                 break
 
-    def shape(self, node: fx.Node, owner: str) -> Shape:
+    def shape(self, value: Tensor, owner: str) -> Shape:
         """A size that is met for the first time is called after the array that it is met in."""
-        sizes: tuple[Any, ...] = _value(node).shape
+        sizes: tuple[Any, ...] = value.shape
         return tuple(
-            size if isinstance(size, int) else self._name(size.node.expr, owner, place)
+            size
+            if isinstance(size, int)
+            else self._names.setdefault(str(size), owner if place == 0 else f"{owner}.{place}")
             for place, size in enumerate(sizes)
         )
 
-    def _name(self, size: Any, owner: str, place: int) -> str:
-        if self._batch is not None and (size - self._batch).is_Integer:
-            more = int(size - self._batch)
-            return "batch" if more == 0 else f"batch + {more}"
-        return self._names.setdefault(str(size), owner if place == 0 else f"{owner}.{place}")
+    def offsets(self, value: Tensor, owner: str) -> Shape:
+        """Offsets are as many as examples, or one more: which, the example batch tells."""
+        size: Any = value.shape[0]
+        varies = not isinstance(size, int)
+        if varies and self._batch_size is not None:
+            more = size.node.hint - self._batch_size
+            if more in (0, 1):
+                self._names.setdefault(str(size), "batch + 1" if more else "batch")
+        return self.shape(value, f"{owner}.offsets")
 
 
-def _lookup(node: fx.Node, array_of: dict[fx.Node, str]) -> LookupSchema:
+def _lookup(node: fx.Node, array_of: dict[str, str]) -> LookupSchema:
     ids, table, _, padding_id, unknown = node.args
+    assert isinstance(ids, fx.Node)
     return LookupSchema(
         table=str(table),
-        ids=array_of.get(ids),  # type: ignore[arg-type]
+        ids=array_of.get(ids.name),
         padding_id=padding_id,  # type: ignore[arg-type]
         unknown="initial" if unknown == "initial" else "zeros",
     )
 
 
-def _value(node: fx.Node) -> Tensor:
-    value: Any = node.meta["val"]
-    assert isinstance(value, Tensor)
-    return value
-
-
-def _dtype(node: fx.Node) -> str:
-    return str(_value(node).dtype).removeprefix("torch.")
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")

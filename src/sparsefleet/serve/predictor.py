@@ -89,8 +89,12 @@ class Predictor:
             of the dtypes and shapes of the schema; a ragged input is a pair (values, offsets).
             What does not fit raises FeedError with what was given and what is wanted.
         """
-        found = self._runs.predict(check_feeds(self.schema, inputs))
+        found = self.predict_all(inputs)
         return next(iter(found.values())) if len(found) == 1 else found
+
+    def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
+        """As `predict`, always a dict: all targets by name."""
+        return self._runs.predict(check_feeds(self.schema, inputs))
 
     def check_golden(self) -> float:
         """Predicts the golden examples; the largest difference to the trained model.
@@ -103,8 +107,8 @@ class Predictor:
         allowed = self.manifest.golden.largest_error + _GOLDEN_TOLERANCE
         if not difference <= allowed:
             raise CheckpointError(
-                f"{self._directory}: predictions of golden examples differ by {difference:.3g} from "
-                f"those of the trained model, allowed is {allowed:.3g}"
+                f"{self._directory}: predictions of golden examples differ by {difference:.3g} "
+                f"from those of the trained model, allowed is {allowed:.3g}"
             )
         return difference
 
@@ -119,7 +123,8 @@ class Predictor:
         onnx = manifest.onnx
         if self._wanted == "onnx" and not onnx.steps:
             raise ConfigError(
-                f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export again"
+                f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export "
+                "again"
             )
         if self._wanted == "onnx" or (self._wanted == "auto" and onnx.steps and is_installed()):
             runs = OnnxEngine(directory, onnx.steps, manifest.schema, tables, threads=self._threads)
