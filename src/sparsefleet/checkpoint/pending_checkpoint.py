@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
@@ -144,15 +145,9 @@ class PendingCheckpoint:
         if self._is_over:
             raise ConfigError(f"{self.path}: this save is over already")
         try:
-            manifest = Manifest(
-                token=self.token,
-                step=step,
-                created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                written_by=_program(),
+            manifest = replace(
+                self._manifest(step),
                 tables=tuple(tables),
-                dense=self._dense,
-                dense_file=self._dense_file,
-                workers_file=self._workers_file,
                 base=self._base_entry(base, tables) if base is not None else None,
                 same_as=tuple(same_as),
                 notes=dict(notes or {}),
@@ -192,6 +187,18 @@ class PendingCheckpoint:
         trace: TracebackType | None,
     ) -> None:
         self.abort()
+
+    def _manifest(self, step: int) -> Manifest:
+        """Of what this object has written itself."""
+        return Manifest(
+            token=self.token,
+            step=step,
+            created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            written_by=_program(),
+            dense=self._dense,
+            dense_file=self._dense_file,
+            workers_file=self._workers_file,
+        )
 
     def _may_be_in_force(self) -> bool:
         """After a commit that failed: if in doubt yes, then no file must be removed."""
