@@ -138,9 +138,9 @@ class PendingCheckpoint:
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
         checkpoint that a delta builds on; `same_as` are tokens of saves that this one stands
-        for. On return everything is on disk. If it raises, the
-        older checkpoint is in force as before and this one is aborted; or, where the very last
-        step failed, one of the two is in force and both are whole.
+        for. On return everything is on disk. If it raises, the older checkpoint is in force as
+        before and this one is aborted; or, where the very last step failed, one of the two is
+        in force and both are whole.
         """
         if self._is_over:
             raise ConfigError(f"{self.path}: this save is over already")
@@ -226,7 +226,7 @@ class PendingCheckpoint:
         known = {table.name: table for table in found.tables}
         for table in tables:
             if table.name in known:
-                known[table.name].require_same(table, f"base {folder.root}")
+                known[table.name].require_same(table, folder.locate(MANIFEST), in_a_delta=True)
         return BaseEntry(path, found.token)
 
     def _check_files(self, manifest: Manifest) -> None:
