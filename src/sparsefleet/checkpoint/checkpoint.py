@@ -110,6 +110,8 @@ class Checkpoint:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise ConfigError(f"columns of rows must be some of {COLUMNS}, got {unknown}")
+        if shard is not None and not 0 <= shard[0] < shard[1]:
+            raise ConfigError(f"shard must be (index, number) with index < number, got {shard}")
         self.manifest.table(table, self.path)
         return merged_rows(self.chain, table, shard, columns)
 

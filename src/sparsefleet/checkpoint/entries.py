@@ -197,27 +197,25 @@ class TableEntry:
         """Shards of which there is no file of rows."""
         return sorted(set(range(self.num_shards)) - {entry.shard for entry in self.files})
 
-    def require_same(self, wanted: TableEntry, where: str) -> None:
+    def require_same(self, wanted: TableEntry, where: str, *, in_a_delta: bool = False) -> None:
         """Raises CheckpointMismatchError unless rows of this table fit the table `wanted`.
 
         Width, optimizer, state and counters must be the same; settings of the optimizer, such
-        as the learning rate, may differ. Of imported values only the width must be.
+        as the learning rate, may differ. Of imported values only the width must be, but for
+        rows that are to be merged with those of a delta.
         """
-        for what, found, expected in (
-            ("width", self.dim, wanted.dim),
-            *(() if self.has_values_only else self._optimizer_parts(wanted)),
-        ):
+        parts: list[tuple[str, object, object]] = [("width", self.dim, wanted.dim)]
+        if in_a_delta or not self.has_values_only:
+            parts += [
+                ("optimizer", self.optimizer["kind"], wanted.optimizer["kind"]),
+                ("state", _shown(self.state), _shown(wanted.state)),
+                ("counters", list(self.counters), list(wanted.counters)),
+            ]
+        for what, found, expected in parts:
             if found != expected:
                 raise CheckpointMismatchError(
                     f"{where}: table {self.name!r}: {what}: expected {expected!r}, found {found!r}"
                 )
-
-    def _optimizer_parts(self, wanted: TableEntry) -> tuple[tuple[str, object, object], ...]:
-        return (
-            ("optimizer", self.optimizer["kind"], wanted.optimizer["kind"]),
-            ("state", _shown(self.state), _shown(wanted.state)),
-            ("counters", list(self.counters), list(wanted.counters)),
-        )
 
     def to_json(self) -> JsonObject:
         return {

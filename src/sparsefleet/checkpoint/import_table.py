@@ -6,6 +6,7 @@ Letters: N rows of a chunk, D values in a row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any
 
 import fsspec
@@ -51,24 +52,32 @@ def import_table(
     if suffix not in ("csv", "parquet"):
         raise ConfigError(f"a file to import must end with .csv or .parquet, got {path!r}")
     width: int | None = None
+    with (
+        _reported(path),
+        fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as file,
+    ):
+        is_csv = suffix == "csv"
+        tables = _read_csv(file, key_column, has_header) if is_csv else _read_parquet(file)
+        for table in tables:
+            chunk = _to_chunk(table, key_column, path)
+            found = chunk.values.shape[1]
+            width = found if width is None else width
+            if found != width:
+                raise InputFileError(f"{path}: expected {width} values a row, found {found}")
+            if len(chunk.keys):
+                yield chunk
+
+
+@contextmanager
+def _reported(path: str) -> Iterator[None]:
+    """Turns what file systems and Arrow raise into errors that name the file."""
     try:
-        with fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as file:
-            tables = (
-                _read_csv(file, key_column, has_header) if suffix == "csv" else _read_parquet(file)
-            )
-            for table in tables:
-                chunk = _to_chunk(table, key_column, path)
-                found = chunk.values.shape[1]
-                width = found if width is None else width
-                if found != width:
-                    raise InputFileError(f"{path}: expected {width} values a row, found {found}")
-                if len(chunk.keys):
-                    yield chunk
+        yield
+    except (InputFileError, ConfigError):
+        raise
     except FileNotFoundError as error:
         raise InputMissingError(f"{path}: there is no such file") from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, (InputFileError, ConfigError)):
-            raise
         raise InputFileError(f"{path}: cannot be read: {error}") from error
 
 

@@ -21,7 +21,7 @@ from sparsefleet.checkpoint.json_fields import (
     parse_object,
     read_text,
 )
-from sparsefleet.checkpoint.names import encode_name, is_token, token_of
+from sparsefleet.checkpoint.names import dense_file, encode_name, is_token, workers_file
 from sparsefleet.errors import (
     CheckpointMismatchError,
     CheckpointVersionError,
@@ -94,8 +94,11 @@ class Manifest:
             self._check_table(table)
         paths = [entry.path for entry in self.files()]
         check(len(set(paths)) == len(paths), "files", "each file once", sorted(paths))
-        for path in paths:
-            check(token_of(path) == self.token, f"file {path}", f"token {self.token}", path)
+        for thing, entry, path in (
+            ("dense_file", self.dense_file, dense_file(self.token)),
+            ("workers_file", self.workers_file, workers_file(self.token)),
+        ):
+            check(entry is None or entry.path == path, thing, path, entry)
 
     def _check_table(self, table: TableEntry) -> None:
         thing = f"table {table.name!r}"

@@ -37,7 +37,7 @@ def merged_rows(
         if table not in known:
             break  # the table began with the link before
         if links:
-            known[table].require_same(links[0][1], checkpoint.path)
+            known[table].require_same(links[0][1], checkpoint.path, in_a_delta=True)
         links.append((checkpoint, known[table]))
     numbers = {entry.num_shards for _, entry in links}
     if len(numbers) > 1:

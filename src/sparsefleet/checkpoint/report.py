@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.diff import CheckpointDiff
-from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.entries import FileEntry, TableEntry
 from sparsefleet.checkpoint.series import ListedCheckpoint
 from sparsefleet.errors import CheckpointError
 
@@ -110,19 +110,13 @@ def print_manifest(checkpoint: Checkpoint, *, with_files: bool) -> None:
         [[entry.name, entry.dtype, str(list(entry.shape))] for entry in manifest.dense],
     )
     if with_files:
-        _print_table(
-            "files",
-            ["path", "#bytes", "#rows", "checksum"],
-            [
-                [
-                    entry.path,
-                    f"{entry.num_bytes:,}",
-                    "" if entry.num_rows is None else f"{entry.num_rows:,}",
-                    entry.checksum,
-                ]
-                for entry in manifest.files()
-            ],
-        )
+        files = [_file_row(entry) for entry in manifest.files()]
+        _print_table("files", ["path", "#bytes", "#rows", "checksum"], files)
+
+
+def _file_row(entry: FileEntry) -> list[str]:
+    rows = "" if entry.num_rows is None else f"{entry.num_rows:,}"
+    return [entry.path, f"{entry.num_bytes:,}", rows, entry.checksum]
 
 
 def _table_row(table: TableEntry) -> list[str]:

@@ -42,7 +42,8 @@ def _misfits(checkpoint: Checkpoint, base: Checkpoint) -> Iterator[CheckpointErr
     for table in base.manifest.tables:
         if table.name in wanted:
             try:
-                table.require_same(wanted[table.name], base.folder.locate(MANIFEST))
+                where = base.folder.locate(MANIFEST)
+                table.require_same(wanted[table.name], where, in_a_delta=True)
             except CheckpointError as error:
                 yield error
 

@@ -97,6 +97,9 @@ def test_columns_that_are_not_asked_for_have_no_width(tmp_path: Path) -> None:
     assert keys.values.shape == (200, 0)
     with pytest.raises(ConfigError, match="columns"):
         checkpoint.rows("ads", columns=("value",))
+    for wrong in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ConfigError, match="shard must be"):
+            checkpoint.rows("ads", shard=wrong)
 
 
 def test_a_table_without_rows_is_saved(tmp_path: Path) -> None:
@@ -176,6 +179,23 @@ def test_a_folder_of_base_and_delta_can_be_moved(tmp_path: Path) -> None:
     save(str(tmp_path / "old" / "b"), two_tables(1, 50), base=str(tmp_path / "old" / "a"))
     (tmp_path / "old").rename(tmp_path / "new")
     assert len(as_table(Checkpoint.open(str(tmp_path / "new" / "b")).rows("ads"))) == 200
+
+
+def test_a_delta_may_build_on_a_checkpoint_in_another_store(tmp_path: Path) -> None:
+    save("memory://elsewhere/delta", two_tables(1, 50), base=_saved(tmp_path / "a"))
+    save(str(tmp_path / "b"), two_tables(2, 20), base="memory://elsewhere/delta")
+    checkpoint = Checkpoint.open(str(tmp_path / "b"))
+    assert [link.path for link in checkpoint.chain] == [
+        str(tmp_path / "b"),
+        "memory://elsewhere/delta",
+        str(tmp_path / "a"),
+    ]
+    assert len(as_table(checkpoint.rows("ads"))) == 200
+
+
+def _saved(path: Path) -> str:
+    save(str(path), two_tables())
+    return str(path)
 
 
 def test_a_delta_cannot_replace_its_base_or_change_the_width(tmp_path: Path) -> None:

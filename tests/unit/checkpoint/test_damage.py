@@ -319,6 +319,11 @@ CORPUS |= {
         CorruptFileError,
         "different names",
     ),
+    "the file of another kind": (
+        edit(lambda m: m.update(dense_file=m["workers_file"], workers_file=None)),
+        CorruptFileError,
+        "dense_file: expected dense-",
+    ),
     "tensors without a file": (put("dense_file", value=None), CorruptFileError, "dense_file"),
     "an empty manifest": (text(b""), CorruptFileError, "expected JSON"),
     "a manifest of zeros": (text(bytes(500)), CorruptFileError, "expected JSON"),

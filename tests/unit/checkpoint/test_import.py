@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from tests.checkpoints import ADS, WORDS
+from tests.checkpoints import ADS, WORDS, save, synthetic_rows
 
 from sparsefleet.checkpoint import (
     Checkpoint,
@@ -130,6 +130,8 @@ def test_imported_vectors_fit_any_table_of_their_width(tmp_path: Path) -> None:
     table.require_same(ADS, "here")
     with pytest.raises(CheckpointMismatchError, match="width: expected 3, found 4"):
         table.require_same(WORDS, "here")
+    with pytest.raises(CheckpointMismatchError, match="optimizer: expected 'adagrad'"):
+        save(str(tmp_path / "d"), [(ADS, synthetic_rows(ADS, [1]))], base=str(tmp_path / "c"))
     total = sum(chunk.values[:, 0].sum(dtype=np.float64) for chunk in checkpoint.rows("ads"))
     assert total == sum(key + 0.5 for key in range(200_000))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from sparsefleet.checkpoint import (
     rotate,
     step_name,
 )
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import CheckpointIoError, ConfigError
 
 
 def add(folder: Path, step: int, base: int | None = None) -> None:
@@ -101,3 +103,30 @@ def test_steps_have_twelve_digits() -> None:
         step_name(10**12)
     with pytest.raises(ConfigError, match="step"):
         step_name(-1)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3, 6])
+def test_a_rotation_that_breaks_off_leaves_whole_checkpoints_and_leftovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    add(tmp_path, 1)
+    add(tmp_path, 2, base=1)
+    add(tmp_path, 3)
+    real, left = os.unlink, calls
+
+    def unlink(path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", unlink)
+        with pytest.raises(CheckpointIoError, match="cannot remove"):
+            rotate(str(tmp_path), 1)
+    for listed in list_checkpoints(str(tmp_path)):
+        Checkpoint.open(listed.path).verify()
+    rotate(str(tmp_path), 1)
+    clean_up(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [step_name(3)]
