@@ -127,7 +127,7 @@ class MemoryData:
     ) -> None:
         """Deals the records over all workers, each to exactly one, and shuffles them there.
 
-        All workers call it, at the same time and with the same arguments; the outcome is the same
+        All workers call it, between passes and with the same arguments; the outcome is the same
         for the same seed, data and number of workers. Each has as many records afterwards, within
         one for each other worker. If a worker or a server is lost meanwhile, all raise
         and have no records any more.
