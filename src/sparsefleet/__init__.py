@@ -28,6 +28,7 @@ __all__ = [
     "TrainerConfig",
     "__version__",
     "batch",
+    "data",
     "errors",
     "fleet",
     "fluid",

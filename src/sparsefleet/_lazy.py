@@ -9,6 +9,7 @@ _HOMES = {
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
     "batch": "sparsefleet.reader",
+    "data": "sparsefleet.data",
     "fluid": "sparsefleet.fluid",
     "modes": "sparsefleet.modes",
     "nn": "sparsefleet.nn",

@@ -75,6 +75,8 @@ class Reader:
     ) -> None:
         _check_count("batch_size", batch_size)
         _check_count("threads", threads)
+        if not isinstance(format, RecordFormat):
+            raise ConfigError(f"format must be a RecordFormat as MultiSlot(...), got {format!r}")
         self.config = config or ReaderConfig()
         self._format = format
         self.batch_size = batch_size
