@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 _HOMES = {
     "Trainer": "sparsefleet.train",
@@ -18,13 +19,13 @@ _HOMES = {
 }
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for `package`.
 
     homes: name -> the module that has it, or the module itself if it ends with that name.
     """
 
-    def load(name: str) -> object:
+    def load(name: str) -> Any:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

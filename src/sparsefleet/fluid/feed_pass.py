@@ -11,8 +11,9 @@ from typing import Any
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import Place
 from sparsefleet.reader.background import Background
+from sparsefleet.reader.resumable import PassProgress
 
-__all__ = ["Columns", "FeedPass", "PassProgress", "Walk"]
+__all__ = ["Columns", "FeedPass", "Walk"]
 
 Columns = list[LoDTensor]
 """What one place is fed with: a tensor for each variable, in their order."""
@@ -23,19 +24,10 @@ Walk = Iterator[tuple[Any, Any]]
 _WHAT = "the generator of the loader"
 
 
-class PassProgress:
-    """How far a pass has come; outlives it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.position: Any = None
-        """After the last batch that was given out."""
-        self.is_over = False
-
-
 class FeedPass(Iterator[list[Columns]]):
     """Groups of batches, one batch a place, in the order of the generator. Thread-safe.
 
+    progress: is kept up to what was given out.
     convert: makes columns of a batch, in the thread that runs the generator.
     drop_last: leave out a last group with fewer batches than places.
 

@@ -37,6 +37,15 @@ class GeneratorLoader(Loader):
 
     A batch is a dict name -> LoDTensor; with several places, a list of them. The generator is read
     in order. It is set by one of the `set_*_generator`.
+
+    >>> from sparsefleet import fluid
+    >>> ads = fluid.data("ads", [None, 1], "int64")
+    >>> loader = GeneratorLoader([ads], capacity=2, iterable=False)
+    >>> loader = loader.set_sample_generator(lambda: ((n,) for n in range(4)), batch_size=4)
+    >>> loader.start()
+    >>> loader.take_feed()["ads"].shape()
+    [4, 1]
+    >>> loader.reset()
     """
 
     def __init__(
@@ -133,10 +142,11 @@ class GeneratorLoader(Loader):
         what the generator raised.
         """
         self._check_iterable(False, "taken from")
-        if self._started is None:
+        started = self._started
+        if started is None:
             raise RuntimeError("the loader has not been started: call start() before a run")
         try:
-            (columns,) = next(self._started)
+            (columns,) = next(started)
         except StopIteration:
             raise EOFException(
                 "the loader has given its last batch: reset() it, and start() it for more"
@@ -147,8 +157,7 @@ class GeneratorLoader(Loader):
         """Ends the reading; `start()` then begins at the first batch."""
         self._check_iterable(False, "reset")
         self._close()
-        if self._progress is not None:
-            self._progress.is_over = True
+        self._checked_reader().rewind()
 
     def _set(
         self,

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparsefleet.fluid.feed_pass import Columns, FeedPass, PassProgress
+from sparsefleet.fluid.feed_pass import Columns, FeedPass
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.reader import ResumableReader
@@ -37,44 +37,39 @@ class Loader:
         self._reader: ResumableReader | None = None
         self._convert: Callable[[Any], Columns] = list
         self._places: list[Place] = [CPUPlace()]
-        self._progress: PassProgress | None = None
         self._last_close: Callable[[], Callable[[], None] | None] = lambda: None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last pass that was begun is: the batches that it has given, not those ready.
 
-        Of plain lists, dicts, texts and numbers.
+        At its end, the beginning of the next one. Of plain lists, dicts, texts and numbers.
         """
-        reader = self._checked_reader()
-        if self._progress is None:
-            return reader.state_dict()
-        if self._progress.is_over:
-            return reader.state_at(self._progress.number + 1, None)
-        return reader.state_at(self._progress.number, self._progress.position)
+        return self._checked_reader().state_dict()
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """Where the last pass that was begun is, also at its end: going on there gives nothing."""
+        return self._checked_reader().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on after the batch where `state` was taken; later ones are whole."""
         self._checked_reader().load_state_dict(state)
         self._close()
-        self._progress = None
 
     def _set_reader(self, reader: ResumableReader, convert: Callable[[Any], Columns]) -> None:
         self._close()
         self._reader = reader
         self._convert = convert
-        self._progress = None
 
     def _begin(self, places: list[Place]) -> FeedPass:
         """A new pass; one that is under way ends."""
         reader = self._checked_reader()
         self._close()
-        number, walk = reader.begin()
-        self._progress = PassProgress(number)
+        progress, walk = reader.begin()
         begun = FeedPass(
             walk,
             self._convert,
             places,
-            self._progress,
+            progress,
             capacity=self._capacity,
             double_buffer=self._double_buffer,
             drop_last=self._drop_last,

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.dtypes import dtype_name
 from sparsefleet.fluid.lod import as_lists, is_valid, offsets_of_lengths, offsets_of_lod
 from sparsefleet.fluid.places import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place, place_tensor
 
-__all__ = ["LoDTensor", "LoDTensorArray", "create_lod_tensor", "create_random_int_lodtensor"]
+__all__ = [
+    "LoDTensor",
+    "LoDTensorArray",
+    "Tensor",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
+]
 
 
 class LoDTensor:
@@ -28,7 +33,7 @@ class LoDTensor:
     ([[0, 2, 3]], [3, 1], [17, 18, 99])
     """
 
-    def __init__(self, tensor: Tensor | None = None, lod: Iterable[ArrayLike] = ()) -> None:
+    def __init__(self, tensor: torch.Tensor | None = None, lod: Iterable[ArrayLike] = ()) -> None:
         self._tensor = tensor
         self._lod = offsets_of_lod(lod)
 
@@ -43,7 +48,7 @@ class LoDTensor:
         self._tensor = placed.clone() if shares and not zero_copy else placed
 
     @property
-    def tensor(self) -> Tensor:
+    def tensor(self) -> torch.Tensor:
         """The values: no copy."""
         if self._tensor is None:
             raise ConfigError("this LoDTensor is empty: give it values by set(array, place)")
@@ -62,7 +67,7 @@ class LoDTensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def model_input(self) -> Tensor | tuple[Tensor, Tensor]:
+    def model_input(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """What a torch module takes in its place, as the batches of a `data.Reader` have it.
 
         Without LoD the tensor. With one level (values, offsets int64[B]), for
@@ -134,6 +139,9 @@ class LoDTensor:
         return CUDAPinnedPlace() if self.tensor.is_pinned() else CPUPlace()
 
 
+Tensor = LoDTensor  # Fluid's other name for it
+
+
 class LoDTensorArray(list[LoDTensor]):
     """Tensors by number.
 
@@ -172,7 +180,7 @@ def create_lod_tensor(
                 f"{list(recursive_seq_lens)[-1:]}"
             )
         data = np.concatenate([np.asarray(sequence) for sequence in data]).reshape(-1, 1)
-    elif not isinstance(data, (np.ndarray, Tensor)):
+    elif not isinstance(data, (np.ndarray, torch.Tensor)):
         raise TypeError(f"data must be a LoDTensor, an array or a list, got {type(data).__name__}")
     made = LoDTensor()
     made.set(data, place)
@@ -201,11 +209,11 @@ def create_random_int_lodtensor(
     return create_lod_tensor(values, recursive_seq_lens, place)
 
 
-def _as_tensor(array: Any) -> Tensor:
+def _as_tensor(array: Any) -> torch.Tensor:
     """Over the same memory where torch can: it must be writeable and walk forwards."""
     if isinstance(array, LoDTensor):
         return array.tensor
-    if isinstance(array, Tensor):
+    if isinstance(array, torch.Tensor):
         return array
     found = np.asarray(array)
     if found.dtype == object:

@@ -1,7 +1,6 @@
 """Readers of Python data and what is made of them: shuffled, mapped, buffered, batched."""
 
 from sparsefleet.reader.decorators import (
-    ComposeNotAligned,
     batch,
     buffered,
     cache,
@@ -13,6 +12,7 @@ from sparsefleet.reader.decorators import (
 )
 from sparsefleet.reader.multiprocess import multiprocess_reader
 from sparsefleet.reader.resumable import ResumableReader, resumable
+from sparsefleet.reader.stages import ComposeNotAligned
 from sparsefleet.reader.xmap import xmap_readers
 
 __all__ = [

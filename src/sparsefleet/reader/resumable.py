@@ -8,15 +8,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sparsefleet.errors import ConfigError, DataError
 
-__all__ = ["FunctionReader", "ReaderFunction", "ResumableReader", "resumable"]
+__all__ = ["FunctionReader", "PassProgress", "ReaderFunction", "ResumableReader", "resumable"]
 
 ReaderFunction = Callable[[], Iterable[Any]]
 
 _VERSION = 1
+
+
+@dataclass
+class PassProgress:
+    """How far a pass has come; outlives it."""
+
+    number: int
+    """From 0."""
+    position: Any = None
+    """After the last item that was given out."""
+    is_over: bool = False
 
 
 class ResumableReader(ABC):
@@ -34,9 +46,8 @@ class ResumableReader(ABC):
     """Of a reader that shuffles."""
 
     def __init__(self) -> None:
-        self._pass_number = 0
-        self._position: Any = None
-        self._loaded = True
+        self._progress = PassProgress(-1, is_over=True)  # before the first
+        self._loaded: PassProgress | None = None
 
     @abstractmethod
     def walk(self, pass_number: int, position: Any) -> Iterator[tuple[Any, Any]]:
@@ -52,43 +63,47 @@ class ResumableReader(ABC):
         own = [] if self.seed is None else [self.seed]
         return own + [seed for source in self.sources for seed in source.seeds()]
 
-    def begin(self) -> tuple[int, Iterator[tuple[Any, Any]]]:
-        """The number of the next pass, and its items with their positions."""
-        if self._loaded:
-            self._loaded = False
-        else:
-            self._pass_number += 1
-            self._position = None
-        return self._pass_number, self.walk(self._pass_number, self._position)
+    def begin(self) -> tuple[PassProgress, Iterator[tuple[Any, Any]]]:
+        """The next pass: its items with their positions. Whoever takes them keeps the progress."""
+        self._progress = self._loaded or PassProgress(self._progress.number + 1)
+        self._loaded = None
+        return self._progress, self.walk(self._progress.number, self._progress.position)
 
     def __call__(self) -> Iterator[Any]:
         """One pass; the first one after `load_state_dict` is the rest of one."""
-        number, walk = self.begin()
-        return self._items(number, walk)
+        return self._items(*self.begin())
 
-    def _items(self, number: int, walk: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
-        for item, position in walk:
-            if number == self._pass_number:
-                self._position = position
+    def _items(self, progress: PassProgress, walk: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+        for item, progress.position in walk:
             yield item
-        if number == self._pass_number:
-            self._pass_number, self._position, self._loaded = number + 1, None, True
+        progress.is_over = True
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last pass that was begun is; at its end, the beginning of the next one.
 
         Of plain lists, dicts, texts and numbers.
         """
-        return self.state_at(self._pass_number, self._position)
+        progress = self._loaded or self._progress
+        if progress.is_over:
+            progress = PassProgress(progress.number + 1)
+        return self._state_at(progress)
 
-    def state_at(self, pass_number: int, position: Any) -> dict[str, Any]:
-        """The state of a pass that stands at `position`."""
+    def finished_state_dict(self) -> dict[str, Any]:
+        """Where the last pass that was begun is, also at its end: going on there gives nothing."""
+        return self.state_dict() if self._progress.number < 0 else self._state_at(self._progress)
+
+    def rewind(self) -> None:
+        """Gives up the pass that was begun: the next one is whole, unless a state was loaded."""
+        if self._loaded is None:
+            self._progress.is_over = True
+
+    def _state_at(self, progress: PassProgress) -> dict[str, Any]:
         return {
             "version": _VERSION,
             "reader": self.describe(),
             "seeds": self.seeds(),
-            "pass": pass_number,
-            "position": position,
+            "pass": progress.number,
+            "position": progress.position,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -104,11 +119,14 @@ class ResumableReader(ABC):
                 "it in the same way"
             )
         try:
-            self._adopt(iter([int(seed) for seed in state["seeds"]]))
-            self._pass_number, self._position = int(state["pass"]), state["position"]
+            seeds = [int(seed) for seed in state["seeds"]]
+            loaded = PassProgress(int(state["pass"]), state["position"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is no state of a reader: {state!r:.200}") from error
-        self._loaded = True
+        if len(seeds) != len(self.seeds()):
+            raise ConfigError(f"the state has {len(seeds)} seeds, wanted {len(self.seeds())}")
+        self._adopt(iter(seeds))
+        self._loaded = self._progress = loaded
 
     def _adopt(self, seeds: Iterator[int]) -> None:
         if self.seed is not None:

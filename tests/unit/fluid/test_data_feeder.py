@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefleet import fluid
@@ -32,6 +32,7 @@ def unnest(values: list[int], levels: list[list[int]]) -> list[Any]:
     return parts
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     st.integers(1, 3).flatmap(
         lambda depth: st.tuples(st.just(depth), st.lists(nest(depth), min_size=1, max_size=5))
@@ -48,6 +49,7 @@ def test_lod_and_values_tell_the_nest_they_were_made_of(case: tuple[int, list[An
     assert unnest(values, column.recursive_sequence_lengths()) == fields
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6))
 def test_arrays_are_fed_as_lists_are(fields: list[list[int]]) -> None:
     ids = Variable("ids", [-1, 1], "int64", lod_level=1)

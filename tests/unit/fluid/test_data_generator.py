@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparsefleet
@@ -163,6 +163,7 @@ Samples = st.lists(
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(Samples)
 def test_what_a_generator_writes_the_parser_reads(
     tmp_path_factory: pytest.TempPathFactory, samples: list[Any]

@@ -40,7 +40,8 @@ def numbers(batches: Any) -> list[int]:
 
 
 def names_of_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "sparsefleet" in thread.name]
+    ours = ("sparsefleet-ahead", "sparsefleet-xmap")
+    return [thread.name for thread in threading.enumerate() if thread.name in ours]
 
 
 @pytest.fixture(autouse=True)
@@ -437,6 +438,24 @@ def test_started_loaders_go_on_as_well() -> None:
     third = resumed(make, second.state_dict())
     third.start()
     assert third.take_feed()["x"].numpy().item() == 0
+
+
+def test_a_pass_that_goes_on_says_where_before_its_first_batch() -> None:
+    def make() -> GeneratorLoader:
+        return loader_of([X]).set_batch_generator(arrays(5), CPU)
+
+    first = make()
+    batches = iter(first)
+    next(batches)
+    state = first.state_dict()
+    second = resumed(make, state)
+    again = iter(second)
+    assert second.state_dict() == state
+    assert numbers(again) == [1, 2, 3, 4]
+    assert second.state_dict()["pass"] == 1
+    through = resumed(make, second.finished_state_dict())
+    assert numbers(through) == []
+    assert numbers(through) == [0, 1, 2, 3, 4]
 
 
 def test_groups_of_places_go_on_at_the_group() -> None:

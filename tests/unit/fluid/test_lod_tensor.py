@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefleet import fluid
@@ -13,6 +13,7 @@ from sparsefleet.fluid import LoDTensor
 Lengths = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 
 
+@settings(deadline=None, max_examples=40)
 @given(Lengths)
 def test_lengths_and_offsets_say_the_same(lengths: list[int]) -> None:
     tensor = LoDTensor(torch.zeros(sum(lengths), 1))

@@ -23,22 +23,26 @@ def of(items: list[Any]) -> Callable[[], Iterator[Any]]:
     return lambda: iter(items)
 
 
+@settings(deadline=None, max_examples=40)
 @given(Items, Items)
 def test_map_readers_is_map(first: list[Any], second: list[Any]) -> None:
     made = reader.map_readers(lambda a, b: (a, b), of(first), of(second))
     assert list(made()) == list(made()) == list(zip(first, second, strict=False))
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(Items, min_size=1, max_size=4))
 def test_chain_is_concatenation(parts: list[list[Any]]) -> None:
     assert list(reader.chain(*map(of, parts))()) == list(chained(*parts))
 
 
+@settings(deadline=None, max_examples=40)
 @given(Items, st.integers(0, 40))
 def test_firstn_is_a_slice(items: list[Any], n: int) -> None:
     assert list(reader.firstn(of(items), n)()) == items[:n]
 
 
+@settings(deadline=None, max_examples=40)
 @given(Items, Size, st.booleans())
 def test_batch_is_groups_of_equal_size(items: list[Any], size: int, drop_last: bool) -> None:
     found = list(sparsefleet.batch(of(items), size, drop_last)())
@@ -48,6 +52,7 @@ def test_batch_is_groups_of_equal_size(items: list[Any], size: int, drop_last: b
     assert all(len(group) == size for group in found[-1:]) or not drop_last
 
 
+@settings(deadline=None, max_examples=40)
 @given(Items, Size, st.integers(0, 2**40))
 def test_shuffle_permutes_within_each_buffer(items: list[Any], size: int, seed: int) -> None:
     made = reader.shuffle(of(items), size, seed=seed)
@@ -58,7 +63,7 @@ def test_shuffle_permutes_within_each_buffer(items: list[Any], size: int, seed: 
     assert found == list(reader.shuffle(of(items), size, seed=seed)())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(Items, Size)
 def test_buffered_and_ordered_xmap_keep_items_and_order(items: list[Any], size: int) -> None:
     assert list(reader.buffered(of(items), size)()) == items
@@ -66,7 +71,7 @@ def test_buffered_and_ordered_xmap_keep_items_and_order(items: list[Any], size: 
     assert list(made()) == list(made()) == [[item] for item in items]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(), max_size=40), Size)
 def test_unordered_xmap_keeps_items(items: list[int], size: int) -> None:
     made = reader.xmap_readers(lambda item: item + 1, of(items), 3, size)
@@ -179,7 +184,8 @@ def test_errors_of_a_mapper_are_raised(order: bool) -> None:
 
 
 def names_of_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "sparsefleet" in thread.name]
+    ours = ("sparsefleet-ahead", "sparsefleet-xmap")
+    return [thread.name for thread in threading.enumerate() if thread.name in ours]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -145,8 +146,6 @@ def test_any_number_of_stops_changes_nothing(
 
 def test_unordered_results_that_overtook_are_not_given_again() -> None:
     """The first item is slow: what the others gave before it was had must not come back."""
-    import threading
-
     overtaken = threading.Event()
 
     def slow_first(number: int) -> int:
@@ -180,17 +179,34 @@ def test_states_of_other_readers_are_refused() -> None:
         reader.shuffle(numbers(5), 4).load_state_dict({"version": 9})
     with pytest.raises(ConfigError, match="no state of a reader"):
         reader.shuffle(numbers(5), 4).load_state_dict({**state, "seeds": 7})
+    with pytest.raises(ConfigError, match="the state has 0 seeds, wanted 1"):
+        reader.shuffle(numbers(5), 4).load_state_dict({**state, "seeds": []})
 
 
 def test_data_that_has_become_shorter_is_an_error() -> None:
     made = reader.resumable(numbers(9))
-    state = reader.resumable(numbers(9)).state_at(0, 8)
+    state = {**made.state_dict(), "position": 8}
     made.load_state_dict(state)
     assert list(made()) == [8]
     shorter = reader.resumable(numbers(5))
     shorter.load_state_dict(state)
     with pytest.raises(DataError, match="ended after 5 items, but 8 had been read"):
         list(shorter())
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_going_on_after_a_finished_pass_gives_nothing_and_then_the_next_pass(name: str) -> None:
+    whole = ORDERED[name]()
+    assert whole.finished_state_dict() == whole.state_dict()
+    items = whole()
+    next(items)
+    assert whole.finished_state_dict() == whole.state_dict()
+    assert list(items)
+    assert whole.finished_state_dict() != whole.state_dict()
+    second = ORDERED[name]()
+    second.load_state_dict(saved(whole.finished_state_dict()))
+    assert list(second()) == []
+    assert list(second()) == list(whole())
 
 
 def test_another_batch_size_goes_on_at_the_record() -> None:
