@@ -13,8 +13,8 @@ A file is [path, [[begin, end], ...]]: records read before. A mark is [path, beg
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet import _core
@@ -42,12 +42,16 @@ class _Answers:
 
     def __init__(self, has_client: Callable[[str], bool]) -> None:
         self._has_client = has_client
+        self._lock = threading.Lock()
+        self._made: WorkLists | None = None
 
-    @cached_property
+    @property
     def _lists(self) -> WorkLists:
         from sparsefleet.data.work_list import WorkLists
 
-        return WorkLists(self._has_client)
+        with self._lock:
+            self._made = self._made or WorkLists(self._has_client)
+            return self._made
 
     def begin(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
         from sparsefleet.data.progress import FileToRead
