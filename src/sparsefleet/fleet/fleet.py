@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.fleet_sharding import FleetSharding
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
 from sparsefleet.fleet.roles import split_files
@@ -27,6 +26,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from sparsefleet.export.recorded_graph import Varying
     from sparsefleet.export.targets import TargetsLike
     from sparsefleet.fleet.distributed_model import DistributedModel
+    from sparsefleet.fleet.fleet_sharding import FleetSharding
     from sparsefleet.fleet.mail_exchange import MailExchange
     from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
@@ -264,6 +264,8 @@ class Fleet:
 
         All workers read the same list of files under one name. Used from `init_worker()` on.
         """
+        from sparsefleet.fleet.fleet_sharding import FleetSharding
+
         return FleetSharding(lambda: (self.model.store, self.model.meeting), name)
 
     # -- files --------------------------------------------------------------------------------
