@@ -12,9 +12,12 @@ from torch import Tensor
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.torch_version import require_torch
 from sparsefleet.nn import Lookup, StepRows
 
 __all__ = ["TracedStep", "looking_up"]
+
+require_torch()  # an older one fails below in its own words
 
 
 class _RowsAtHand(threading.local):
