@@ -12,9 +12,12 @@ from torch import Tensor
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.torch_version import require_torch
 from sparsefleet.nn import Lookup, StepRows
 
 __all__ = ["TracedStep", "looking_up"]
+
+require_torch()  # an older one fails below in its own words
 
 
 class _RowsAtHand(threading.local):
@@ -37,7 +40,11 @@ def looking_up(tables: Mapping[str, RowFile]) -> Iterator[None]:
         _at_hand.stack.pop()
 
 
-@torch.library.custom_op("sparsefleet::look_up", mutates_args=())
+# Rows are not a function of ids alone. Without this tag, lookups of ids that never change would
+# be carried out while a graph is recorded.
+@torch.library.custom_op(
+    "sparsefleet::look_up", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
 def _look_up(ids: Tensor, table: str, dim: int, padding_id: int | None, unknown: str) -> Tensor:
     """The rows of `ids` (int64): float32[*ids.shape, dim]."""
     del dim  # for those who need the shape before there are rows

@@ -16,10 +16,10 @@ from sparsefleet.export.quantization import RowFormat
 from sparsefleet.export.schema import Schema
 
 __all__ = [
-    "MANIFEST",
     "FileEntry",
     "GoldenEntry",
     "InitialValues",
+    "MANIFEST",
     "Manifest",
     "OnnxEntry",
     "OnnxStep",

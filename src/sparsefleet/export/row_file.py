@@ -75,20 +75,20 @@ class RowFile:
 
     def rows_of(self, keys: Keys, unknown: Literal["zeros", "initial"]) -> Floats:
         """float32[U, D] of distinct keys, uint64[U]."""
-        places = np.searchsorted(self._keys, keys)
-        found = np.zeros(len(keys), bool)
+        order = np.argsort(keys)  # in order, the search and the rows are near what was just read
+        places = np.searchsorted(self._keys, keys[order])
         within = places < len(self._keys)
-        found[within] = self._keys[places[within]] == keys[within]
-        places = places[found]
-        scales = None if self._scales is None else self._scales[places]
-        read = decode_rows(EncodedRows(self._values[places], scales))
-        if len(places) == len(keys):
-            return read
-        if unknown == "initial":
+        order, places = order[within], places[within]
+        found = self._keys[places] == keys[order]
+        order, places = order[found], places[found]
+        if len(order) == len(keys):
+            rows = np.empty((len(keys), self.entry.dim), np.float32)
+        elif unknown == "initial":
             rows = self._initial_values(keys)
         else:
             rows = np.zeros((len(keys), self.entry.dim), np.float32)
-        rows[found] = read
+        scales = None if self._scales is None else self._scales[places]
+        rows[order] = decode_rows(EncodedRows(self._values[places], scales))
         return rows
 
     def _initial_values(self, keys: Keys) -> Floats:
