@@ -33,10 +33,8 @@ class QueueExchange:
         self._hub = hub
         self.rank = rank
         self.size = hub.size
-        self.sent: list[bytes] = []
 
     def send(self, to: int, data: bytes) -> None:
-        self.sent.append(data)
         self._until_done(lambda: self._hub.boxes[to].put(data, timeout=0.05))
 
     def receive(self) -> list[bytes]:
