@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DenseSpec",
     "LocalStore",
+    "Predictor",
     "PushResult",
     "RemoteStore",
     "RemoteStoreConfig",
@@ -30,6 +31,7 @@ __all__ = [
     "batch",
     "data",
     "errors",
+    "export",
     "fleet",
     "fluid",
     "metrics",
@@ -37,5 +39,6 @@ __all__ = [
     "nn",
     "optim",
     "reader",
+    "serve",
     "train",
 ]
