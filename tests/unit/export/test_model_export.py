@@ -171,9 +171,12 @@ def test_wrong_feeds_and_targets_are_told_before_anything_is_written(tmp_path: P
         ({"targets": "loss", "feeds": ["ids"]}, "'loss' needs label, which the feeds .ids. lack"),
         ({"targets": "score", "feeds": ["price"]}, "feed 'price' is no input of the model"),
         ({"rows": "int4"}, "rows must be one of"),
-        ({"golden": {"ids": IDS}}, "missing 1 required positional argument: 'label'"),
+        (
+            {"golden": {"ids": IDS}},
+            "golden has the inputs ids, wanted those of .*: ids, label",
+        ),
     ):
-        with pytest.raises((ConfigError, TypeError), match=message):
+        with pytest.raises(ConfigError, match=message):
             save_inference_model(tmp_path / "export", model, batch, **options)
     with pytest.raises(ConfigError, match="forward takes 2 inputs .* but the example has 3"):
         save_inference_model(tmp_path / "export", model, (IDS, LABEL, 0))
@@ -187,7 +190,7 @@ def test_disk_that_is_full_at_any_file_leaves_the_export_before(tmp_path: Path) 
     first = save_inference_model(tmp_path, model, (IDS, LABEL), targets="score", onnx=False)
     sizes = sorted(entry.bytes for entry in first.files)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for size in (10, *sizes[:-1]):
+    for size in (10, *sizes[1:-1:2]):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:
             with pytest.raises(IoError, match="what was there before is unchanged.*too large"):
