@@ -15,6 +15,11 @@ from collections.abc import Sequence
 from typing import get_args
 
 from sparsefleet import __version__
+from sparsefleet.checkpoint.command_line import (
+    CHECKPOINT_DESCRIPTION,
+    add_checkpoint_commands,
+    run_checkpoint_command,
+)
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.export_command import EXPORT_DESCRIPTION, add_export_flags, run_export_command
@@ -203,6 +208,12 @@ def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
 def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Those that work on files alone: no transport, no key."""
     for name, summary, description, add_flags in (
+        (
+            "checkpoint",
+            "look into checkpoints, compare and convert them",
+            CHECKPOINT_DESCRIPTION,
+            add_checkpoint_commands,
+        ),
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
     ):
@@ -215,6 +226,13 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         parser.set_defaults(parser=parser)
         add_flags(parser)
         _add_log_level(parser, "warning")
+
+
+def _run_checkpoint_command(options: argparse.Namespace) -> int:
+    try:
+        return run_checkpoint_command(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
 
 
 def _run_server_command(options: argparse.Namespace) -> int:
@@ -285,6 +303,7 @@ def _show(number: float | None) -> str:
 
 
 _COMMANDS = {
+    "checkpoint": _run_checkpoint_command,
     "export": run_export_command,
     "launch": _run_launch_command,
     "predict": run_predict_command,

@@ -36,6 +36,7 @@ ROOMS = [
     ["store"],
     ["server"],
     ["checkpoint"],
+    ["reader"],
     ["data"],
     ["metrics", "monitor"],
     ["_lazy"],

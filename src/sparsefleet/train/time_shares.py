@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from sparsefleet.data import ReaderStats
+from sparsefleet.train.reading import advise_reading
 from sparsefleet.train.step_clock import StepClock
 
 __all__ = ["TimeShares", "advise"]
@@ -33,7 +35,7 @@ class TimeShares:
     """Handing gradients over: collecting and merging them and, as the mode wants, sending."""
 
     wait: float = 0.0
-    """Waiting for other threads, or for room in a queue."""
+    """Waiting for other threads, for room in a queue, or for a save to begin."""
 
     other: float = 0.0
     """The rest: counting, and waiting for the interpreter."""
@@ -57,13 +59,13 @@ class TimeShares:
     def of(clock: StepClock, wait_s: float) -> TimeShares:
         """From a clock, and the seconds of its handing over that the mode spent waiting."""
         wait = min(max(wait_s, 0.0), clock.hand_over_s)
-        known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s
+        known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
         return TimeShares(
             data=clock.data_s,
             pull=clock.pull_s,
             compute=clock.compute_s,
             push=clock.hand_over_s - wait,
-            wait=wait,
+            wait=wait + clock.save_s,
             other=max(clock.elapsed_s - known, 0.0),
         )
 
@@ -84,8 +86,10 @@ _ADVICE = {
 }
 
 
-def advise(shares: TimeShares) -> str:
+def advise(shares: TimeShares, reading: ReaderStats | None = None) -> str:
     """One sentence: the bottleneck, its share, and what helps.
+
+    reading: what the reader of the data counted meanwhile, where there is one.
 
     >>> advise(TimeShares(compute=9.0, data=1.0))[:46]
     '90 % compute: computing is the bottleneck, as '
@@ -100,4 +104,5 @@ def advise(shares: TimeShares) -> str:
     share = parts[name]
     if computing >= _HEALTHY and share < _SEVERE:
         name, share = "compute", computing
-    return f"{100 * share:.0f} % {name}: {_ADVICE[name]}"
+    advice = _ADVICE[name] if name != "data" or reading is None else advise_reading(reading)
+    return f"{100 * share:.0f} % {name}: {advice}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,16 +20,22 @@ from sparsefleet.metrics import Metric
 from sparsefleet.modes import mode_config
 from sparsefleet.train.batch import as_batch
 from sparsefleet.train.batch_source import BatchSource, Data
+from sparsefleet.train.checkpoint_config import CheckpointConfig
+from sparsefleet.train.checkpoint_series import CheckpointSeries
+from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.history import History
 from sparsefleet.train.inference import Inference
 from sparsefleet.train.progress import ProgressDisplay, make_display
 from sparsefleet.train.progress_reporter import ProgressReporter
+from sparsefleet.train.resume import check_resume, resume_training
+from sparsefleet.train.save_together import save_together
 from sparsefleet.train.scoring import Figures, Scorer
 from sparsefleet.train.summary import summary_lines, summary_table
 from sparsefleet.train.tensorboard_log import TensorBoardLog
 from sparsefleet.train.time_shares import advise
 from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_pass import TrainingPass
+from sparsefleet.train.training_place import TrainingPlace
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
     from sparsefleet.modes import ModeConfig
 
 __all__ = ["Trainer"]
+
+_log = logging.getLogger("sparsefleet.train")
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -60,6 +69,9 @@ class Trainer:
         of steps to a factor.
     fleet: what this process is in its job; None is the one of the process, found out from the
         environment if nobody has called its `init`.
+    checkpoints: save while training; see `CheckpointConfig`.
+    resume: "auto" goes on from the newest checkpoint of `checkpoints`, or begins where there is
+        none; a path, from that one. Calls of `fit` that it has behind it return at once.
 
     A batch is `(inputs, labels)`: a tensor goes to the model as its argument, a tuple or list as
     its arguments, a dict as named ones; `(*inputs, labels)` does as well. With `loss=None` all of
@@ -94,8 +106,11 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
         schedule: ScheduleLike | None = None,
         fleet: Fleet | None = None,
+        checkpoints: CheckpointConfig | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> None:
         _check(model, loss, threads)
+        check_resume(resume, checkpoints)
         self.config = config or TrainerConfig()
         self.model = model
         self._loss = loss
@@ -108,8 +123,17 @@ class Trainer:
         self._distributed: DistributedModel | None = None
         if not self._fleet.is_server():
             self._distributed = self._fleet.distribute(
-                model, optimizer, mode, threads=threads, schedule=schedule
+                model,
+                optimizer,
+                mode,
+                threads=threads,
+                schedule=schedule,
+                track_dirty=checkpoints is not None and checkpoints.deltas_between_fulls > 0,
             )
+        self._checkpoints = checkpoints
+        self._resume = resume
+        self._place = TrainingPlace()
+        self._series: CheckpointSeries | None = None
         self._all_left = False
         self._closed = False
 
@@ -126,11 +150,12 @@ class Trainer:
         """Everything handed over is applied and connections end.
 
         Tables in this process stay with the model: it predicts, has a `state_dict`, and may be
-        given to another trainer.
+        given to another trainer. Raises CheckpointError, after all that, if the last save of
+        `checkpoints` failed; earlier failures are in the log.
         """
-        self._closed = True
-        if self._distributed is not None:
-            self._distributed.close()
+        self._close()
+        if self._series is not None:
+            self._series.raise_last_error()
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +166,10 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # what the block raised says more
+            self._close()
 
     # -- work ---------------------------------------------------------------------------------
 
@@ -157,6 +185,9 @@ class Trainer:
         if not isinstance(epochs, int) or epochs < 1:
             raise ConfigError(f"epochs must be an int >= 1, got {epochs!r}")
         distributed = self._begin()
+        if not self._place.begin_fit():
+            _log.info("fit %d was over when the checkpoint was made", self._place.fit)
+            return History()
         labelled = self._loss is not None
         source = BatchSource(data, passes=epochs, labelled=labelled)
         held_out = None
@@ -171,9 +202,12 @@ class Trainer:
             log_interval_s=self.config.log_interval_s,
             tensorboard=tensorboard,
         )
+        checkpoints = self._begin_checkpoints(distributed)
         try:
-            return self._fit(source, held_out, epochs, reporter, display)
+            return self._fit(source, held_out, epochs, reporter, display, checkpoints)
         finally:
+            if checkpoints is not None:
+                checkpoints.close()
             reporter.stop()
             display.close()
             if tensorboard is not None:
@@ -200,15 +234,20 @@ class Trainer:
         return inference.predictions(BatchSource(data, labelled=labelled))
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes model, tables and optimizer state, once for the job. All workers call it."""
+        """Writes model, tables, optimizer state and where the training is, once for the job.
+
+        All workers call it; it returns when the checkpoint is in force, and raises on all workers
+        if it could not be written. What was there before stays in force until then.
+        """
         distributed = self._begin()
-        distributed.settle()
-        if distributed.role.is_first_worker:
-            distributed.save(directory)
-        distributed.meeting.barrier()
+        save_together(distributed, directory, self._place.report(distributed))
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Takes up what `save` wrote, at any number of servers. All workers call it."""
+        """Takes up what `save` wrote, at any number of servers and workers. All workers call it.
+
+        Where the training was is not taken up: the next `fit` begins with its first batch. To go
+        on within an epoch give `resume=`.
+        """
         self._begin().load(directory)
         self._all_left = False
 
@@ -268,10 +307,30 @@ class Trainer:
             raise SystemExit(0)
         if self._closed:
             raise ConfigError("this trainer is closed: make another")
-        if not self.distributed.is_started:
-            self.distributed.start()
+        distributed = self.distributed
+        if not distributed.is_started:
+            distributed.start()
             self._all_left = False
-        return self.distributed
+        if self._resume is not None:
+            resume, self._resume = self._resume, None
+            resumed = resume_training(distributed, resume, self._checkpoints)
+            if resumed is not None:
+                self._place.take_up(resumed)
+        return distributed
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._series is not None:
+            self._series.wait()
+        if self._distributed is not None:
+            self._distributed.close()
+
+    def _begin_checkpoints(self, distributed: DistributedModel) -> Checkpointing | None:
+        if self._checkpoints is None:
+            return None
+        if self._series is None:
+            self._series = CheckpointSeries(distributed, self._checkpoints)
+        return Checkpointing(distributed, self._checkpoints, self._place, self._series)
 
     def _fit(
         self,
@@ -280,17 +339,25 @@ class Trainer:
         epochs: int,
         reporter: ProgressReporter,
         display: ProgressDisplay,
+        checkpoints: Checkpointing | None,
     ) -> History:
         distributed = self.distributed
         history = History()
-        for number in range(1, epochs + 1):
+        for number in range(self._place.epoch + 1, epochs + 1):
             if self._all_left:
                 distributed.rejoin()
+            source.reading.begin()
             this_pass = TrainingPass(
                 distributed, self._loss, self.config, epoch=number, epochs=epochs
             )
-            epoch, shares = this_pass.run(source, reporter)
+            epoch, shares = this_pass.run(
+                source, reporter, place=self._place, checkpoints=checkpoints
+            )
             self._all_left = True
+            if checkpoints is None:
+                self._place.end_epoch()
+            else:
+                checkpoints.end_pass(is_last=number == epochs)
             if held_out is None:
                 distributed.flush()
             else:
@@ -300,7 +367,7 @@ class Trainer:
                 epoch = replace(epoch, validation=figures)
             history.epochs.append(epoch)
             history.time_shares += shares
-        history.bottleneck = advise(history.time_shares)
+        history.bottleneck = advise(history.time_shares, history.reading)
         display.close()
         for line in summary_lines(history):
             display.note(line)
