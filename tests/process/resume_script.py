@@ -1,8 +1,8 @@
 """A training that is killed and started again, run as a job by test_resumed_job.py.
 
 resume_script.py DIRECTORY [stop]: trains with dropout and Adam, saving to DIRECTORY/series and at
-the end to DIRECTORY/end. With `stop`, worker 0 stops at a batch in the second epoch, once there is a
-checkpoint, leaves its pid in DIRECTORY/stopped, and waits to be killed.
+the end to DIRECTORY/end. With `stop`, worker 0 stops at a batch in the second epoch, once there is
+a checkpoint, leaves its pid in DIRECTORY/stopped, and waits to be killed.
 """
 
 import os
@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.saved_training import DropoutClicks, click_batches
-
 import torch
+from tests.saved_training import DropoutClicks, click_batches
 from torch import nn
 
 from sparsefleet import Trainer, TrainerConfig, fleet

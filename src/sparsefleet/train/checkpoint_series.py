@@ -37,7 +37,7 @@ class CheckpointSeries:
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
         self._prepare()
-        self._last_step: int | None = None
+        self._last_place: object = None  # that of the last save
         self._base: str | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
@@ -57,10 +57,13 @@ class CheckpointSeries:
             return "skipped: the one before is still being written"
         self._join()
         step = sum(report.batches for report in reports)
-        if step == self._last_step:
+        place = (step, [(report.fit, report.epoch) for report in reports])
+        if place == self._last_place:
             return "skipped: nothing was trained since the last"
         path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
+        if base == path:  # an epoch that ended with a save: the same rows, at another place
+            base = None
         begun = time.monotonic()
         try:
             save = ModelSave(
@@ -79,7 +82,7 @@ class CheckpointSeries:
             self._failed(path, error)
             return f"failed: {error}"
         pause_ms = 1e3 * (time.monotonic() - begun)
-        self._last_step = step
+        self._last_place = place
         self._writer = threading.Thread(
             target=self._write,
             args=(save, path, base is None),
@@ -122,7 +125,7 @@ class CheckpointSeries:
         self.error = error
         self._base = None  # what the servers count as saved may not be
         self._deltas = 0
-        self._last_step = None
+        self._last_place = None
         _log.error(
             "checkpoint %s failed, training goes on: %s: %s", path, type(error).__name__, error
         )
