@@ -15,6 +15,11 @@ from collections.abc import Sequence
 from typing import get_args
 
 from sparsefleet import __version__
+from sparsefleet.checkpoint.command_line import (
+    CHECKPOINT_DESCRIPTION,
+    add_checkpoint_commands,
+    run_checkpoint_command,
+)
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.launch import (
@@ -73,6 +78,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_server_command(commands)
     _add_stats_command(commands)
     _add_launch_command(commands)
+    _add_checkpoint_command(commands)
     return parser
 
 
@@ -193,6 +199,26 @@ def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     add_launch_flags(parser)
 
 
+def _add_checkpoint_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    parser = commands.add_parser(
+        "checkpoint",
+        help="look into checkpoints, compare and convert them",
+        description=CHECKPOINT_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_log_level(parser, "warning")
+    add_checkpoint_commands(parser)
+
+
+def _run_checkpoint_command(options: argparse.Namespace) -> int:
+    try:
+        return run_checkpoint_command(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+
+
 def _run_server_command(options: argparse.Namespace) -> int:
     try:
         config = ServerConfig(
@@ -261,6 +287,7 @@ def _show(number: float | None) -> str:
 
 
 _COMMANDS = {
+    "checkpoint": _run_checkpoint_command,
     "launch": _run_launch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,

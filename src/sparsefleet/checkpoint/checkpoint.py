@@ -28,8 +28,6 @@ from sparsefleet.errors import (
 
 __all__ = ["Checkpoint"]
 
-_MAX_CHAIN = 10_000
-
 
 class Checkpoint:
     """Reads a checkpoint; a delta together with what it builds on.
@@ -72,7 +70,7 @@ class Checkpoint:
         if entry is None:
             return None
         base = Checkpoint.at(self.folder.sub(entry.path))
-        if base.manifest.token != entry.token:
+        if entry.token not in (base.manifest.token, *base.manifest.same_as):
             raise CheckpointMismatchError(
                 f"{self.folder.locate(MANIFEST)}: base {base.path}: expected the save "
                 f"{entry.token}, found {base.manifest.token}, which was written over it"
@@ -84,9 +82,12 @@ class Checkpoint:
         """This checkpoint and those it builds on, down to a full one."""
         links = [self]
         while (base := links[-1].base) is not None:
+            if base.manifest.token in (link.manifest.token for link in links):
+                raise CorruptFileError(
+                    f"{links[-1].folder.locate(MANIFEST)}: base: expected an older checkpoint, "
+                    f"found {base.path}, which builds on this one"
+                )
             links.append(base)
-            if len(links) > _MAX_CHAIN:
-                raise CorruptFileError(f"{self.path}: expected a full base, found only deltas")
         return tuple(links)
 
     def locate(self, entry: FileEntry) -> str:
@@ -109,6 +110,8 @@ class Checkpoint:
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise ConfigError(f"columns of rows must be some of {COLUMNS}, got {unknown}")
+        if shard is not None and not 0 <= shard[0] < shard[1]:
+            raise ConfigError(f"shard must be (index, number) with index < number, got {shard}")
         self.manifest.table(table, self.path)
         return merged_rows(self.chain, table, shard, columns)
 

@@ -120,7 +120,7 @@ class TableEntry:
     """Width of the column `values`."""
 
     optimizer: Mapping[str, Any]
-    """Its settings; `kind` names it."""
+    """Its settings; `kind` names it. `none`: imported values, for any optimizer to start on."""
 
     state: tuple[StateColumn, ...] = ()
     """What the column `state` is made of, in order."""
@@ -170,6 +170,11 @@ class TableEntry:
         return sum(column.width for column in self.state)
 
     @property
+    def has_values_only(self) -> bool:
+        """Imported rows: whoever loads them gives them a new row's state and counters."""
+        return bool(self.optimizer["kind"] == "none")
+
+    @property
     def num_rows(self) -> int:
         """Rows in its own files; those of a delta's base are not counted."""
         return sum(entry.num_rows or 0 for entry in self.files)
@@ -192,18 +197,21 @@ class TableEntry:
         """Shards of which there is no file of rows."""
         return sorted(set(range(self.num_shards)) - {entry.shard for entry in self.files})
 
-    def require_same(self, wanted: TableEntry, where: str) -> None:
+    def require_same(self, wanted: TableEntry, where: str, *, in_a_delta: bool = False) -> None:
         """Raises CheckpointMismatchError unless rows of this table fit the table `wanted`.
 
         Width, optimizer, state and counters must be the same; settings of the optimizer, such
-        as the learning rate, may differ.
+        as the learning rate, may differ. Of imported values only the width must be, but for
+        rows that are to be merged with those of a delta.
         """
-        for what, found, expected in (
-            ("width", self.dim, wanted.dim),
-            ("optimizer", self.optimizer["kind"], wanted.optimizer["kind"]),
-            ("state", _shown(self.state), _shown(wanted.state)),
-            ("counters", list(self.counters), list(wanted.counters)),
-        ):
+        parts: list[tuple[str, object, object]] = [("width", self.dim, wanted.dim)]
+        if in_a_delta or not self.has_values_only:
+            parts += [
+                ("optimizer", self.optimizer["kind"], wanted.optimizer["kind"]),
+                ("state", _shown(self.state), _shown(wanted.state)),
+                ("counters", list(self.counters), list(wanted.counters)),
+            ]
+        for what, found, expected in parts:
             if found != expected:
                 raise CheckpointMismatchError(
                     f"{where}: table {self.name!r}: {what}: expected {expected!r}, found {found!r}"

@@ -6,7 +6,7 @@ import abc
 import posixpath
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, NamedTuple
 
 from sparsefleet.errors import (
@@ -37,9 +37,9 @@ def reported(
         yield
     except CheckpointError:
         raise
-    except FileNotFoundError as error:
-        raise CheckpointMissingError(f"cannot {action} {path}: no such file") from error
     except kinds as error:
+        if action == "read" and isinstance(error, FileNotFoundError):
+            raise CheckpointMissingError(f"cannot read {path}: no such file") from error
         cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise CheckpointIoError(f"cannot {action} {path}: {cause}") from error
 
@@ -55,6 +55,9 @@ def checksum_text(crc: int) -> str:
 
 class OutputFile(abc.ABC):
     """A new file. It is whole and on the disk when `close()` has returned, and not before."""
+
+    _kinds: tuple[type[Exception], ...] = (OSError,)
+    """What it raises."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -72,8 +75,6 @@ class OutputFile(abc.ABC):
         self._crc = zlib.crc32(data, self._crc)
         self.num_bytes += len(data)
 
-    _kinds: tuple[type[Exception], ...] = (OSError,)
-
     @abc.abstractmethod
     def _write(self, data: bytes | memoryview) -> None: ...
 
@@ -87,6 +88,9 @@ class OutputFile(abc.ABC):
 
 class Folder(abc.ABC):
     """Files by their path relative to `root`. Thread-safe."""
+
+    _kinds: tuple[type[Exception], ...] = (OSError,)
+    """What its files raise."""
 
     def __init__(self, root: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.root = root
@@ -140,15 +144,19 @@ class Folder(abc.ABC):
     def remove_if_empty(self) -> None:
         """Removes the folder itself, where folders are things of their own."""
 
+    def reading(self, path: str) -> AbstractContextManager[None]:
+        """Turns what reading the file raises into errors that name it."""
+        return reported("read", self.locate(path), self._kinds)
+
     def read(self, path: str) -> bytes:
         """The whole file."""
-        with reported("read", self.locate(path)), self.open(path) as file:
+        with self.reading(path), self.open(path) as file:
             return file.read()
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Bytes and checksum of the file as it is, read once."""
         crc = size = 0
-        with reported("read", self.locate(path)), self.open(path) as file:
+        with self.reading(path), self.open(path) as file:
             while block := file.read(READ_BYTES):
                 crc = zlib.crc32(block, crc)
                 size += len(block)

@@ -19,8 +19,9 @@ from sparsefleet.checkpoint.json_fields import (
     check_json,
     is_count,
     parse_object,
+    read_text,
 )
-from sparsefleet.checkpoint.names import encode_name, is_token, token_of
+from sparsefleet.checkpoint.names import dense_file, encode_name, is_token, workers_file
 from sparsefleet.errors import (
     CheckpointMismatchError,
     CheckpointVersionError,
@@ -70,6 +71,9 @@ class Manifest:
     base: BaseEntry | None = None
     """Set in a delta: rows that are not in its own files are this checkpoint's."""
 
+    same_as: tuple[str, ...] = ()
+    """Tokens of saves with the same contents that were here before; deltas on them still fit."""
+
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the saver wants back; plain JSON."""
 
@@ -90,8 +94,11 @@ class Manifest:
             self._check_table(table)
         paths = [entry.path for entry in self.files()]
         check(len(set(paths)) == len(paths), "files", "each file once", sorted(paths))
-        for path in paths:
-            check(token_of(path) == self.token, f"file {path}", f"token {self.token}", path)
+        for thing, entry, path in (
+            ("dense_file", self.dense_file, dense_file(self.token)),
+            ("workers_file", self.workers_file, workers_file(self.token)),
+        ):
+            check(entry is None or entry.path == path, thing, path, entry)
 
     def _check_table(self, table: TableEntry) -> None:
         thing = f"table {table.name!r}"
@@ -153,6 +160,7 @@ class Manifest:
             "created": self.created,
             "written_by": self.written_by,
             "base": self.base.to_json() if self.base else None,
+            "same_as": list(self.same_as),
             "tables": [table.to_json() for table in self.tables],
             "dense": [tensor.to_json() for tensor in self.dense],
             "dense_file": self.dense_file.to_json() if self.dense_file else None,
@@ -192,6 +200,7 @@ class Manifest:
             dense_file=fields.optional("dense_file", FileEntry.from_json),
             workers_file=fields.optional("workers_file", FileEntry.from_json),
             base=fields.optional("base", BaseEntry.from_json),
+            same_as=fields.items("same_as", read_text),
             notes=fields.mapping("notes"),
         )
         wanted = "a base in a delta, and none in a full one"

@@ -16,7 +16,7 @@ from sparsefleet.checkpoint.shard_map import shard_of
 if TYPE_CHECKING:
     from sparsefleet.checkpoint.checkpoint import Checkpoint
 
-__all__ = ["merged_rows"]
+__all__ = ["find_in", "merged_rows"]
 
 Keys = NDArray[np.uint64]
 Keep = Callable[[Keys], "NDArray[np.bool_] | None"]
@@ -37,7 +37,7 @@ def merged_rows(
         if table not in known:
             break  # the table began with the link before
         if links:
-            known[table].require_same(links[0][1], checkpoint.path)
+            known[table].require_same(links[0][1], checkpoint.path, in_a_delta=True)
         links.append((checkpoint, known[table]))
     numbers = {entry.num_shards for _, entry in links}
     if len(numbers) > 1:
@@ -73,7 +73,7 @@ def _merge(
             wanted = keep(chunk.keys)
             kept = chunk if wanted is None else chunk.only(wanted)
             if len(settled):
-                kept = kept.only(~_are_in(kept.keys, settled))
+                kept = kept.only(~find_in(settled, kept.keys)[1])
             if not is_last:
                 met.append(kept.keys)
             if len(kept.keys):
@@ -84,11 +84,13 @@ def _merge(
             settled.sort()
 
 
-def _are_in(keys: Keys, ordered: Keys) -> NDArray[np.bool_]:
+def find_in(ordered: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Where each key is among `ordered` ones, and whether it is there at all."""
+    if not len(ordered):
+        return np.zeros(len(keys), np.intp), np.zeros(len(keys), np.bool_)
     places = np.searchsorted(ordered, keys)
     places[places == len(ordered)] = 0
-    found: NDArray[np.bool_] = ordered[places] == keys
-    return found
+    return places, ordered[places] == keys
 
 
 def _own_rows(

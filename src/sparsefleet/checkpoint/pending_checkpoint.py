@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
@@ -130,33 +131,34 @@ class PendingCheckpoint:
         step: int,
         tables: Sequence[TableEntry] = (),
         base: str | None = None,
+        same_as: Sequence[str] = (),
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Puts the checkpoint in force in one step; what it replaces is removed afterwards.
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
-        checkpoint that a delta builds on. On return everything is on disk. If it raises, the
-        older checkpoint is in force as before and this one is aborted.
+        checkpoint that a delta builds on; `same_as` are tokens of saves that this one stands
+        for. On return everything is on disk. If it raises, the older checkpoint is in force as
+        before and this one is aborted; or, where the very last step failed, one of the two is
+        in force and both are whole.
         """
         if self._is_over:
             raise ConfigError(f"{self.path}: this save is over already")
         try:
-            manifest = Manifest(
-                token=self.token,
-                step=step,
-                created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                written_by=_program(),
+            manifest = replace(
+                self._manifest(step),
                 tables=tuple(tables),
-                dense=self._dense,
-                dense_file=self._dense_file,
-                workers_file=self._workers_file,
                 base=self._base_entry(base, tables) if base is not None else None,
+                same_as=tuple(same_as),
                 notes=dict(notes or {}),
             )
             self._check_files(manifest)
             self.folder.replace(MANIFEST, manifest.to_bytes(), pending_manifest(self.token))
         except BaseException:
-            self.abort()
+            if self._may_be_in_force():
+                self._end()
+            else:
+                self.abort()
             raise
         self._end()
         _clean_quietly(self.folder)
@@ -186,6 +188,27 @@ class PendingCheckpoint:
     ) -> None:
         self.abort()
 
+    def _manifest(self, step: int) -> Manifest:
+        """Of what this object has written itself."""
+        return Manifest(
+            token=self.token,
+            step=step,
+            created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            written_by=_program(),
+            dense=self._dense,
+            dense_file=self._dense_file,
+            workers_file=self._workers_file,
+        )
+
+    def _may_be_in_force(self) -> bool:
+        """After a commit that failed: if in doubt yes, then no file must be removed."""
+        try:
+            return read_manifest(self.folder).token == self.token
+        except CheckpointMissingError:
+            return False
+        except CheckpointError:
+            return True
+
     def _end(self) -> None:
         self._is_over = True
         try:
@@ -203,7 +226,7 @@ class PendingCheckpoint:
         known = {table.name: table for table in found.tables}
         for table in tables:
             if table.name in known:
-                known[table.name].require_same(table, f"base {folder.root}")
+                known[table.name].require_same(table, folder.locate(MANIFEST), in_a_delta=True)
         return BaseEntry(path, found.token)
 
     def _check_files(self, manifest: Manifest) -> None:

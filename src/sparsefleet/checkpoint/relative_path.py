@@ -15,12 +15,14 @@ def relative_path(path: str, start: str) -> str:
     '../step-1'
     >>> relative_path("s3://other/run/step-1", "s3://bucket/run/step-2")
     's3://other/run/step-1'
+    >>> relative_path("/runs/step-1", "s3://bucket/run/step-2")
+    'file:///runs/step-1'
     """
     place, inner = _split(path)
     start_place, start_inner = _split(start)
-    if place != start_place:
-        return path
-    return posixpath.relpath(inner, start_inner)
+    if place == start_place:
+        return posixpath.relpath(inner, start_inner)
+    return path if place else f"file://{inner}"
 
 
 def _split(path: str) -> tuple[str, str]:

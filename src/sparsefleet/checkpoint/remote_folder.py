@@ -16,6 +16,9 @@ __all__ = ["RemoteFolder"]
 # A driver raises what its client library does; only its message says what happened.
 _ANY = (Exception,)
 
+# Stores without folders: to make one there makes a bucket, if the name of it is misspelt.
+_WITHOUT_FOLDERS = {"abfs", "abfss", "az", "gcs", "gs", "memory", "oss", "s3", "s3a"}
+
 
 class _RemoteFile(OutputFile):
     _kinds = _ANY
@@ -40,6 +43,8 @@ class _RemoteFile(OutputFile):
 class RemoteFolder(Folder):
     """Files below a URL."""
 
+    _kinds = _ANY
+
     def __init__(self, root: str, storage_options: Mapping[str, Any]) -> None:
         super().__init__(root.rstrip("/"), storage_options)
         try:
@@ -50,16 +55,21 @@ class RemoteFolder(Folder):
     def _full(self, path: str) -> str:
         return f"{self._path.rstrip('/')}/{path}"
 
+    def _make_folder(self, full: str) -> None:
+        """The one that the file will be in."""
+        if self.root.partition("://")[0] not in _WITHOUT_FOLDERS:
+            self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
+
     def create(self, path: str) -> OutputFile:
         location = self.locate(path)
         full = self._full(path)
         with reported("write", location, _ANY):
-            self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
+            self._make_folder(full)
             return _RemoteFile(location, self._fs.open(full, "wb"))
 
     def replace(self, path: str, data: bytes, pending: str) -> None:  # noqa: ARG002
         with reported("write", self.locate(path), _ANY):
-            self._fs.makedirs(self._path, exist_ok=True)
+            self._make_folder(self._full(path))
             self._fs.pipe_file(self._full(path), data)
 
     def open(self, path: str) -> IO[bytes]:

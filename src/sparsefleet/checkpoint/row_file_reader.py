@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.entries import FileEntry
-from sparsefleet.checkpoint.folder import Folder, reported
+from sparsefleet.checkpoint.folder import Folder
+from sparsefleet.checkpoint.local_folder import LocalFolder
 from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of
 from sparsefleet.errors import CorruptFileError
@@ -64,27 +65,37 @@ def _arrow_type(dtype: str, width: int | None) -> pa.DataType:
 
 
 @contextmanager
-def _as_corrupt(location: str) -> Iterator[None]:
-    try:
-        with reported("read", location):
+def _as_corrupt(folder: Folder, path: str) -> Iterator[None]:
+    with folder.reading(path):
+        try:
             yield
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"{location}: expected a Parquet file, found: {error}") from error
+        except pa.ArrowException as error:
+            raise CorruptFileError(
+                f"{folder.locate(path)}: expected a Parquet file, found: {error}"
+            ) from error
+
+
+def _open(folder: Folder, path: str) -> Any:
+    """Arrow reads a file on a disk by itself, without Python in between."""
+    if isinstance(folder, LocalFolder):
+        with folder.reading(path):
+            return pa.OSFile(folder.locate(path))
+    return folder.open(path)
 
 
 def _read_groups(
     folder: Folder, entry: FileEntry, wanted: dict[str, pa.DataType], asked: list[str]
 ) -> Iterator[pa.Table]:
     location = folder.locate(entry.path)
-    with folder.open(entry.path) as file:
-        with _as_corrupt(location):
+    with _open(folder, entry.path) as file:
+        with _as_corrupt(folder, entry.path):
             parquet = pq.ParquetFile(file)
         _check_schema(parquet.schema_arrow, wanted, location)
         rows = parquet.metadata.num_rows
         if rows != entry.num_rows:
             raise CorruptFileError(f"{location}: rows: expected {entry.num_rows}, found {rows}")
         for group in range(parquet.num_row_groups):
-            with _as_corrupt(location):
+            with _as_corrupt(folder, entry.path):
                 table = parquet.read_row_group(group, columns=asked, use_threads=False)
             yield table
 

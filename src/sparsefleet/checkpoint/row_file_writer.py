@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from sparsefleet.checkpoint.folder import Folder, OutputFile, open_folder
 from sparsefleet.checkpoint.names import removed_file, row_file
 from sparsefleet.checkpoint.parquet_writer import Column, ParquetWriter
 from sparsefleet.checkpoint.row_chunk import RowArrays, RowLayout
+from sparsefleet.errors import CheckpointError
 
 __all__ = ["RowFileWriter", "write_removed_keys"]
 
@@ -103,9 +105,13 @@ class RowFileWriter:
     def close(self) -> list[FileEntry]:
         """Finishes the last file and returns all of them; at least one, even without rows."""
         if not self._is_closed:
-            if self._current is None and not self._entries:
-                self._start_file()
-            self._end_file()
+            try:
+                if self._current is None and not self._entries:
+                    self._start_file()
+                self._end_file()
+            except BaseException:
+                self.discard()
+                raise
             self._is_closed = True
         return list(self._entries)
 
@@ -113,7 +119,9 @@ class RowFileWriter:
         """Removes what was written; never raises."""
         if self._current is not None:
             self._current.file.discard()
-        self._current, self._is_closed = None, True
+        with contextlib.suppress(CheckpointError):
+            self._folder.remove([entry.path for entry in self._entries])
+        self._current, self._entries, self._is_closed = None, [], True
 
     def __enter__(self) -> RowFileWriter:
         return self

@@ -84,6 +84,8 @@ def _put_locked(before: str, location: str, contents: bytes) -> int:
         os.rename(before, location)
     except BaseException:
         os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(before)
         raise
     return descriptor
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.entries import FileEntry, TableEntry
+from sparsefleet.checkpoint.names import MANIFEST
 from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.checkpoint.row_file_reader import read_keys, read_row_file
 from sparsefleet.checkpoint.shard_map import shard_of
@@ -29,8 +30,22 @@ def problems_of(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointErr
     except CheckpointError as error:
         yield error
         chain = (checkpoint,)
+    for link in chain[1:]:
+        yield from _misfits(checkpoint, link)
     for link in chain:
         yield from _problems_of_one(link, deep=deep)
+
+
+def _misfits(checkpoint: Checkpoint, base: Checkpoint) -> Iterator[CheckpointError]:
+    """Tables of a delta whose rows cannot be merged with those of what it builds on."""
+    wanted = {table.name: table for table in checkpoint.manifest.tables}
+    for table in base.manifest.tables:
+        if table.name in wanted:
+            try:
+                where = base.folder.locate(MANIFEST)
+                table.require_same(wanted[table.name], where, in_a_delta=True)
+            except CheckpointError as error:
+                yield error
 
 
 def _problems_of_one(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointError]:
