@@ -12,6 +12,7 @@ from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.errors import CheckpointMismatchError, ConfigError
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
+from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 from sparsefleet.store.table_entry import counter_names, state_names, table_entry
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
@@ -93,15 +94,22 @@ def _dense_source(checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str])
             f"{checkpoint.path}: dense table '{spec.name}': expected {spec.size} elements, found "
             f"{found}"
         )
+    kind = checkpoint.manifest.notes.get(DENSE_OPTIMIZERS, {}).get(spec.name)
+    if kind is None:  # imported values, which have no state
+        return {"table": spec.name, "values": list(names), "state": []}
+    if kind != spec.optimizer.kind:
+        raise CheckpointMismatchError(
+            f"{checkpoint.path}: dense table '{spec.name}': optimizer: expected "
+            f"'{spec.optimizer.kind}', found '{kind}'"
+        )
     wide, single = state_names(spec.optimizer)
     state = [[f"{name}/{array}" for name in names] for array in (*wide, *single)]
-    for array in state:
-        for name in array:
-            if name not in sizes:
-                raise CheckpointMismatchError(
-                    f"{checkpoint.path}: expected optimizer state '{name}' of "
-                    f"{spec.optimizer.kind}, found none: it was saved with another optimizer"
-                )
+    missing = [name for array in state for name in array if name not in sizes]
+    if missing:
+        raise CheckpointMismatchError(
+            f"{checkpoint.path}: expected optimizer state '{missing[0]}', found none: {kind} had "
+            "other settings when it was saved"
+        )
     return {"table": spec.name, "values": list(names), "state": state}
 
 
