@@ -1,11 +1,10 @@
-"""A trained model as files: the first form, until checkpoints replace it.
+"""A model that predicts as files.
 
 A directory holds `model.json`, which names the others; it is written last, by renaming, so that
 a save that broke off leaves the one before it in force.
 
 * `dense-<token>.safetensors`: the model's state dict, tensors by name;
-* `tables-<token>/`: all tables with their optimizer state, as docs/table_dump.md has it;
-* `rows-<token>/<i>-<j>.safetensors` in an inference model: keys int64[N], values float32[N, D].
+* `rows-<token>/<i>-<j>.safetensors`: keys int64[N], values float32[N, D].
 """
 
 from __future__ import annotations
@@ -27,45 +26,11 @@ from torch import nn
 from sparsefleet.errors import CheckpointError, CorruptFileError
 from sparsefleet.store import Rows, Store
 
-__all__ = [
-    "load_inference_rows",
-    "load_model",
-    "load_state",
-    "save_inference_model",
-    "save_model",
-]
+__all__ = ["load_inference_rows", "load_state", "save_inference_model"]
 
 _MANIFEST = "model.json"
 _FORMAT = 1
 _CHUNK_ROWS = 1 << 18
-
-
-def save_model(directory: Path, model: nn.Module, store: Store, *, steps: int = 0) -> None:
-    """Writes model and tables; servers write their parts to the same path on their disks.
-
-    steps: where the schedule is.
-    """
-    token = secrets.token_hex(4)
-    directory.mkdir(parents=True, exist_ok=True)
-    store.save(directory / f"tables-{token}")
-    _save_state(directory / f"dense-{token}.safetensors", model)
-    _commit(
-        directory,
-        {
-            "kind": "training",
-            "dense": f"dense-{token}.safetensors",
-            "tables": f"tables-{token}",
-            "steps": steps,
-        },
-    )
-
-
-def load_model(directory: Path, model: nn.Module, store: Store) -> int:
-    """Reads back what `save_model` wrote, into tables that are defined already; the steps."""
-    manifest = _read_manifest(directory, "training")
-    store.load(directory / manifest["tables"])
-    load_state(directory, model)
-    return int(manifest.get("steps", 0))
 
 
 def load_state(directory: Path, model: nn.Module) -> None:
@@ -160,7 +125,7 @@ def _commit(directory: Path, manifest: dict[str, Any]) -> None:
     temporary = directory / f".{_MANIFEST}.{secrets.token_hex(4)}"
     temporary.write_text(json.dumps({"format": _FORMAT, **manifest}, indent=2), encoding="utf-8")
     os.replace(temporary, path)
-    for entry in ("dense", "tables", "rows"):
+    for entry in ("dense", "rows"):
         name = before.get(entry)
         if isinstance(name, str):
             shutil.rmtree(directory / name, ignore_errors=True)

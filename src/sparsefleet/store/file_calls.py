@@ -98,8 +98,8 @@ class FileCalls(ABC):
         """Sets rows of a table to the vectors in a CSV or Parquet file; returns how many.
 
         The file has a column `key` and one of vectors or one for each value, see
-        ``sparsefleet.checkpoint.import_table``. Rows that are not in it stay; the optimizer state of
-        those that are begins anew. Not all or nothing: what was read before an error stays.
+        ``sparsefleet.checkpoint.import_table``. Rows that are not in it stay; the optimizer state
+        of those that are begins anew. Not all or nothing: what was read before an error stays.
 
         >>> import pathlib, tempfile
         >>> import numpy as np

@@ -42,10 +42,10 @@ def load_tables(
     Tables must have the width, the optimizer and the size of those saved. Every server first reads
     and checks all that it will read; only when all have, rows change.
     """
-    checkpoint = Checkpoint.open(absolute_path(path), dict(storage_options or {}) or None)
     specs = {n: s for n, s in store.specs.items() if tables is None or n in tables}
     if not specs:
         raise ConfigError("no table is defined, so there is nothing to load: define() first")
+    checkpoint = Checkpoint.open(absolute_path(path), dict(storage_options or {}) or None)
     sparse = {n: spec for n, spec in specs.items() if isinstance(spec, TableSpec)}
     dense = {n: spec for n, spec in specs.items() if isinstance(spec, DenseSpec)}
     for spec in sparse.values():
