@@ -105,7 +105,8 @@ def contents(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "step": checkpoint.manifest.step,
         "rows": {
-            table.name: as_table(checkpoint.rows(table.name)) for table in checkpoint.manifest.tables
+            table.name: as_table(checkpoint.rows(table.name))
+            for table in checkpoint.manifest.tables
         },
         "dense": {name: array.tobytes() for name, array in checkpoint.dense().items()},
         "workers": checkpoint.workers(),

@@ -36,17 +36,14 @@ class CheckpointSeries:
         self._config = config
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
-        self._prepare()
         self._last_place: object = None  # that of the last save
         self._base: str | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
         """Why the last save failed; None if it did not."""
-
-    def _prepare(self) -> None:
-        """Servers load what saving needs, so that the first save is as quick as the others."""
-        if self._distributed.role.is_first_worker:
-            ServerCalls(self._distributed.store, "").ask_all("files_ready")
+        if distributed.role.is_first_worker:
+            # Servers load what saving needs, so that the first save is as quick as the others.
+            ServerCalls(distributed.store, "").ask_all("files_ready")
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
         """Opens the cuts and lets a thread write them; says what it did, for the log.
@@ -112,7 +109,6 @@ class CheckpointSeries:
         begun = time.monotonic()
         try:
             save.write()
-            rotate(self._directory, self._config.keep, self._config.storage_options)
         except Exception as error:  # the thread's edge
             self._failed(path, error)
             return
@@ -120,6 +116,10 @@ class CheckpointSeries:
         self._base = path
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)
+        try:
+            rotate(self._directory, self._config.keep, self._config.storage_options)
+        except (SparseFleetError, OSError) as error:
+            _log.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
     def _failed(self, path: str, error: Exception) -> None:
         self.error = error

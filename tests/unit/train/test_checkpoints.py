@@ -217,6 +217,45 @@ def test_training_goes_on_with_another_number_of_workers(workers: int, tmp_path:
     assert list_checkpoints(str(tmp_path))[-1].step == 18 + 4 * workers
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_saves_fall_due_over_epochs_where_their_ends_are_not_saved(
+    mode: str, tmp_path: Path
+) -> None:
+    config = series_of(tmp_path, every_steps=10, each_epoch=False)
+
+    def work(trainer: Trainer, index: int) -> None:
+        trainer.fit(click_batches((4, 3)[index], seed=index), epochs=6)
+
+    run_workers(2, work, mode=mode, checkpoints=config)
+    steps = [each.step for each in list_checkpoints(str(tmp_path))]
+    assert steps[-1] == 42
+    assert len(steps) >= 3
+    if mode == "sync":
+        assert steps == [18, 35, 42], "after 10 and 20 rounds of 24"
+
+
+def test_damaged_checkpoint_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = series_of(tmp_path)
+
+    def first(trainer: Trainer, index: int) -> None:
+        trainer.fit(click_batches(8, seed=index))
+
+    def second(trainer: Trainer, index: int) -> int:
+        return trainer.fit(click_batches(8, seed=index)).last.steps
+
+    run_workers(2, first, mode="sync", checkpoints=config)
+    newest = max(tmp_path.iterdir())
+    for file in newest.glob("tables/*/*.parquet"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    steps = run_workers(2, second, mode="sync", checkpoints=config, resume="auto")
+    assert steps == [2, 2], "from the one before, after 6 steps each"
+    assert "passing over a checkpoint that is damaged" in caplog.text
+
+
 def test_another_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     with make_trainer(mode="local") as trainer:
         trainer.fit(click_batches(3))
