@@ -44,6 +44,11 @@ class BackgroundJob:
         self._thread = threading.Thread(target=self._run, name=f"sparsefleet-{name}", daemon=True)
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended or given up, and has cleaned up."""
+        return not self._thread.is_alive()
+
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
         """What the work gave, or None if it takes longer than that; raises what it raised."""
         with self._changed:

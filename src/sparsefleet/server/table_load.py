@@ -61,6 +61,11 @@ class TableLoad:
         self._tensors: dict[str, NDArray[Any]] = {}
         self._job = self._start("check", self._check)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended or given up."""
+        return self._job.is_over
+
     def apply(self) -> None:
         """Begins to change rows. REQUIRES: the check has ended well, on all servers."""
         self._job.end(_END_S)

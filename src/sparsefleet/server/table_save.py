@@ -75,6 +75,11 @@ class TableSave:
         """Lets the writing begin."""
         self._orders.put(destination)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended or given up."""
+        return self._job.is_over
+
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
         """The files of each table, or None if it takes longer; raises what went wrong."""
         return self._job.wait(timeout_s)
