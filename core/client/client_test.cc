@@ -377,28 +377,6 @@ const Test kWaits("barriers, notes and versions make clients wait for each other
   ExpectCode(client->PutNote("", "x", kTimeout_s), Code::kInvalidArgument);
 });
 
-const Test kSaveLoad("tables saved by three servers are loaded by two", [] {
-  const auto directory = std::filesystem::temp_directory_path() /
-                         ("sparsefleet_client_test." + std::to_string(::getpid()));
-  std::mt19937_64 generator(4);
-  const auto keys = RandomKeys(generator, 300, 10'000);
-  std::vector<float> rows;
-  {
-    Fleet fleet(3);
-    auto client = fleet.NewClient();
-    RequireOk(client->Define(Ads(), kTimeout_s));
-    rows = PullRows(*client, keys, 3);
-    RequireOk(client->Save(directory.string(), kTimeout_s));
-  }
-  Fleet fleet(2);
-  auto client = fleet.NewClient();
-  RequireOk(client->Define(Ads(), kTimeout_s));
-  RequireOk(client->Load(directory.string(), kTimeout_s));
-  Expect(PullRows(*client, keys, 3, PullMode::kInferZeros) == rows);
-  ExpectCode(client->Load((directory / "nothing").string(), kTimeout_s), Code::kNotFound);
-  std::filesystem::remove_all(directory);
-});
-
 const Test kStats("statistics come one map a server, learning rates are set on all", [] {
   Fleet fleet(2);
   auto client = fleet.NewClient();
