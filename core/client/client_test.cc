@@ -1,10 +1,8 @@
 // The client with real servers, held against LocalStore wherever both can do the same.
 #include "client/client.h"
 
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <random>

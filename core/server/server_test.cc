@@ -2,13 +2,11 @@
 #include "server/server.h"
 
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "testing/check.h"
-#include "testing/scratch_directory.h"
 #include "testing/test_server.h"
 
 using namespace sparsefleet;

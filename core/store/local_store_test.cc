@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "testing/check.h"
-#include "testing/scratch_directory.h"
 
 using namespace sparsefleet;
 using namespace sparsefleet::testing;
