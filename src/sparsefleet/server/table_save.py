@@ -69,7 +69,9 @@ class TableSave:
         if missing:
             self._drop()
             raise NotFoundError(f"server {shard[0]} has no table '{min(missing)}' to save")
-        self._job = BackgroundJob("a save", self._write, lease_s=_LEASE_S, clean_up=self._drop)
+        self._job = BackgroundJob(
+            "a save", self._write, lease_s=_LEASE_S, clean_up=self._drop, gives_way=True
+        )
 
     def write(self, destination: Destination) -> None:
         """Lets the writing begin."""
