@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
+    "CheckpointConfig": "sparsefleet.train",
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
     "modes": "sparsefleet.modes",
