@@ -132,13 +132,14 @@ class PendingCheckpoint:
         tables: Sequence[TableEntry] = (),
         base: str | None = None,
         same_as: Sequence[str] = (),
+        created: str | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Puts the checkpoint in force in one step; what it replaces is removed afterwards.
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
         checkpoint that a delta builds on; `same_as` are tokens of saves that this one stands
-        for. On return everything is on disk. If it raises, the older checkpoint is in force as
+        for, `created` is when that was if not now. On return everything is on disk. If it raises, the older checkpoint is in force as
         before and this one is aborted; or, where the very last step failed, one of the two is
         in force and both are whole.
         """
@@ -146,7 +147,7 @@ class PendingCheckpoint:
             raise ConfigError(f"{self.path}: this save is over already")
         try:
             manifest = replace(
-                self._manifest(step),
+                self._manifest(step, created),
                 tables=tuple(tables),
                 base=self._base_entry(base, tables) if base is not None else None,
                 same_as=tuple(same_as),
@@ -188,12 +189,12 @@ class PendingCheckpoint:
     ) -> None:
         self.abort()
 
-    def _manifest(self, step: int) -> Manifest:
+    def _manifest(self, step: int, created: str | None) -> Manifest:
         """Of what this object has written itself."""
         return Manifest(
             token=self.token,
             step=step,
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=created or datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             written_by=_program(),
             dense=self._dense,
             dense_file=self._dense_file,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import threading
 import time
 from collections.abc import Sequence
@@ -117,7 +118,12 @@ class CheckpointSeries:
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)
         try:
-            rotate(self._directory, self._config.keep, self._config.storage_options)
+            rotate(
+                self._directory,
+                self._config.keep,
+                self._config.storage_options,
+                newest=posixpath.basename(path),
+            )
         except (SparseFleetError, OSError) as error:
             _log.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
