@@ -139,9 +139,9 @@ class PendingCheckpoint:
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
         checkpoint that a delta builds on; `same_as` are tokens of saves that this one stands
-        for, `created` is when that was if not now. On return everything is on disk. If it raises, the older checkpoint is in force as
-        before and this one is aborted; or, where the very last step failed, one of the two is
-        in force and both are whole.
+        for, `created` is when that was if not now. On return everything is on disk. If it
+        raises, the older checkpoint is in force as before and this one is aborted; or, where the
+        very last step failed, one of the two is in force and both are whole.
         """
         if self._is_over:
             raise ConfigError(f"{self.path}: this save is over already")

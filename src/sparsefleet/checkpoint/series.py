@@ -59,8 +59,9 @@ def latest(
 ) -> Checkpoint | None:
     """The last one saved of a series whose files are all there; None if there is none.
 
-    That is not the highest step where a training went back or began anew. A damaged one is passed over with a warning. Checksums are not looked at: reading does.
-    `passing_over` are paths of those that reading has found out.
+    That is not the highest step where a training went back or began anew. A damaged one is passed
+    over with a warning. Checksums are not looked at: reading does. `passing_over` are paths of
+    those that reading has found out.
     """
     all_listed = list_checkpoints(path, storage_options)
     for listed in all_listed:
@@ -88,8 +89,8 @@ def rotate(
 ) -> list[str]:
     """Removes all checkpoints of a series but the last `keep` saved; returns the paths removed.
 
-    newest: the name of the one just saved, which is kept whatever clocks say. What a kept delta builds on stays as well. One whose manifest cannot be read is neither
-    counted nor removed.
+    newest: the name of the one just saved, which is kept whatever clocks say. What a kept delta
+    builds on stays as well. One whose manifest cannot be read is neither counted nor removed.
     """
     if keep < 1:
         raise ConfigError(f"keep must be >= 1, got {keep}")
