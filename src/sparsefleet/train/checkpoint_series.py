@@ -6,7 +6,8 @@ import logging
 import posixpath
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparsefleet.checkpoint import rotate, step_name
@@ -37,6 +38,7 @@ class CheckpointSeries:
         self._config = config
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
+        self._known: dict[int, WorkerReport] = {}  # the last of each worker
         self._last_place: object = None  # that of the last save
         self._base: str | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
@@ -45,6 +47,19 @@ class CheckpointSeries:
         if distributed.role.is_first_worker:
             # Servers load what saving needs, so that the first save is as quick as the others.
             ServerCalls(distributed.store, "").ask_all("files_ready")
+
+    def reports_of_all(self, present: Mapping[int, WorkerReport]) -> list[WorkerReport]:
+        """By rank. Of a worker that is lost, what it said last: nobody has trained its data since.
+
+        present: of those that are there, by rank; the first worker is.
+        """
+        first = present[0]
+        unknown = replace(first, position=None, is_through=False, batches=0, random={})
+        self._known.update(present)
+        return [
+            self._known.get(rank, unknown).moved_to(first)
+            for rank in range(self._distributed.role.worker_num)
+        ]
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
         """Opens the cuts and lets a thread write them; says what it did, for the log.

@@ -67,7 +67,7 @@ class Resumed:
                 start=_start([own]),
                 batches=own.batches,
                 store_step=own.store_step,
-                random=own.random,
+                random=own.random or None,  # a worker that was lost before the first save
                 reports=reports,
             )
         return Resumed(
