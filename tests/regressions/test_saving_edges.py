@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,27 @@ def test_deltas_after_a_load_hold_what_was_loaded(tmp_path: Path) -> None:
         trainer.save(tmp_path / "full")
     listed = list_checkpoints(str(tmp_path / "series"))
     assert_same(contents(listed[-1].path), contents(tmp_path / "full"))
+
+
+def test_a_delta_is_not_built_on_the_checkpoint_of_another_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = series_of(tmp_path / "series", deltas_between_fulls=9, each_epoch=False)
+    with make_trainer(mode="local") as other:
+        other.fit(click_batches(2, seed=5))
+
+        def batches() -> Iterator[Any]:
+            for number, batch in enumerate(click_batches(9)):
+                if number == 4:
+                    trainer._series.wait()
+                    other.save(tmp_path / "series" / "step-000000000003")
+                yield batch
+
+        with make_trainer(mode="local", checkpoints=config) as trainer:
+            trainer.fit(batches)
+            trainer.save(tmp_path / "full")
+    assert "another job saves to the same directory" in caplog.text
+    newest = latest(str(tmp_path / "series"))
+    assert newest is not None
+    assert (newest.manifest.step, newest.manifest.kind) == (9, "full")
+    assert_same(contents(newest.path), contents(tmp_path / "full"))

@@ -15,6 +15,7 @@ from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.fleet.model_checkpoint import ModelSave
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
+from sparsefleet.store.store_save import Base
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.worker_report import WorkerReport
 
@@ -40,7 +41,7 @@ class CheckpointSeries:
         self._writer: threading.Thread | None = None
         self._known: dict[int, WorkerReport] = {}  # the last of each worker
         self._last_place: object = None  # that of the last save
-        self._base: str | None = None  # what a delta would be built on
+        self._base: Base | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
         """Why the last save failed; None if it did not."""
@@ -75,7 +76,9 @@ class CheckpointSeries:
             return "skipped: nothing was trained since the last"
         path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
-        if base == path:  # an epoch that ended with a save: the same rows, at another place
+        if (
+            base is not None and base.path == path
+        ):  # an epoch that ended with a save: the same rows, at another place
             base = None
         begun = time.monotonic()
         try:
@@ -124,12 +127,12 @@ class CheckpointSeries:
         """In the background thread."""
         begun = time.monotonic()
         try:
-            save.write()
+            written = save.write()
         except Exception as error:  # the thread's edge
             self._failed(path, error)
             return
         self._deltas = 0 if is_full else self._deltas + 1
-        self._base = path
+        self._base = written
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)
         try:
