@@ -14,6 +14,7 @@ namespace sparsefleet::python {
 void BindSpecs(nanobind::module_& m);
 void BindCommand(nanobind::module_& m);
 void BindCut(nanobind::module_& m);
+void BindCsv(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
 void BindParse(nanobind::module_& m);
 void BindRagged(nanobind::module_& m);

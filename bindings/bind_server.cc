@@ -105,6 +105,10 @@ void BindServer(nb::module_& m) {
            "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "notes"_a,
            "log"_a.none())
       .def_prop_ro("port", [](const ServerHandle& h) { return (*h).port(); })
+      .def(
+          "has_client",
+          [](const ServerHandle& h, const std::string& name) { return (*h).HasClient(name); },
+          "name"_a, "Whether a client of this name has come, and has neither gone nor been lost.")
       .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
       .def(
           "wait_for_shutdown_request",

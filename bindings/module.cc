@@ -24,6 +24,7 @@ NB_MODULE(_core, m) {
   sparsefleet::python::BindCut(m);
   sparsefleet::python::BindMerge(m);
   sparsefleet::python::BindParse(m);
+  sparsefleet::python::BindCsv(m);
   sparsefleet::python::BindRagged(m);
   sparsefleet::python::BindStore(m);
   sparsefleet::python::BindServer(m);

@@ -48,7 +48,11 @@ class NativeServers:
         ]
         self.loops = [
             CommandLoop(
-                server, {**default_handlers(server.tables(), index, count), **(handlers or {})}
+                server,
+                {
+                    **default_handlers(server.tables(), index, count, has_client=server.has_client),
+                    **(handlers or {}),
+                },
             ).start()
             for index, server in enumerate(self.servers)
         ]

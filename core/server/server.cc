@@ -340,6 +340,8 @@ StatMap Server::Stats() const {
   return stats;
 }
 
+bool Server::HasClient(std::string_view name) const { return impl_->sessions.HasNamed(name); }
+
 bool Server::WaitForShutdownRequest(double timeout_s) {
   std::unique_lock lock(impl_->shutdown_mutex);
   return impl_->shutdown_changed.wait_until(lock, DeadlineAfter(timeout_s),

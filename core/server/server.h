@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "server/command_queue.h"
 #include "status/status.h"
@@ -56,6 +57,8 @@ class Server {
   // nothing dealt over servers.
   std::shared_ptr<Store> TablesAsStore();
   StatMap Stats() const;
+  // Whether a client of this name is here: it has come, and has neither gone nor been lost.
+  bool HasClient(std::string_view name) const;
 
   // Returns true when a client asked for shutdown or Stop() was called, false after timeout_s.
   bool WaitForShutdownRequest(double timeout_s);

@@ -22,12 +22,18 @@ from sparsefleet.checkpoint.command_line import (
 )
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.export_command import EXPORT_DESCRIPTION, add_export_flags, run_export_command
 from sparsefleet.launch import (
     LAUNCH_DESCRIPTION,
     LAUNCH_EPILOG,
     add_launch_flags,
     launch_config,
     run_job,
+)
+from sparsefleet.predict_command import (
+    PREDICT_DESCRIPTION,
+    add_predict_flags,
+    run_predict_command,
 )
 from sparsefleet.server import ServerConfig, TransportName, run_server
 
@@ -78,7 +84,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_server_command(commands)
     _add_stats_command(commands)
     _add_launch_command(commands)
-    _add_checkpoint_command(commands)
+    _add_file_commands(commands)
     return parser
 
 
@@ -199,17 +205,27 @@ def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     add_launch_flags(parser)
 
 
-def _add_checkpoint_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
-    parser = commands.add_parser(
-        "checkpoint",
-        help="look into checkpoints, compare and convert them",
-        description=CHECKPOINT_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_log_level(parser, "warning")
-    add_checkpoint_commands(parser)
+def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Those that work on files alone: no transport, no key."""
+    for name, summary, description, add_flags in (
+        (
+            "checkpoint",
+            "look into checkpoints, compare and convert them",
+            CHECKPOINT_DESCRIPTION,
+            add_checkpoint_commands,
+        ),
+        ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
+        ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
+    ):
+        parser = commands.add_parser(
+            name,
+            help=summary,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(parser=parser)
+        add_flags(parser)
+        _add_log_level(parser, "warning")
 
 
 def _run_checkpoint_command(options: argparse.Namespace) -> int:
@@ -288,7 +304,9 @@ def _show(number: float | None) -> str:
 
 _COMMANDS = {
     "checkpoint": _run_checkpoint_command,
+    "export": run_export_command,
     "launch": _run_launch_command,
+    "predict": run_predict_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
 }

@@ -18,6 +18,8 @@ __all__ = [
     "CorruptFileError",
     "DataError",
     "DeadlineError",
+    "ExportError",
+    "FeedError",
     "InputFileError",
     "InputMissingError",
     "InternalError",
@@ -29,6 +31,7 @@ __all__ = [
     "PipeCommandError",
     "ProtocolError",
     "RpcError",
+    "SchemaError",
     "ServerRestartedError",
     "ShapeError",
     "ShuttingDownError",
@@ -141,6 +144,14 @@ class CheckpointIoError(CheckpointError, OSError):
     """The file system refused: no space left, no permission, no connection."""
 
 
+class ExportError(SparseFleetError):
+    """A model that cannot be turned into files that predict."""
+
+
+class FeedError(SparseFleetError, ValueError):
+    """Inputs that an exported model does not take; the message has what was given and wanted."""
+
+
 class IoError(SparseFleetError, OSError):
     """A system call on a file or socket failed."""
 
@@ -159,6 +170,10 @@ class InputFileError(DataError, OSError):
 
 class InputMissingError(InputFileError, FileNotFoundError):
     """No file of that name, or none that fits the pattern."""
+
+
+class SchemaError(DataError, ValueError):
+    """A file without a column that is wanted, or with one of another type; both are named."""
 
 
 class PipeCommandError(DataError):

@@ -39,6 +39,5 @@ def clean_up_folder(folder: Folder, stale_after_s: float = STALE_AFTER_S) -> lis
         if token != in_force:
             removed += sorted(by_token[token], key=marker_file(token).__eq__)
     folder.remove(removed)
-    if in_force is None:
-        folder.remove_if_empty()
+    folder.remove_empty()
     return removed

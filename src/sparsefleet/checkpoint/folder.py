@@ -141,8 +141,8 @@ class Folder(abc.ABC):
         """Removes files, and folders that are empty then. One that is gone already is fine."""
 
     @abc.abstractmethod
-    def remove_if_empty(self) -> None:
-        """Removes the folder itself, where folders are things of their own."""
+    def remove_empty(self) -> None:
+        """Removes folders of tables without files, and then the folder itself if it is empty."""
 
     def reading(self, path: str) -> AbstractContextManager[None]:
         """Turns what reading the file raises into errors that name it."""

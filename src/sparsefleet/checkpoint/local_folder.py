@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from sparsefleet.checkpoint.folder import Folder, FoundFile, OutputFile, reported
+from sparsefleet.checkpoint.names import TABLE_FOLDERS
 
 __all__ = ["LocalFolder"]
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_TRIES = 100
 
 
 def _sync_folder(path: str) -> None:
@@ -32,6 +35,11 @@ def _make_folder(path: str) -> None:
     with contextlib.suppress(FileExistsError):  # another server was faster
         os.mkdir(path)
     _sync_folder(above)
+
+
+def _remove_if_empty(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 class _LocalFile(OutputFile):
@@ -77,8 +85,12 @@ class LocalFolder(Folder):
     def create(self, path: str) -> OutputFile:
         location = self.locate(path)
         with reported("write", location):
-            _make_folder(os.path.dirname(location))
-            return _LocalFile(location)
+            for _ in range(_TRIES):
+                # Who cleans up may take the folder away while it is empty: then once more.
+                with contextlib.suppress(FileNotFoundError):
+                    _make_folder(os.path.dirname(location))
+                    return _LocalFile(location)
+            raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again")
 
     def replace(self, path: str, data: bytes, pending: str) -> None:
         file = self.create(pending)
@@ -142,12 +154,13 @@ class LocalFolder(Folder):
             while (location := os.path.dirname(location)) != os.path.dirname(self.root):
                 above.add(location)
         for folder in sorted(above, key=len, reverse=True):
-            with contextlib.suppress(OSError):  # not empty: others' files are in it
-                os.rmdir(folder)
+            _remove_if_empty(folder)
 
-    def remove_if_empty(self) -> None:
-        with contextlib.suppress(OSError):
-            os.rmdir(self.root)
+    def remove_empty(self) -> None:
+        for top in TABLE_FOLDERS:
+            for folder, _, _ in os.walk(self.locate(top), topdown=False):
+                _remove_if_empty(folder)
+        _remove_if_empty(self.root)
 
 
 def _raise_unless_missing(error: OSError) -> None:

@@ -10,6 +10,7 @@ from sparsefleet.errors import ConfigError
 
 __all__ = [
     "MANIFEST",
+    "TABLE_FOLDERS",
     "dense_file",
     "encode_name",
     "is_token",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
+TABLE_FOLDERS = ("tables", "removed")
 
 _MAX_ENCODED = 180
 _CUT_AT = 160

@@ -127,5 +127,5 @@ class RemoteFolder(Folder):
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.rm_file(self._full(path))
 
-    def remove_if_empty(self) -> None:
+    def remove_empty(self) -> None:
         """An object store has no folders but those with files in them."""

@@ -11,11 +11,17 @@ from sparsefleet.errors import DataError
 
 T = TypeVar("T")
 
+_FILES_STUCK = (
+    "(ReaderConfig.wait_s): a file system or a pipe command is stuck, or reading is that slow"
+)
+
 
 class BatchQueue(Generic[T]):
     """Up to `capacity` batches. Thread-safe, for any number of threads on either side.
 
     It ends when all producers are done, or one has failed; what is in it then is still given out.
+
+    advice: what the error says when no batch has come for too long.
 
     >>> queue = BatchQueue(capacity=2, num_producers=1)
     >>> queue.put("batch"), queue.end_producer()
@@ -24,7 +30,8 @@ class BatchQueue(Generic[T]):
     ('batch', None)
     """
 
-    def __init__(self, capacity: int, num_producers: int) -> None:
+    def __init__(self, capacity: int, num_producers: int, advice: str = _FILES_STUCK) -> None:
+        self._advice = advice
         self._capacity = capacity
         self._producers = num_producers
         self._batches: deque[T] = deque()
@@ -62,10 +69,7 @@ class BatchQueue(Generic[T]):
             while not self._batches and self._producers > 0 and not self.is_stopped:
                 left_s = deadline - monotonic()
                 if left_s <= 0:
-                    raise DataError(
-                        f"no batch came within {wait_s:g} s (ReaderConfig.wait_s): a file system "
-                        "or a pipe command is stuck, or reading is that slow"
-                    )
+                    raise DataError(f"no batch came within {wait_s:g} s {self._advice}")
                 self._has_news.wait(left_s)
             self.consumers_blocked_s += monotonic() - begun
             if self._closed:

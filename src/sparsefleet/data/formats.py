@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparsefleet import _core
+from sparsefleet.data.field import Field
 from sparsefleet.data.slot import Slot
 from sparsefleet.data.text_format import TextFormat
 from sparsefleet.errors import ConfigError
@@ -27,9 +28,13 @@ class MultiSlot(TextFormat):
         for slot in slots:
             if not isinstance(slot, Slot):
                 raise ConfigError(f"MultiSlot takes slots, got a {type(slot).__name__}")
+            if isinstance(slot, Field):
+                raise ConfigError(
+                    f"MultiSlot text has no columns: give a Slot for '{slot.name}', not a Field"
+                )
         self._columns: tuple[Slot, ...] = slots
         self._native = _core.multi_slot_format(
-            [(slot.name, slot.dtype == "float", slot.width) for slot in slots]
+            [(slot.name, slot.dtype, slot.width) for slot in slots]
         )
 
     @property

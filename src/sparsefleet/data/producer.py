@@ -77,6 +77,8 @@ class Producer:
                     return
         if begin == total:
             self._context.counts.add(files=1)
+        if self._arrangement is None and self._num_records > 0:
+            self._hand_over()  # plain columns have records of one part, so that they can be sorted
 
     def _hand_over(self) -> bool:
         batch: Any = join_parts(self._parts)

@@ -48,12 +48,13 @@ class Progress:
         self._done: set[str] = set()
         self._spans: dict[str, Spans] = {}
         self._totals: dict[str, int] = {}
+        self._is_over = False
 
     @property
     def has_begun(self) -> bool:
         """Whether anything was handed out."""
         with self._lock:
-            return bool(self._done or self._spans)
+            return not self._is_over and bool(self._done or self._spans)
 
     def advance(self, marks: Iterable[FileMark]) -> None:
         """A batch with these records was handed out."""
@@ -62,12 +63,13 @@ class Progress:
                 if mark.path not in self._done:
                     self._take(mark)
 
-    def restart(self) -> None:
-        """The pass is over: the next one begins with nothing read."""
+    def end(self, files: Iterable[str]) -> None:
+        """The pass is over, with all of these files: the next one begins with nothing read."""
         with self._lock:
-            self._done.clear()
+            self._done.update(files)
             self._spans.clear()
             self._totals.clear()
+            self._is_over = True
 
     def remaining(self, files: list[str]) -> list[FileToRead]:
         """What is left to read of `files`, in their order."""
@@ -83,6 +85,7 @@ class Progress:
         with self._lock:
             return {
                 "version": _VERSION,
+                "is_over": self._is_over,
                 "done": sorted(self._done),
                 "records": {
                     path: [list(span) for span in spans]
@@ -92,7 +95,10 @@ class Progress:
 
     @staticmethod
     def from_state(state: Mapping[str, Any], files: list[str] | None) -> Progress:
-        """The inverse of `state`; refuses one of other files, if given. Also reads version 1."""
+        """What is left to do after `state`: all, after a pass that was over.
+
+        Refuses a state of other files, if they are given. Also reads version 1.
+        """
         version = state.get("version") if isinstance(state, Mapping) else None
         if version not in (1, _VERSION):
             raise ConfigError(
@@ -115,7 +121,7 @@ class Progress:
             raise ConfigError(
                 f"the state speaks of {min(unknown)}, which is not one of this reader's files"
             )
-        return progress
+        return Progress() if state.get("is_over") else progress
 
     def _take(self, mark: FileMark) -> None:
         if mark.total is not None:
@@ -134,18 +140,21 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What the readers of several workers have read of the same list of files, as one state.
 
     A reader of that list takes it whatever its `worker_num`, and reads what is left of its part.
+    What a worker has read counts also if its pass was over, unless all passes were.
 
     >>> merge_states(
     ...     [
-    ...         {"version": 2, "done": ["a"], "records": {"b": [[0, 3]]}},
-    ...         {"version": 2, "done": [], "records": {"c": [[0, 7]]}},
+    ...         {"version": 2, "is_over": True, "done": ["a"], "records": {}},
+    ...         {"version": 2, "is_over": False, "done": [], "records": {"c": [[0, 7]]}},
     ...     ]
     ... )
-    {'version': 2, 'done': ['a'], 'records': {'b': [[0, 3]], 'c': [[0, 7]]}}
+    {'version': 2, 'is_over': False, 'done': ['a'], 'records': {'c': [[0, 7]]}}
     """
     merged = Progress()
-    for state in states:
-        one = Progress.from_state(state, None)
+    given = list(states)
+    merged._is_over = bool(given) and all(state.get("is_over", False) for state in given)
+    for state in given:
+        one = Progress.from_state({**state, "is_over": False}, None)
         merged._done |= one._done
         for path, spans in one._spans.items():
             for span in spans:
@@ -178,12 +187,12 @@ def missing_spans(spans: Spans, begin: int, end: int) -> list[tuple[int, int]]:
     """
     missing = []
     for first, last in spans:
-        if first > begin:
+        if begin < min(first, end):
             missing.append((begin, min(first, end)))
         begin = max(begin, last)
-        if begin >= end:
-            return [span for span in missing if span[0] < span[1]]
-    return [*(span for span in missing if span[0] < span[1]), (begin, end)] if begin < end else []
+    if begin < end:
+        missing.append((begin, end))
+    return missing
 
 
 def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:

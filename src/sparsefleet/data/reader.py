@@ -20,25 +20,30 @@ from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import SourceContext
+from sparsefleet.data.sharding import Shard, Sharding
 from sparsefleet.errors import ConfigError, InputFileError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
 _END_S = 5.0  # for reading threads to come out of what they are in
 
 
 class Reader:
-    """Batches from text files; each time it is iterated, the files are read once more.
+    """Batches from files; each time it is iterated, the files are read once more.
 
-    files: a path, a pattern or a list of them, see `list_files`; they must exist now.
-    format: `MultiSlot` or `CriteoTsv`.
+    files: a path, a pattern or a list of them, see `list_files`; they must exist now. None: what
+        `Records` gives without a file.
+    format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
     batch_size: records of a batch. The last batch of each reading thread may have fewer.
     label: the column that the loss compares with: a batch is then (inputs, label).
-    threads: reading threads, at most one for a file. With one, batches come in the order of the
-        files; with several, in any order. A file is read by one thread, a batch has records of
-        one thread.
+    threads: reading threads, at most one for a file, or for a few row groups of a Parquet file.
+        With one, batches come in the order of the files; with several, in any order. A batch has
+        records of one thread.
     worker_index, worker_num: with several workers, whose part of the files this is.
+    sharding: in the place of both: each file goes to whichever worker is free, as
+        `fleet.sharding("train")` deals them out.
 
     A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
     without is a pair (values [N], offsets int64[B]), as `SparseEmbeddingBag` takes it. All are
@@ -57,7 +62,7 @@ class Reader:
 
     def __init__(
         self,
-        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
         format: RecordFormat,  # noqa: A002
         batch_size: int,
         *,
@@ -66,9 +71,12 @@ class Reader:
         config: ReaderConfig | None = None,
         worker_index: int = 0,
         worker_num: int = 1,
+        sharding: Sharding | None = None,
     ) -> None:
         _check_count("batch_size", batch_size)
         _check_count("threads", threads)
+        if not isinstance(format, RecordFormat):
+            raise ConfigError(f"format must be a RecordFormat as MultiSlot(...), got {format!r}")
         self.config = config or ReaderConfig()
         self._format = format
         self.batch_size = batch_size
@@ -78,49 +86,78 @@ class Reader:
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
         """How columns become a batch."""
-        self._all_files = list_files(files, self.config.storage_options)
-        self.files = split_files(self._all_files, worker_index, worker_num)
+        self._all_files = self._inputs(files)
+        mine = split_files(self._all_files, worker_index, worker_num)
+        self.files = self._all_files if files is None else mine
         """The files of this worker; none if there are more workers than files."""
+        self._worker = (worker_index, worker_num) if files is None else (0, 1)
         format.check_config(self.config, self.files)
+        if sharding is not None and worker_num != 1:
+            raise ConfigError("give worker_index and worker_num, or sharding, not both")
+        self._sharding = sharding
+        self._epoch = 0  # passes begun: all workers count alike
         self._progress = Progress()
         self._resumed: Progress | None = None
         self._counts = ReaderCounts()
+        self._num_threads = 0
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
         self._blocked = [0.0, 0.0]  # of passes that have ended
 
+    def _inputs(
+        self, files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
+    ) -> list[str]:
+        if files is not None:
+            options = self.config.storage_options
+            return list_files(files, options, download=self.config.download)
+        if self._format.unnamed_input is None:
+            raise ConfigError(f"{type(self._format).__name__} needs files, got None")
+        return [self._format.unnamed_input]
+
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
-        return self._begin(self.arrangement)
+        return self.begin(self.arrangement)
+
+    def begin(self, arrangement: Arrangement) -> ReaderPass:
+        """As `iter()`, with batches arranged otherwise."""
+        return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
         """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
 
-        Offsets are int64[B + 1], or None for a column with a shape. Short batches are not dropped.
+        Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
+        records of one part of a file; short ones are not dropped. `ReaderPass.take` tells which.
         """
         return self._begin(None)
 
     def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
         progress, self._resumed = self._resumed or Progress(), None
         files = progress.remaining(self.files)
+        shard = None
+        if self._sharding is not None:
+            self._epoch += 1
+            shard = self._sharding.begin(self._epoch, files)
         num_threads = len(files) and self._threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
+        self._num_threads = num_threads
         queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
         context = SourceContext(
             config=self.config,
             bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
             counts=ReaderCounts(),
             stopped=lambda: queue.is_stopped,
+            worker_index=self._worker[0],
+            worker_num=self._worker[1],
         )
         cursor = PartCursor(
-            FileCursor(files),
+            FileCursor(files) if shard is None else shard,
             lambda file: self._format.split(file, self.config),
             context.stopped,
         )
         producers = [
             Producer(
                 self._format.open_source(context),
-                self.batch_size,
+                self.batch_size if arrangement else max(self.batch_size, _COLUMN_RECORDS),
                 arrangement,
                 context,
                 cursor=cursor,
@@ -128,7 +165,9 @@ class Reader:
             )
             for _ in range(num_threads)
         ]
-        new = ReaderPass(self, producers, queue=queue, context=context, progress=progress)
+        new = ReaderPass(
+            self, producers, queue=queue, context=context, progress=progress, shard=shard
+        )
         self._passes.add(new)
         self._progress = progress
         return new
@@ -136,7 +175,7 @@ class Reader:
     def state_dict(self) -> dict[str, Any]:
         """How far the last pass that was begun has come: the records of the batches it has given.
 
-        Of plain lists, dicts, texts and numbers. At the end of a pass it is that of none.
+        Of plain lists, dicts, texts and numbers. After a pass that was over, the next is whole.
         """
         return (self._resumed or self._progress).state()
 
@@ -170,7 +209,10 @@ class Reader:
             blocked[0] += one._queue.producers_blocked_s
             blocked[1] += one._queue.consumers_blocked_s
         return ReaderStats(
-            **total.copy(), producers_blocked_s=blocked[0], consumers_blocked_s=blocked[1]
+            **total.copy(),
+            producers_blocked_s=blocked[0],
+            consumers_blocked_s=blocked[1],
+            threads=self._num_threads,
         )
 
     def close(self) -> None:
@@ -212,9 +254,13 @@ class ReaderPass:
         queue: BatchQueue[MarkedBatch],
         context: SourceContext,
         progress: Progress,
+        shard: Shard | None,
     ) -> None:
         self._reader = reader
         self._progress = progress
+        self._shard = shard
+        self._lock = threading.Lock()
+        self._is_over = False
         self._was_resumed = progress.has_begun
         self._queue = queue
         self._counts = context.counts
@@ -242,6 +288,13 @@ class ReaderPass:
         self.close()
 
     def __next__(self) -> Any:
+        taken = self.take()
+        if taken is None:
+            raise StopIteration
+        return taken.batch
+
+    def take(self) -> MarkedBatch | None:
+        """The next batch and where its records come from; None at the end."""
         try:
             taken = self._queue.take(self._reader.config.wait_s)
         except BaseException:
@@ -249,19 +302,35 @@ class ReaderPass:
             raise
         if taken is not None:
             self._progress.advance(taken.marks)
-            return taken.batch
-        was_open = self._end.alive
+            if self._shard is not None:
+                self._shard.report(taken.marks)
+            return taken
+        with self._lock:
+            is_first = self._end.alive and not self._is_over
+            self._is_over = True
+        if is_first:
+            self._finish()
         self.close()
-        if was_open:
-            self._progress.restart()
-            if not self._counts["records"] and not self._was_resumed and self._reader.files:
-                self._complain_of_nothing()
-        raise StopIteration
+        return None
 
     def close(self) -> None:
         """Ends the reading threads; no more batches come."""
         self._end()
         self._reader._absorb(self)
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+        if is_first and self._shard is not None:
+            self._shard.release()
+
+    def _finish(self) -> None:
+        """All that there was has been given out."""
+        if self._shard is not None:
+            self._progress.end(self._shard.finish())
+            return
+        self._progress.end(self._reader.files)
+        if not self._counts["records"] and not self._was_resumed and self._reader.files:
+            self.close()
+            self._complain_of_nothing()
 
     def _complain_of_nothing(self) -> None:
         if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:

@@ -19,6 +19,9 @@ class RecordFormat(ABC):
     splits_files: bool = False
     """Whether threads may share a file."""
 
+    unnamed_input: str | None = None
+    """What to call the input of a reader without files; None: it needs files."""
+
     @property
     @abstractmethod
     def columns(self) -> tuple[Slot, ...]:

@@ -27,6 +27,8 @@ class FilePart(NamedTuple):
     begin: int = 0
     end: int | None = None
     """None: to the end of the file, wherever that is."""
+    detail: Any = None
+    """What the format has learned of the file when it was split."""
 
 
 class ColumnPart(NamedTuple):
@@ -49,6 +51,9 @@ class SourceContext:
     counts: ReaderCounts
     stopped: Callable[[], bool]
     """Whether nobody wants more records."""
+    worker_index: int = 0
+    worker_num: int = 1
+    """Where there are no files to split, every `worker_num`-th record is for this worker."""
 
 
 class RecordSource(Protocol):
@@ -60,6 +65,14 @@ class RecordSource(Protocol):
         The last piece, which may have no records, ends where `part` does; if that is the end of
         the file, it has a `total`. Bad records are counted and skipped; positions go over them.
         """
+
+
+def slice_column(column: TakenColumn, begin: int, end: int) -> TakenColumn:
+    """Records [begin, end) of a column, as views."""
+    values, offsets = column
+    if offsets is None:
+        return values[begin:end], None
+    return values[offsets[begin] : offsets[end]], offsets[begin : end + 1] - offsets[begin]
 
 
 def join_parts(parts: Sequence[ColumnPart]) -> list[TakenColumn]:

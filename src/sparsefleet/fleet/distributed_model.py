@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,6 @@ from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.model_checkpoint import ModelSave, Predicate, load_model
-from sparsefleet.fleet.model_files import save_inference_model
 from sparsefleet.fleet.model_tensors import ModelTensors
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
@@ -251,11 +249,6 @@ class DistributedModel(StepCalls):
         self.meeting.decide(b"", load)
         self._share_values()
         self.start()
-
-    def save_inference_model(self, directory: str | os.PathLike[str]) -> None:
-        """Writes what prediction needs, without optimizer state; one worker calls it."""
-        self.flush()
-        save_inference_model(Path(directory).absolute(), self.model, self.store, self._tables)
 
     # -- inside -------------------------------------------------------------------------------
 

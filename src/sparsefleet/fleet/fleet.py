@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import ConfigError
@@ -21,7 +21,13 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
     from torch import nn
 
+    from sparsefleet.export import Manifest, RowFormat
+    from sparsefleet.export.inference_model import InferenceModel
+    from sparsefleet.export.recorded_graph import Varying
+    from sparsefleet.export.targets import TargetsLike
     from sparsefleet.fleet.distributed_model import DistributedModel
+    from sparsefleet.fleet.fleet_sharding import FleetSharding
+    from sparsefleet.fleet.mail_exchange import MailExchange
     from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.fleet.training_step import Step
@@ -249,6 +255,19 @@ class Fleet:
         """What every worker gave, by rank, on every worker. All must call it."""
         return self.model.meeting.all_gather(data)
 
+    def open_exchange(self) -> MailExchange:
+        """Bytes from each worker to each, as for a global shuffle. All workers call it."""
+        return self.model.meeting.open_exchange()
+
+    def sharding(self, name: str = "train") -> FleetSharding:
+        """For `Reader(sharding=...)`: files go to whichever worker is free, each once an epoch.
+
+        All workers read the same list of files under one name. Used from `init_worker()` on.
+        """
+        from sparsefleet.fleet.fleet_sharding import FleetSharding
+
+        return FleetSharding(lambda: (self.model.store, self.model.meeting), name)
+
     # -- files --------------------------------------------------------------------------------
 
     def save_persistables(
@@ -262,15 +281,44 @@ class Fleet:
         """
         self.model.save(dirname, only=only)
 
-    def save_inference_model(self, dirname: str | os.PathLike[str]) -> None:
-        """Writes what prediction needs; `load_inference_model` reads it. One worker calls it."""
-        self.model.save_inference_model(dirname)
+    def save_inference_model(
+        self,
+        dirname: str | os.PathLike[str],
+        example_inputs: Any,
+        feeds: Sequence[str] | None = None,
+        targets: TargetsLike = None,
+        *,
+        rows: RowFormat = "float32",
+        golden: Any = None,
+        onnx: bool | None = None,
+        varying: Varying | None = None,
+    ) -> Manifest:
+        """Writes what prediction needs of the model, pruned to what `targets` need.
 
-    def load_inference_model(self, dirname: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-        """Fills a new `model` of the same make, in this process, ready to predict."""
-        from sparsefleet.fleet.inference_model import load_inference_model
+        As `sparsefleet.export.save_inference_model`, with the fleet's model and tables.
+        `load_inference_model` and `sparsefleet.Predictor` read it. One worker calls it.
+        """
+        from sparsefleet.export.model_export import save_inference_model
 
-        return load_inference_model(dirname, model)
+        self.model.flush()
+        return save_inference_model(
+            dirname,
+            self.model.model,
+            example_inputs,
+            feeds=feeds,
+            targets=targets,
+            store=self.model.store,
+            rows=rows,
+            golden=golden,
+            onnx=onnx,
+            varying=varying,
+        )
+
+    def load_inference_model(self, dirname: str | os.PathLike[str]) -> InferenceModel:
+        """The model of `save_inference_model`, ready to predict, without servers."""
+        from sparsefleet.export.inference_model import load_inference_model
+
+        return load_inference_model(dirname)
 
     def _require_server(self, call: str) -> None:
         if not self.role.is_server:

@@ -36,7 +36,11 @@ def run_server(config: ServerConfig) -> None:
     with _EndingSignals() as ending:
         server = _start(config)
         handlers = default_handlers(
-            server.tables(), config.index, config.num_servers, save_root=config.save_root
+            server.tables(),
+            config.index,
+            config.num_servers,
+            save_root=config.save_root,
+            has_client=server.has_client,
         )
         commands = CommandLoop(server, handlers)
         try:

@@ -47,14 +47,21 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
             f"batch {number} must be (inputs, labels) or (*inputs, labels), got "
             f"{_describe(value)}; if the model computes the loss itself, give loss=None"
         )
-    inputs = value[0] if len(value) == 2 else tuple(value[:-1])
+    # A tensor of Fluid may become a (values, offsets): one argument, not two.
+    is_one = len(value) == 2 and not hasattr(raw[0], "model_input")
+    inputs = value[0] if is_one else tuple(value[:-1])
     return Batch(number, inputs, value[-1], _num_examples(inputs, value[-1]))
 
 
 def as_tensors(value: Any) -> Any:
-    """The same nest of tuples, lists and dicts with tensors in the place of NumPy arrays."""
+    """The same nest of tuples, lists and dicts with tensors in the place of NumPy arrays.
+
+    What has a method `model_input()`, as the tensors of Fluid's loaders, is replaced by its result.
+    """
     if isinstance(value, Tensor):
         return value
+    if hasattr(value, "model_input"):
+        return value.model_input()
     if isinstance(value, np.ndarray):
         return _as_tensor(value)
     if isinstance(value, tuple):
@@ -90,12 +97,13 @@ def _num_examples(inputs: Any, labels: Any) -> int:
 
 
 def _first_tensor(value: Any) -> Tensor | None:
+    """The first that lies least deep: the values of a (values, offsets) are not one an example."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
-        for part in value:
+        for part in sorted(value, key=lambda part: not isinstance(part, Tensor)):
             found = _first_tensor(part)
             if found is not None:
                 return found

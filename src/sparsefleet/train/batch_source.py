@@ -19,6 +19,7 @@ from sparsefleet.train.data_position import (
     skip_batches,
 )
 from sparsefleet.train.random_state import random_state, set_random_state
+from sparsefleet.train.reading import ReadingWatch
 
 __all__ = ["BatchFeed", "BatchSource", "Data"]
 
@@ -120,6 +121,8 @@ class BatchSource:
                 f"data is a {type(data).__name__}, wanted an iterable of batches or a function "
                 "that returns one"
             )
+        self.reading = ReadingWatch(data)
+        """What the data says of its reading."""
         self.num_batches = _length_of(data)
         """Batches of a pass, where the data knows."""
 

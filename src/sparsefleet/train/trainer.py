@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from sparsefleet.fleet import Fleet
 from sparsefleet.fleet import fleet as process_fleet
 from sparsefleet.metrics import Metric
 from sparsefleet.modes import mode_config
+from sparsefleet.train.batch import as_batch
 from sparsefleet.train.batch_source import BatchSource, Data
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.checkpoint_series import CheckpointSeries
@@ -39,6 +40,9 @@ from sparsefleet.train.training_place import TrainingPlace
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from sparsefleet.export import Manifest, RowFormat
+    from sparsefleet.export.recorded_graph import Varying
+    from sparsefleet.export.targets import TargetsLike
     from sparsefleet.fleet.distributed_model import DistributedModel
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.modes import ModeConfig
@@ -223,11 +227,7 @@ class Trainer:
         labelled: batches have labels, as for `fit`; they are not looked at. False: a batch is
             all input.
         """
-        if self._loss is None and self.config.predictions is None:
-            raise ConfigError(
-                "with loss=None the model's output is the loss, which predicts nothing: call the "
-                "module that predicts, or give TrainerConfig(predictions=...)"
-            )
+        self._require_predictions()
         distributed = self._begin()
         distributed.flush()
         inference = Inference(distributed, self._scorer, self.config)
@@ -250,6 +250,53 @@ class Trainer:
         """
         self._begin().load(directory)
         self._all_left = False
+
+    def export(
+        self,
+        directory: str | os.PathLike[str],
+        example_batch: Any,
+        feeds: Sequence[str] | None = None,
+        targets: TargetsLike = None,
+        *,
+        labelled: bool = True,
+        rows: RowFormat = "float32",
+        golden: Any = None,
+        onnx: bool | None = None,
+        varying: Varying | None = None,
+    ) -> Manifest | None:
+        """Writes what prediction needs, for `sparsefleet.Predictor`. All workers call it.
+
+        As `sparsefleet.export.save_inference_model`; the first worker writes, and gets the
+        manifest. A batch, also of `golden`, is as for `fit`, or all input without `labelled`.
+        Unless `targets` says otherwise, the target is what `predict` gives: "prediction".
+        """
+        from sparsefleet.export.model_export import save_inference_model
+
+        if targets is None:
+            self._require_predictions()
+        distributed = self._begin()
+        distributed.settle()
+        manifest = None
+        if distributed.role.is_first_worker:
+            labelled = labelled and self._loss is not None
+            examples = [
+                None if raw is None else as_batch(raw, 1, labelled=labelled).inputs
+                for raw in (example_batch, golden)
+            ]
+            manifest = save_inference_model(
+                directory,
+                self.model,
+                examples[0],
+                feeds=feeds,
+                targets=self._named_prediction if targets is None else targets,
+                store=distributed.store,
+                rows=rows,
+                golden=examples[1],
+                onnx=onnx,
+                varying=varying,
+            )
+        distributed.meeting.barrier()
+        return manifest
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -299,6 +346,7 @@ class Trainer:
         for number in range(self._place.epoch + 1, epochs + 1):
             if self._all_left:
                 distributed.rejoin()
+            source.reading.begin()
             this_pass = TrainingPass(
                 distributed, self._loss, self.config, epoch=number, epochs=epochs
             )
@@ -319,7 +367,7 @@ class Trainer:
                 epoch = replace(epoch, validation=figures)
             history.epochs.append(epoch)
             history.time_shares += shares
-        history.bottleneck = advise(history.time_shares)
+        history.bottleneck = advise(history.time_shares, history.reading)
         display.close()
         for line in summary_lines(history):
             display.note(line)
@@ -337,6 +385,16 @@ class Trainer:
         for state in states[1:]:
             merged.merge(Figures.from_state(state))
         return merged.compute()
+
+    def _require_predictions(self) -> None:
+        if self._loss is None and self.config.predictions is None:
+            raise ConfigError(
+                "with loss=None the model's output is the loss, which predicts nothing: call the "
+                "module that predicts, or give TrainerConfig(predictions=...)"
+            )
+
+    def _named_prediction(self, output: Any) -> dict[str, Tensor]:
+        return {"prediction": self._scorer.predictions(output)}
 
     def _open_tensorboard(self, distributed: DistributedModel) -> TensorBoardLog | None:
         directory = self.config.tensorboard

@@ -227,3 +227,23 @@ def test_nothing_is_cleaned_up_beside_a_manifest_that_cannot_be_read(
     assert "leftovers" in caplog.text
     with pytest.raises(CorruptFileError):
         Checkpoint.open(str(tmp_path))
+
+
+def test_a_folder_that_is_taken_away_before_its_first_file_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two saves in one place: one cleans up while the other begins."""
+    real, left = os.open, 3
+
+    def racing_open(path: str, flags: int, *rest: Any, **options: Any) -> int:
+        nonlocal left
+        if flags & os.O_EXCL and left:
+            left -= 1
+            clean_up(str(tmp_path))
+            assert not os.path.exists(os.path.dirname(path)) or "tables/" not in path
+        return real(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", racing_open)
+    save_one(tmp_path, NEW)
+    assert left == 0
+    Checkpoint.open(str(tmp_path)).verify()

@@ -78,11 +78,27 @@ def test_bad_lines_before_the_place_are_not_met_again(tmp_path: Path) -> None:
     assert second.stats().lines == 3
 
 
-def test_the_state_at_the_end_is_that_of_the_beginning(files: list[Path]) -> None:
+def test_after_the_end_the_next_pass_is_whole(files: list[Path]) -> None:
     reader = Reader(files, ONE_ID, 7)
-    fresh = reader.state_dict()
-    list(reader)
-    assert reader.state_dict() == fresh
+    everything = read_ids(reader)
+    again = Reader(files, ONE_ID, 7)
+    again.load_state_dict(reader.state_dict())
+    assert read_ids(again) == everything
+
+
+def test_a_worker_that_has_come_to_its_end_counts_until_all_have(files: list[Path]) -> None:
+    workers = [Reader(files, ONE_ID, 7, worker_index=index, worker_num=2) for index in range(2)]
+    everything = sorted(read_ids(Reader(files, ONE_ID, 7)))
+    given = read_ids(workers[0])
+    batches = iter(workers[1])
+    given += next(batches)["id"].tolist()
+    states = [worker.state_dict() for worker in workers]
+    alone = Reader(files, ONE_ID, 7)
+    alone.load_state_dict(merge_states(states))
+    assert sorted(given + read_ids(alone)) == everything
+    list(batches)
+    alone.load_state_dict(merge_states([worker.state_dict() for worker in workers]))
+    assert sorted(read_ids(alone)) == everything
 
 
 def test_states_of_other_files_or_of_no_reader_are_refused(files: list[Path]) -> None:

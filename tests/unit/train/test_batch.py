@@ -106,3 +106,10 @@ def test_batch_without_labels_is_refused_with_what_was_found(raw: Any, found: st
 def test_array_of_objects_is_refused_with_its_batch() -> None:
     with pytest.raises(ConfigError, match="batch 2: an array cannot become a tensor"):
         as_batch((np.array(["a", None], object), np.zeros(2)), 2, labelled=True)
+
+
+def test_examples_are_counted_by_a_tensor_before_values_and_offsets() -> None:
+    ads = (torch.zeros(7), torch.tensor([0, 3]))
+    named = {"ads": ads, "dense": torch.zeros(2, 5)}
+    assert as_batch(named, 1, labelled=False).size == 2
+    assert as_batch((ads, torch.zeros(2, 5)), 1, labelled=False).size == 2

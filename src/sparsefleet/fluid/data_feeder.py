@@ -1,0 +1,128 @@
+"""Batches of samples into what a program is fed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from sparsefleet.fluid.feed_columns import column_of_samples
+from sparsefleet.fluid.lod_tensor import LoDTensor
+from sparsefleet.fluid.places import (
+    CUDAPlace,
+    Place,
+    cpu_places,
+    cuda_places,
+    places_of,
+)
+from sparsefleet.fluid.variable import Variable
+from sparsefleet.reader.resumable import ReaderFunction
+
+__all__ = ["DataFeeder", "feed_variables"]
+
+Feed = dict[str, LoDTensor]
+
+
+class DataFeeder:
+    """Makes a dict of tensors of a batch of samples, one field a variable.
+
+    feed_list: variables, in the order of a sample's fields; or their names in `program`.
+    place: where the tensors go.
+
+    >>> from sparsefleet import fluid
+    >>> label = fluid.data("label", [None, 1], "int64")
+    >>> ads = fluid.data("ads", [None, 1], "int64", lod_level=1)
+    >>> feeder = DataFeeder([ads, label], fluid.CPUPlace())
+    >>> feed = feeder.feed([([17, 18], 1), ([99], 0)])
+    >>> feed["ads"].lod(), feed["label"].numpy().tolist()
+    ([[0, 2, 3]], [[1], [0]])
+    """
+
+    def __init__(
+        self, feed_list: Sequence[Variable | str], place: Place, program: Any = None
+    ) -> None:
+        self.feed_vars = feed_variables(feed_list, program)
+        self.feed_names = [variable.name for variable in self.feed_vars]
+        (self.place,) = places_of(place)
+
+    def feed(self, iterable: Iterable[Sequence[Any]]) -> Feed:
+        """Name -> tensor, from the samples of one batch."""
+        return self._feed_to(iterable, self.place)
+
+    def feed_parallel(
+        self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
+    ) -> Iterator[Feed]:
+        """One dict a device, from as many batches; places are counted as `decorate_reader` does."""
+        batches = list(iterable)
+        places = self._places(num_places)
+        if len(batches) != len(places):
+            raise ValueError(
+                f"feed_parallel: {len(batches)} batches for {len(places)} places, wanted one each"
+            )
+        for batch, place in zip(batches, places, strict=True):
+            yield self._feed_to(batch, place)
+
+    def decorate_reader(
+        self,
+        reader: ReaderFunction,
+        multi_devices: bool,
+        num_places: int | None = None,
+        drop_last: bool = True,
+    ) -> Callable[[], Iterator[Any]]:
+        """A reader of dicts from one of batches; with `multi_devices`, of lists, one a place.
+
+        num_places: None counts the GPUs, or else CPU_NUM.
+        drop_last: leave out a last group with fewer batches than places; else that is an error.
+        """
+
+        def feeds() -> Iterator[Any]:
+            if not multi_devices:
+                yield from map(self.feed, reader())
+                return
+            num = len(self._places(num_places))
+            batches = iter(reader())
+            while group := list(islice(batches, num)):
+                if len(group) == num:
+                    yield list(self.feed_parallel(group, num))
+                elif not drop_last:
+                    raise ValueError(
+                        f"decorate_reader: {len(group)} batches are left for {num} places; "
+                        "drop_last=True would leave them out"
+                    )
+
+        return feeds
+
+    def _feed_to(self, samples: Iterable[Sequence[Any]], place: Place) -> Feed:
+        rows = [_fields_of(sample, self.feed_vars) for sample in samples]
+        return {
+            variable.name: column_of_samples(variable, [row[index] for row in rows]).to_place(place)
+            for index, variable in enumerate(self.feed_vars)
+        }
+
+    def _places(self, num_places: int | None) -> Sequence[Place]:
+        if isinstance(self.place, CUDAPlace):
+            return cuda_places(None if num_places is None else range(num_places))
+        return cpu_places(num_places) if self.place.is_cpu else [self.place] * (num_places or 1)
+
+
+def feed_variables(feed_list: Sequence[Variable | str], program: Any = None) -> list[Variable]:
+    """The variables in a list of them and of names in `program`; TypeError for other things."""
+    found = []
+    for item in feed_list:
+        if isinstance(item, str) and program is not None:
+            item = program.global_block().var(item)
+        if not isinstance(item, Variable):
+            raise TypeError(
+                f"feed_list must have variables, or names of variables of a program; got {item!r}"
+            )
+        found.append(item)
+    return found
+
+
+def _fields_of(sample: Sequence[Any], variables: list[Variable]) -> Sequence[Any]:
+    if len(sample) != len(variables):
+        raise AssertionError(
+            f"a sample has {len(sample)} fields, wanted {len(variables)}: "
+            f"{', '.join(variable.name for variable in variables)}"
+        )
+    return sample

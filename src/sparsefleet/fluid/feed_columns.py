@@ -1,0 +1,118 @@
+"""Python values and arrays into what a variable is fed with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.lod_tensor import LoDTensor
+from sparsefleet.fluid.variable import Variable, check_feed
+
+__all__ = ["column_of_samples", "columns_of_batch"]
+
+
+def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
+    """The values of one variable in all samples of a batch.
+
+    lod_level 0: stacked, cast, and reshaped if the ranks differ. lod_level k: each is a nest of
+    lists of depth k; lengths become the LoD.
+
+    >>> ads = Variable("ads", [-1, 1], "int64", lod_level=1)
+    >>> column = column_of_samples(ads, [[17, 18], [99]])
+    >>> column.shape(), column.lod()
+    ([3, 1], [[0, 2, 3]])
+    """
+    lengths: list[list[int]] = []
+    rows: Sequence[Any] | NDArray[Any] = list(fields)
+    for level in range(variable.lod_level):
+        try:
+            lengths.append([len(part) for part in rows])
+        except TypeError as error:
+            raise TypeError(
+                f"variable '{variable.name}' has lod_level {variable.lod_level}: each sample must "
+                f"be a nest of lists of that depth, found at depth {level}: {error}"
+            ) from error
+        rows = _joined(rows)
+    array = _reshaped(variable, _stacked(variable, rows))
+    check_feed(variable, array.shape, array.dtype)
+    column = LoDTensor(torch.from_numpy(array))
+    column.set_recursive_sequence_lengths(lengths)
+    return column
+
+
+def columns_of_batch(variables: Sequence[Variable], arrays: Any) -> list[LoDTensor]:
+    """A batch that was given as one array or LoDTensor a variable: types and shapes stay.
+
+    LoDTensors are handed on. Anything else is copied: whoever gave it may write over it.
+    """
+    if not isinstance(arrays, (list, tuple)) or len(arrays) != len(variables):
+        found = f"{len(arrays)} of them" if isinstance(arrays, (list, tuple)) else "no list"
+        names = ", ".join(variable.name for variable in variables)
+        raise ConfigError(
+            f"a batch generator must give a list of {len(variables)} arrays ({names}), got a "
+            f"{type(arrays).__name__}, {found}"
+        )
+    return list(map(_column_of_batch, variables, arrays))
+
+
+def _column_of_batch(variable: Variable, value: Any) -> LoDTensor:
+    if isinstance(value, LoDTensor):
+        column = value
+    else:
+        column = LoDTensor()
+        try:
+            column.set(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"fed to '{variable.name}': {_uneven(error)}") from error
+    check_feed(variable, column.shape(), column.tensor.dtype)
+    return column
+
+
+def _joined(parts: Sequence[Any] | NDArray[Any]) -> Sequence[Any] | NDArray[Any]:
+    """The items of all parts."""
+    if len(parts) and all(isinstance(part, np.ndarray) for part in parts):
+        joined: NDArray[Any] = np.concatenate(list(parts))
+        return joined
+    return [item for part in parts for item in part]
+
+
+def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+    try:
+        return np.array(rows, dtype=variable.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        if _is_uneven(rows):
+            raise TypeError(f"fed to '{variable.name}': {_uneven(error)}") from error
+        raise ValueError(
+            f"fed to '{variable.name}': cannot become {variable.dtype}: {error}"
+        ) from error
+
+
+def _is_uneven(rows: Sequence[Any] | NDArray[Any]) -> bool:
+    try:
+        return np.array(rows).dtype == object
+    except ValueError:
+        return True
+
+
+def _uneven(error: BaseException) -> str:
+    return (
+        f"values of uneven length cannot be one array ({error}): give LoD tensors, by "
+        "fluid.create_lod_tensor or by a variable with lod_level > 0"
+    )
+
+
+def _reshaped(variable: Variable, array: NDArray[Any]) -> NDArray[Any]:
+    """As declared, if the rank is another one and the shape says enough."""
+    if array.ndim == len(variable.shape) or variable.shape.count(-1) > 1:
+        return array
+    try:
+        return array.reshape(variable.shape)
+    except ValueError as error:
+        raise ValueError(
+            f"fed to '{variable.name}': shape {array.shape} cannot become {variable.shape}"
+        ) from error

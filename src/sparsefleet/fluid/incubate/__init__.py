@@ -1,0 +1,7 @@
+"""What Fluid kept under this name: data generators."""
+
+from sparsefleet._lazy import lazy_names
+
+__getattr__ = lazy_names(__name__, {"data_generator": "sparsefleet.fluid.incubate.data_generator"})
+
+__all__ = ["data_generator"]

@@ -1,0 +1,226 @@
+"""Tensors that know where the sequences in them begin. Letters: N rows of all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.dtypes import dtype_name
+from sparsefleet.fluid.lod import as_lists, is_valid, offsets_of_lengths, offsets_of_lod
+from sparsefleet.fluid.places import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place, place_tensor
+
+__all__ = [
+    "LoDTensor",
+    "LoDTensorArray",
+    "Tensor",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
+]
+
+
+class LoDTensor:
+    """A torch tensor and, if its rows form sequences, their offsets, level by level.
+
+    >>> ids = LoDTensor()
+    >>> ids.set(np.array([[17], [18], [99]]), CPUPlace())
+    >>> ids.set_recursive_sequence_lengths([[2, 1]])
+    >>> ids.lod(), ids.shape(), np.asarray(ids)[:, 0].tolist()
+    ([[0, 2, 3]], [3, 1], [17, 18, 99])
+    """
+
+    def __init__(self, tensor: torch.Tensor | None = None, lod: Iterable[ArrayLike] = ()) -> None:
+        self._tensor = tensor
+        self._lod = offsets_of_lod(lod)
+
+    def set(self, array: Any, place: Place | None = None, zero_copy: bool = False) -> None:
+        """Holds these values from now on; the LoD stays.
+
+        zero_copy: share the memory of a NumPy array or torch tensor, where the place allows it.
+        """
+        tensor = _as_tensor(array)
+        placed = place_tensor(tensor, place or CPUPlace())
+        shares = placed is tensor and not (isinstance(array, (list, tuple)) or np.isscalar(array))
+        self._tensor = placed.clone() if shares and not zero_copy else placed
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The values: no copy."""
+        if self._tensor is None:
+            raise ConfigError("this LoDTensor is empty: give it values by set(array, place)")
+        return self._tensor
+
+    def numpy(self) -> NDArray[Any]:
+        """The values; over the same memory, unless they are on a GPU."""
+        array: NDArray[Any] = self.tensor.detach().cpu().numpy()
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a LoDTensor of {array.dtype} as {dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def model_input(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """What a torch module takes in its place, as the batches of a `data.Reader` have it.
+
+        Without LoD the tensor. With one level (values, offsets int64[B]), for
+        `SparseEmbeddingBag`: values [N] if a row has one value, else [N, ...].
+        """
+        if not self._lod:
+            return self.tensor
+        if len(self._lod) > 1:
+            raise ConfigError(
+                f"a LoDTensor with {len(self._lod)} levels of LoD cannot be fed to a torch "
+                "module, which takes one level as (values, offsets)"
+            )
+        values = self.tensor
+        if values.dim() == 2 and values.shape[1] == 1:
+            values = values.squeeze(1)
+        return values, torch.from_numpy(self._lod[0][:-1])
+
+    def to_place(self, place: Place) -> LoDTensor:
+        """The same there; itself if it is there already."""
+        placed = place_tensor(self.tensor, place)
+        return self if placed is self._tensor else LoDTensor(placed, self._lod)
+
+    def lod(self) -> list[list[int]]:
+        """Offsets, outermost level first."""
+        return as_lists(self._lod)
+
+    def set_lod(self, lod: Iterable[ArrayLike]) -> None:
+        """Sets the offsets; they are not compared with the rows."""
+        self._lod = offsets_of_lod(lod)
+
+    def recursive_sequence_lengths(self) -> list[list[int]]:
+        """The LoD as lengths."""
+        return as_lists(np.diff(level) for level in self._lod)
+
+    def set_recursive_sequence_lengths(self, lengths: Iterable[ArrayLike]) -> None:
+        """Sets the LoD by lengths."""
+        self._lod = offsets_of_lengths(lengths)
+
+    def has_valid_recursive_sequence_lengths(self) -> bool:
+        """Whether the LoD fits the rows."""
+        rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
+        return is_valid(self._lod, rows)
+
+    def shape(self) -> list[int]:
+        """Sizes; of an empty one [0]."""
+        return [0] if self._tensor is None else list(self._tensor.shape)
+
+    def __len__(self) -> int:
+        return self.shape()[0]
+
+    def __repr__(self) -> str:
+        values = "empty" if self._tensor is None else repr(self._tensor)
+        return f"LoDTensor({values}, lod={self.lod()})"
+
+    # Names of Fluid's native class that programs call.
+
+    def _get_dims(self) -> list[int]:
+        return self.shape()
+
+    def _dtype(self) -> str:
+        return dtype_name(self.tensor.dtype)
+
+    def _is_initialized(self) -> bool:
+        return self._tensor is not None
+
+    def _place(self) -> Place:
+        if self.tensor.device.type == "cuda":
+            return CUDAPlace(self.tensor.device.index or 0)
+        return CUDAPinnedPlace() if self.tensor.is_pinned() else CPUPlace()
+
+
+Tensor = LoDTensor  # Fluid's other name for it
+
+
+class LoDTensorArray(list[LoDTensor]):
+    """Tensors by number.
+
+    >>> tensors = LoDTensorArray()
+    >>> tensors.append(LoDTensor(torch.zeros(2)))
+    >>> len(tensors), tensors[0].shape()
+    (1, [2])
+    """
+
+    def append(self, tensor: Any) -> None:
+        """Adds a LoDTensor; anything else becomes one."""
+        if not isinstance(tensor, LoDTensor):
+            value, tensor = tensor, LoDTensor()
+            tensor.set(value, CPUPlace())
+        super().append(tensor)
+
+
+def create_lod_tensor(
+    data: Any, recursive_seq_lens: Sequence[Sequence[int]], place: Place | None = None
+) -> LoDTensor:
+    """A tensor of sequences, from its rows or from one list a sequence.
+
+    data: an array, its rows in order; a LoDTensor; or a list of lists, each a sequence of single
+        values, whose lengths must be those of the last level.
+
+    >>> create_lod_tensor([[1, 2], [3]], [[2, 1]]).shape()
+    [3, 1]
+    """
+    if isinstance(data, LoDTensor):
+        data = data.tensor
+    elif isinstance(data, list):
+        found = [len(sequence) for sequence in data]
+        if not recursive_seq_lens or found != list(recursive_seq_lens[-1]):
+            raise AssertionError(
+                f"data has sequences of {found} values, recursive_seq_lens say "
+                f"{list(recursive_seq_lens)[-1:]}"
+            )
+        data = np.concatenate([np.asarray(sequence) for sequence in data]).reshape(-1, 1)
+    elif not isinstance(data, (np.ndarray, torch.Tensor)):
+        raise TypeError(f"data must be a LoDTensor, an array or a list, got {type(data).__name__}")
+    made = LoDTensor()
+    made.set(data, place)
+    made.set_recursive_sequence_lengths(recursive_seq_lens)
+    if not made.has_valid_recursive_sequence_lengths():
+        raise AssertionError(
+            f"recursive_seq_lens {list(recursive_seq_lens)} do not fit {len(made)} rows"
+        )
+    return made
+
+
+def create_random_int_lodtensor(
+    recursive_seq_lens: Sequence[Sequence[int]],
+    base_shape: Sequence[int],
+    place: Place | None,
+    low: int,
+    high: int,
+) -> LoDTensor:
+    """Random int64 in low..high, both included, with rows of `base_shape`.
+
+    >>> create_random_int_lodtensor([[2, 1]], [4], CPUPlace(), low=0, high=9).shape()
+    [3, 4]
+    """
+    shape = [sum(recursive_seq_lens[-1]), *base_shape]
+    values = np.random.randint(low, high + 1, shape).astype(np.int64)
+    return create_lod_tensor(values, recursive_seq_lens, place)
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
+    """Over the same memory where torch can: it must be writeable and walk forwards."""
+    if isinstance(array, LoDTensor):
+        return array.tensor
+    if isinstance(array, torch.Tensor):
+        return array
+    found = np.asarray(array)
+    if found.dtype == object:
+        raise TypeError(
+            "values of uneven length cannot be one array: make a LoDTensor of them, with "
+            "fluid.create_lod_tensor or a variable of lod_level > 0"
+        )
+    if not found.flags.writeable or any(stride < 0 for stride in found.strides):
+        found = found.copy()
+    return torch.from_numpy(found)
