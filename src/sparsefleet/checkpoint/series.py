@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -143,5 +144,8 @@ def _by_age(listed: Collection[ListedCheckpoint]) -> dict[str, Manifest]:
 
 def _remove(folder: Folder) -> None:
     """The manifest first: from then on it is no checkpoint, whatever is left of it."""
+    if os.path.islink(folder.root):  # of what it leads to nothing is removed
+        os.unlink(folder.root)
+        return
     folder.remove([MANIFEST])
     folder.remove([file.path for file in folder.files() if token_of(file.path) is not None])

@@ -54,6 +54,17 @@ def test_what_was_saved_last_stays_whatever_its_step_and_the_clock_say(tmp_path:
     assert steps(tmp_path) == [1000]
 
 
+def test_rotation_removes_a_link_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    add(tmp_path / "archive", 1)
+    series = tmp_path / "series"
+    series.mkdir()
+    (series / step_name(1)).symlink_to(tmp_path / "archive" / step_name(1))
+    add(series, 2)
+    rotate(str(series), 1)
+    assert steps(series) == [2]
+    Checkpoint.open(str(tmp_path / "archive" / step_name(1))).verify()
+
+
 def test_compaction_does_not_make_a_checkpoint_the_newest(tmp_path: Path) -> None:
     add(tmp_path, 1)
     add(tmp_path, 2, base=1)
