@@ -16,7 +16,7 @@ from tests.saved_training import (
     make_trainer,
 )
 
-from sparsefleet.checkpoint import Checkpoint, latest, list_checkpoints
+from sparsefleet.checkpoint import Checkpoint, PendingCheckpoint, latest, list_checkpoints
 from sparsefleet.errors import CheckpointError
 from sparsefleet.train import CheckpointConfig
 
@@ -153,3 +153,17 @@ def test_a_delta_is_not_built_on_the_checkpoint_of_another_job(
     assert newest is not None
     assert (newest.manifest.step, newest.manifest.kind) == (9, "full")
     assert_same(contents(newest.path), contents(tmp_path / "full"))
+
+
+def test_what_a_killed_save_left_behind_is_removed_by_the_next_run(tmp_path: Path) -> None:
+    killed = PendingCheckpoint.begin(str(tmp_path / "step-000000000004"))
+    killed.write_workers([])
+    killed._marker.release()  # what the end of its process does
+    running = PendingCheckpoint.begin(str(tmp_path / "step-000000000005"))
+    with make_trainer(mode="local", checkpoints=series_of(tmp_path)) as trainer:
+        trainer.fit(click_batches(3))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-000000000003",
+        "step-000000000005",
+    ]
+    running.abort()

@@ -30,7 +30,7 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
 
-__all__ = ["DENSE_OPTIMIZERS", "Base", "DenseTable", "StoreSave"]
+__all__ = ["Base", "DENSE_OPTIMIZERS", "DenseTable", "StoreSave"]
 
 DENSE_OPTIMIZERS = "dense_optimizers"
 """The note of a manifest: dense table -> kind of its optimizer."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import posixpath
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparsefleet.checkpoint import rotate, step_name
+from sparsefleet.checkpoint import clean_up, rotate, step_name
 from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.fleet.model_checkpoint import ModelSave
 from sparsefleet.store.checkpoint_path import absolute_path
@@ -40,6 +41,7 @@ class CheckpointSeries:
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
         self._known: dict[int, WorkerReport] = {}  # the last of each worker
+        self._is_cleaned = False
         self._last_place: object = None  # that of the last save
         self._base: Base | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
@@ -126,6 +128,7 @@ class CheckpointSeries:
     def _write(self, save: ModelSave, path: str, is_full: bool) -> None:
         """In the background thread."""
         begun = time.monotonic()
+        self._clean_up_once()
         try:
             written = save.write()
         except Exception as error:  # the thread's edge
@@ -135,13 +138,26 @@ class CheckpointSeries:
         self._base = written
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)
-        try:
+        with self._removing():
             rotate(
                 self._directory,
                 self._config.keep,
                 self._config.storage_options,
                 newest=posixpath.basename(path),
             )
+
+    def _clean_up_once(self) -> None:
+        """Before the first save, which may need the space that killed ones left behind."""
+        if not self._is_cleaned:
+            self._is_cleaned = True
+            with self._removing():
+                clean_up(self._directory, self._config.storage_options)
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[None]:
+        """What cannot be removed costs space and nothing else."""
+        try:
+            yield
         except (SparseFleetError, OSError) as error:
             _log.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
