@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, RecordedRates, gradients
 
@@ -36,6 +38,16 @@ def test_another_training_on_the_same_tables_begins_with_the_first_rate(mode: st
         steps(again, 3)
         again.finish()
         assert job.net() == pytest.approx(-sum(HALVINGS[:4]) - sum(HALVINGS[:3]), rel=1e-5)
+
+
+def test_a_training_that_goes_on_has_its_own_rate_before_the_first_step() -> None:
+    with ModeWorkers("local", schedule=RecordedRates()) as job:
+        setting = replace(job.modes[0]._setting, first_step=3)
+        mode = make_mode("hybrid", setting)
+        mode.start()
+        setting.store.push_many({}, gradients(1.0, {7: 1.0}).dense)
+        mode.finish()
+        assert job.net() == pytest.approx(-HALVINGS[3], rel=1e-5)
 
 
 def test_sync_counts_rounds_whoever_takes_part() -> None:
