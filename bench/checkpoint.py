@@ -98,33 +98,51 @@ def dd_mb_per_s(path: Path, num_bytes: int) -> float:
     return (count << 20) / 1e6 / seconds
 
 
-def step_times(store: RemoteStore, keys: np.ndarray, until: threading.Event, at_least: int) -> list:
-    """Milliseconds of pulls and pushes of one batch each, until the event and `at_least` steps."""
-    rng = np.random.default_rng(1)
-    gradients = np.full((BATCH, DIM), 1e-3, np.float32)
-    taken = []
-    while not until.is_set() or len(taken) < at_least:
-        batch = rng.choice(keys, BATCH)
-        begun = time.perf_counter()
-        store.pull("t", batch)
-        store.push("t", batch, gradients)
-        taken.append(1e3 * (time.perf_counter() - begun))
-    return taken
+class Steps:
+    """Training steps on the table: pull, the matrix products of CTR-DNN at batch 1000, push."""
+
+    def __init__(self, store: RemoteStore, keys: np.ndarray) -> None:
+        rng = np.random.default_rng(1)
+        self._store = store
+        self._keys = keys
+        self._rng = rng
+        self._gradients = np.full((BATCH, DIM), 1e-3, np.float32)
+        self._inputs = rng.normal(size=(1000, 400)).astype(np.float32)
+        self._weights = rng.normal(size=(400, 400)).astype(np.float32)
+
+    def times_ms(self, count: int) -> list[float]:
+        """Milliseconds of each of `count` steps."""
+        taken = []
+        for _ in range(count):
+            batch = self._rng.choice(self._keys, BATCH)
+            begun = time.perf_counter()
+            self._store.pull("t", batch)
+            for _ in range(9):  # three layers: forward, and twice backward
+                self._inputs @ self._weights
+            self._store.push("t", batch, self._gradients)
+            taken.append(1e3 * (time.perf_counter() - begun))
+        return taken
 
 
-def steps_with_and_without(store: RemoteStore, keys: np.ndarray, path: Path) -> tuple[list, list]:
-    """Step times while a save is written, and as many after it."""
-    over = threading.Event()
+class EndlessSaves:
+    """One save after another, in a thread, while the block runs."""
 
-    def write() -> None:
-        save(store, path)
-        over.set()
+    def __init__(self, store: RemoteStore, path: Path) -> None:
+        self._store = store
+        self._path = path
+        self._stop = threading.Event()
 
-    writing = threading.Thread(target=write)
-    writing.start()
-    during = step_times(store, keys, over, 100)
-    writing.join()
-    return during, step_times(store, keys, over, len(during))
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            save(self._store, self._path)
 
 
 def p99(times: list) -> float:
@@ -135,6 +153,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all")
     parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (default 5)")
+    parser.add_argument("--rows", type=int, help="rows of the table")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--directory", help="on the disk to be measured (default: a temporary one)")
     return parser.parse_args()
@@ -153,6 +172,8 @@ def fill(store: RemoteStore, num_rows: int) -> np.ndarray:
 def measure(store: RemoteStore, server: Server, keys: np.ndarray, place: Path, repeats: int):
     """Figures of each repeat, by name."""
     payload = store.stats()[0]["table.t.payload_bytes"]
+    steps = Steps(store, keys)
+    num_steps = 200
     save(store, place / "warm")
     num_bytes = sum(f.stat().st_size for f in (place / "warm").rglob("*") if f.is_file())
     taken: dict[str, list[float]] = {}
@@ -168,7 +189,11 @@ def measure(store: RemoteStore, server: Server, keys: np.ndarray, place: Path, r
         keep("save, MB/s", num_bytes / 1e6 / seconds)
         keep("cuts open after, ms", 1e3 * opened)
         keep("memory of a save, % of the table", 100 * peak.grown_bytes / payload)
-        during, without = steps_with_and_without(store, keys, path)
+        without = steps.times_ms(num_steps)
+        with EndlessSaves(store, path):
+            during = steps.times_ms(num_steps)
+        keep("median step without a save, ms", statistics.median(without))
+        keep("median step during a save, ms", statistics.median(during))
         keep("p99 of a step without a save, ms", p99(without))
         keep("p99 of a step during a save, ms", p99(during))
         keep("growth of p99, %", 100 * (p99(during) / p99(without) - 1))
@@ -181,7 +206,7 @@ def measure(store: RemoteStore, server: Server, keys: np.ndarray, place: Path, r
 
 def main() -> None:
     options = parse_arguments()
-    num_rows = 200_000 if options.quick else 4_000_000
+    num_rows = options.rows or (200_000 if options.quick else 4_000_000)
     server = Server()
     try:
         with (

@@ -16,6 +16,7 @@ from sparsefleet.store import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointConfig",
     "DenseSpec",
     "LocalStore",
     "Predictor",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _HOMES = {
+    "CheckpointConfig": "sparsefleet.train",
     "Predictor": "sparsefleet.serve",
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",

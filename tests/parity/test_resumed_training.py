@@ -41,7 +41,9 @@ def halved(step: int) -> float:
 
 
 @pytest.mark.parametrize("mode", ["local", "sync"])
-@pytest.mark.parametrize("stop_at", [7, 11, 12, 25])
+@pytest.mark.parametrize(
+    "stop_at", [7, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (11, 12))]
+)
 def test_one_worker_resumes_to_the_bit(mode: str, stop_at: int, tmp_path: Path) -> None:
     def train(out: Path, stop: int | None = None, **options: Any) -> None:
         with NativeServers(2) as servers:
@@ -115,7 +117,9 @@ def as_workers(
             future.result(DEADLINE_S)
 
 
-@pytest.mark.parametrize("every", [{"every_steps": 4}, {"every_s": 0.02}])
+@pytest.mark.parametrize(
+    "every", [{"every_s": 0.02}, pytest.param({"every_steps": 4}, marks=pytest.mark.slow)]
+)
 def test_two_workers_with_uneven_data_resume_to_the_bit(
     every: dict[str, Any], tmp_path: Path
 ) -> None:

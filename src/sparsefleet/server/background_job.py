@@ -13,7 +13,7 @@ from sparsefleet.errors import DeadlineError
 
 __all__ = ["BackgroundJob"]
 
-_NICENESS = 10
+_NICENESS = 5  # a thread that hardly ever runs would hold a shard's lock for long
 
 
 class BackgroundJob:
