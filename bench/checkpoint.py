@@ -112,6 +112,21 @@ def step_times(store: RemoteStore, keys: np.ndarray, until: threading.Event, at_
     return taken
 
 
+def steps_with_and_without(store: RemoteStore, keys: np.ndarray, path: Path) -> tuple[list, list]:
+    """Step times while a save is written, and as many after it."""
+    over = threading.Event()
+
+    def write() -> None:
+        save(store, path)
+        over.set()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    during = step_times(store, keys, over, 100)
+    writing.join()
+    return during, step_times(store, keys, over, len(during))
+
+
 def p99(times: list) -> float:
     return float(np.percentile(times, 99))
 
@@ -153,12 +168,7 @@ def measure(store: RemoteStore, server: Server, keys: np.ndarray, place: Path, r
         keep("save, MB/s", num_bytes / 1e6 / seconds)
         keep("cuts open after, ms", 1e3 * opened)
         keep("memory of a save, % of the table", 100 * peak.grown_bytes / payload)
-        over = threading.Event()
-        writing = threading.Thread(target=lambda: (save(store, path), over.set()))
-        writing.start()
-        during = step_times(store, keys, over, 100)
-        writing.join()
-        without = step_times(store, keys, over, len(during))
+        during, without = steps_with_and_without(store, keys, path)
         keep("p99 of a step without a save, ms", p99(without))
         keep("p99 of a step during a save, ms", p99(during))
         keep("growth of p99, %", 100 * (p99(during) / p99(without) - 1))

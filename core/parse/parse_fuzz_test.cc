@@ -28,7 +28,8 @@ constexpr std::size_t kMaxLineBytes = 4096;
 const std::vector<ColumnSpec> kSlots = {{"label", ValueKind::kUint64, 1},
                                         {"dense", ValueKind::kFloat, 3},
                                         {"ads", ValueKind::kUint64, 0},
-                                        {"weights", ValueKind::kFloat, 0}};
+                                        {"weights", ValueKind::kFloat, 0},
+                                        {"line_id", ValueKind::kText, 0}};
 
 // Deterministic damage. Not thread-safe.
 class LineMutator {
@@ -46,7 +47,7 @@ class LineMutator {
     const std::uint64_t weights = 1 + Below(3);
     line += " " + std::to_string(weights);
     for (std::uint64_t i = 0; i < weights; ++i) line += " " + FloatText();
-    return line;
+    return line + " 1 id:" + std::to_string(Below(1000));
   }
 
   std::string CriteoLine() {
@@ -173,6 +174,12 @@ bool PlainMultiSlot(const std::string& line, std::vector<std::vector<std::uint64
     if (at == tokens.size() || !PlainUint(tokens[at++], count) || count == 0) return false;
     if (kSlots[i].width != 0 && count != kSlots[i].width) return false;
     if (count > tokens.size() - at) return false;
+    if (kSlots[i].kind == ValueKind::kText) {
+      if (count != 1) return false;
+      for (const char c : tokens[at]) record[i].push_back(static_cast<unsigned char>(c));
+      ++at;
+      continue;
+    }
     for (; count > 0; --count) {
       std::string text = tokens[at++];
       std::uint64_t bits = 0;
@@ -269,8 +276,7 @@ std::vector<bool> Run(const std::shared_ptr<const RecordFormat>& format,
 
 void CheckShape(const ColumnBatch& batch) {
   for (const auto& column : batch.columns()) {
-    const std::size_t size =
-        column.spec.kind == ValueKind::kFloat ? column.floats.size() : column.ids.size();
+    const std::size_t size = column.size();
     if (column.spec.width != 0) {
       ExpectEqual(size, batch.num_records() * column.spec.width);
       continue;
@@ -294,9 +300,13 @@ std::vector<std::vector<std::uint64_t>> RecordOf(const ColumnBatch& batch, std::
         dense ? begin + column.spec.width : static_cast<std::size_t>(column.offsets[r + 1]);
     auto& values = record.emplace_back();
     for (std::size_t i = begin; i < end; ++i) {
-      values.push_back(column.spec.kind == ValueKind::kFloat
-                           ? std::bit_cast<std::uint32_t>(column.floats[i])
-                           : std::bit_cast<std::uint64_t>(column.ids[i]));
+      if (column.spec.kind == ValueKind::kText) {
+        values.push_back(column.texts[i]);
+      } else {
+        values.push_back(column.spec.kind == ValueKind::kFloat
+                             ? std::bit_cast<std::uint32_t>(column.floats[i])
+                             : std::bit_cast<std::uint64_t>(column.ids[i]));
+      }
     }
   }
   return record;

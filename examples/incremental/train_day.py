@@ -1,9 +1,10 @@
 """Incremental training: every day goes on from what the day before has saved.
 
     python examples/incremental/train_day.py --day 1 --out days/1
-    sparsefleet launch --servers 2 --workers 2 examples/incremental/train_day.py --day 1 --out days/1
-    sparsefleet launch --servers 3 --workers 2 examples/incremental/train_day.py --day 2 \
-        --start days/1 --out days/2
+    sparsefleet launch --servers 2 --workers 2 examples/incremental/train_day.py \
+        --day 1 --out days/1
+    sparsefleet launch --servers 3 --workers 2 examples/incremental/train_day.py \
+        --day 2 --start days/1 --out days/2
 
 Worker 0 saves at the end of a day. The servers of the next day start from that directory, however
 many they are; ids that nobody saw before get their rows as they come. Without --start a day begins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -78,20 +79,28 @@ def ragged_batches(count: int) -> list[Any]:
     return batches
 
 
-def test_ragged_ids_on_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ragged_ids_trained_by_two_workers_on_two_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
     batches = ragged_batches(12)
-    with NativeServers(2) as servers:
+
+    def work(index: int, endpoints: list[str]) -> tuple[Any, np.ndarray]:
         fleet = Fleet()
-        endpoints = servers.endpoints
         fleet.init(
             UserDefinedRoleMaker(
-                current_id=0, role=Role.WORKER, worker_num=1, server_endpoints=endpoints
+                current_id=index, role=Role.WORKER, worker_num=2, server_endpoints=endpoints
             )
         )
-        with trained(RaggedClicks(), batches[:8], fleet) as trainer:
-            trainer.export(tmp_path, batches[0], golden=batches[9], onnx=False)
-            wanted = trainer.predict(batches).numpy()
+        with trained(RaggedClicks(), batches[4 * index : 4 * index + 4], fleet) as trainer:
+            manifest = trainer.export(tmp_path, batches[0], golden=batches[9], onnx=False)
+            return manifest, trainer.predict(batches).numpy()
+
+    with NativeServers(2) as servers, ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(work, index, servers.endpoints) for index in range(2)]
+        (manifest, wanted), (nothing, _) = [future.result(120) for future in running]
+    assert manifest.golden.examples == 16
+    assert nothing is None
     predictor = Predictor(tmp_path)
     found = np.concatenate([predictor.predict(inputs) for inputs, _ in batches])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)

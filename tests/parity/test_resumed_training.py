@@ -64,7 +64,7 @@ def test_one_worker_resumes_to_the_bit(mode: str, stop_at: int, tmp_path: Path) 
 def test_reader_and_torch_optimizer_resume_to_the_bit(tmp_path: Path) -> None:
     lines = "".join(f"3 {i} {i * 7 % 50} {i * 3 % 40} 1 {i % 2}\n" for i in range(200))
     (tmp_path / "log").write_text(lines)
-    format = MultiSlot(Slot("ids", "uint64", (3,)), Slot("click", "float", ()))
+    log_format = MultiSlot(Slot("ids", "uint64", (3,)), Slot("click", "float", ()))
 
     class Inputs(DropoutClicks):
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ def test_reader_and_torch_optimizer_resume_to_the_bit(tmp_path: Path) -> None:
         torch.manual_seed(0)
         model = Inputs()
         optimizer = torch.optim.NAdam(model.parameters(), lr=0.01)  # only torch has it
-        reader = Reader(tmp_path / "log", format, 16, label="click")
+        reader = Reader(tmp_path / "log", log_format, 16, label="click")
         with make_trainer(model=model, optimizer=optimizer, mode="local", **options) as trainer:
             trainer.fit(reader, epochs=epochs)
             trainer.save(out)

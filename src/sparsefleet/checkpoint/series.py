@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
@@ -51,12 +51,20 @@ def list_checkpoints(
     return sorted(found, key=lambda listed: listed.step)
 
 
-def latest(path: str, storage_options: Mapping[str, Any] | None = None) -> Checkpoint | None:
+def latest(
+    path: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    passing_over: Collection[str] = (),
+) -> Checkpoint | None:
     """The newest checkpoint of a series whose files are all there; None if there is none.
 
     A damaged one is passed over with a warning. Checksums are not looked at: reading does.
+    `passing_over` are paths of those that reading has found out.
     """
     for listed in reversed(list_checkpoints(path, storage_options)):
+        if listed.path in passing_over:
+            continue
         try:
             checkpoint = Checkpoint.open(listed.path, storage_options)
             checkpoint.verify(deep=False)

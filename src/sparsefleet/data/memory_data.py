@@ -128,8 +128,8 @@ class MemoryData:
         """Deals the records over all workers, each to exactly one, and shuffles them there.
 
         All workers call it, between passes and with the same arguments; the outcome is the same
-        for the same seed, data and number of workers. Each has as many records afterwards, within
-        one for each other worker. If a worker or a server is lost meanwhile, all raise
+        for the same seed, data and number of workers. Each has as many records afterwards, give
+        or take one for each worker. If a worker or a server is lost meanwhile, all raise
         and have no records any more.
 
         workers: `sparsefleet.fleet.fleet`, or any Fleet whose worker has begun.
@@ -138,12 +138,13 @@ class MemoryData:
         block_records: records that are sent at once, about.
         pause_s: after each block that was sent, to spare the network.
         """
-        seed = agree_on_seed(workers, checked_seed(seed), self.columns, was_given=seed is not None)
         rank, size = workers.worker_index(), workers.worker_num()
+        drawn = checked_seed(seed)
         if size > 1:
+            drawn = agree_on_seed(workers, drawn, self.columns, was_given=seed is not None)
             records = self._records
             if by is None:
-                dealer: Dealer = RandomDealer(records.num_records, size, (seed, rank))
+                dealer: Dealer = RandomDealer(records.num_records, size, (drawn, rank))
             else:
                 dealer = TextDealer(records, self._text_slot(by), size)
             self.release_memory()  # a shuffle that fails leaves nothing
@@ -154,8 +155,8 @@ class MemoryData:
                 block_records=block_records,
                 pause_s=pause_s,
             ).run()
-        self._dealt.append([seed, size])
-        self._shuffle([seed, rank])
+        self._dealt.append([drawn, size])
+        self._shuffle([drawn, rank])
 
     def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
         """Makes one record of those with equal text in `slot`; returns how many were dropped.

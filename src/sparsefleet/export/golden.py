@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from sparsefleet.errors import CorruptFileError
 from sparsefleet.export.feeds import Arrays
@@ -36,7 +36,7 @@ def write_golden(pending: PendingExport, golden: Golden) -> str:
     path = pending.path("golden", "safetensors")
     arrays = {f"{_INPUT}{name}": array for name, array in golden.inputs.items()}
     arrays |= {f"{_TARGET}{name}": array for name, array in golden.targets.items()}
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    path.write_bytes(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}))
     return pending.seal(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import warnings
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import fx
 from torch.export import ExportedProgram
 
@@ -35,9 +36,11 @@ def write_graph(pending: PendingExport, program: ExportedProgram) -> str:
     path = pending.path("graph", "pt2")
     examples, program.example_inputs = program.example_inputs, None
     try:
+        raw = io.BytesIO()  # errors of the disk come as those of Python then
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about itself
-            torch.export.save(program, path)
+            torch.export.save(program, raw)
+        path.write_bytes(raw.getbuffer())
         _refuse_code(path)
     except CorruptFileError as error:
         raise ExportError(
@@ -54,7 +57,8 @@ def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
     path = pending.path("parameters", "safetensors")
     tensors = program.state_dict.items()
     # Tied parameters share memory, which this format does not allow.
-    save_file({name.removeprefix(MODEL_PREFIX): t.detach().clone() for name, t in tensors}, path)
+    raw = save({name.removeprefix(MODEL_PREFIX): t.detach().clone() for name, t in tensors})
+    path.write_bytes(raw)
     return pending.seal(path)
 
 

@@ -87,7 +87,7 @@ def save_inference_model(
         frozen,
         Targets(frozen, targets),
         tables_of(frozen, store),
-        inputs if golden is None else ModelInputs(frozen, golden),
+        inputs if golden is None else _golden_inputs(frozen, golden, inputs),
     )
     trained.note_golden_keys()
     recorded = record(frozen, inputs, trained.targets, feeds=feeds, varying=varying)
@@ -95,6 +95,21 @@ def save_inference_model(
         manifest = _write(pending, trained, recorded, row_format, onnx)
         pending.commit(manifest)
     return manifest
+
+
+def _golden_inputs(model: nn.Module, golden: Any, example: ModelInputs) -> ModelInputs:
+    """Golden inputs, which must be of the same make as the example."""
+    inputs = ModelInputs(model, golden)
+    found, wanted = (
+        [f"ragged {item.name}" if item.is_ragged else item.name for item in part.items]
+        for part in (inputs, example)
+    )
+    if found != wanted:
+        raise ConfigError(
+            f"golden has the inputs {', '.join(found)}, wanted those of the example: "
+            f"{', '.join(wanted)}"
+        )
+    return inputs
 
 
 class _TrainedModel:
@@ -121,17 +136,11 @@ class _TrainedModel:
     def golden_inputs(self, schema: Schema) -> Arrays:
         """Those that the schema has, by their names in the graph."""
         tensors = {item.name: item.tensors for item in self._examples.items}
-        try:
-            return {
-                name: tensor.numpy()
-                for item in schema.inputs
-                for name, tensor in zip(item.arrays, tensors[item.name], strict=True)
-            }
-        except (KeyError, ValueError) as error:
-            raise ConfigError(
-                f"golden must have the same inputs as the example: {error} is missing or of "
-                "another make"
-            ) from error
+        return {
+            name: tensor.numpy()
+            for item in schema.inputs
+            for name, tensor in zip(item.arrays, tensors[item.name], strict=True)
+        }
 
     def golden_targets(self, files: Mapping[str, RowFile]) -> Arrays:
         """What the model says of golden examples, with the rows that went into the files."""

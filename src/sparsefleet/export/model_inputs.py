@@ -85,10 +85,10 @@ class ModelInputs:
         if isinstance(value, tuple) and _is_ragged(value):
             values, offsets = (torch.as_tensor(part) for part in value)
             self.items.append(ModelInput(name, (values, offsets)))
-            return (_PLACE, _PLACE)
+            return _like(value, [_PLACE, _PLACE])
         if isinstance(value, (tuple, list)):
             parts = [self._take(f"{name}.{index}", part) for index, part in enumerate(value)]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+            return _like(value, parts)
         if isinstance(value, Mapping):
             return {key: self._take(f"{name}.{key}", part) for key, part in value.items()}
         return value
@@ -131,13 +131,17 @@ def _check_batch(items: list[ModelInput]) -> None:
             )
 
 
+def _like(nest: Any, parts: list[Any]) -> Any:
+    """The parts in a tuple, named tuple or list of the same kind."""
+    return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+
+
 def _fill(part: Any, tensors: Iterator[Tensor]) -> Any:
     """The nest with tensors in its places, in order."""
     if part is _PLACE:
         return next(tensors)
     if isinstance(part, (tuple, list)):
-        parts = [_fill(item, tensors) for item in part]
-        return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+        return _like(part, [_fill(item, tensors) for item in part])
     if isinstance(part, dict):
         return {key: _fill(item, tensors) for key, item in part.items()}
     return part

@@ -47,6 +47,8 @@ def require_onnx() -> None:
 
 def convert_to_onnx(recorded: RecordedGraph, schema: Schema) -> OnnxCut:
     """The graph in parts; raises ExportError for operators that ONNX has no counterpart of."""
+    from onnx.checker import ValidationError
+
     inputs = [name for item in schema.inputs for name in item.arrays]
     targets = [f"{TARGET_PREFIX}{target.name}" for target in schema.targets]
     with _quietly():
@@ -62,11 +64,11 @@ def convert_to_onnx(recorded: RecordedGraph, schema: Schema) -> OnnxCut:
             )
             assert program is not None
             model = program.model_proto
-        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            _forget_sources(model)
+            return OnnxCut(model, _DOMAIN)
+        except (RuntimeError, ValueError, TypeError, AssertionError, ValidationError) as error:
             cause = _first_cause(error)
             raise ExportError(f"the graph cannot be translated to ONNX: {cause}") from error
-    _forget_sources(model)
-    return OnnxCut(model, _DOMAIN)
 
 
 def _translation() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from sparsefleet.errors import ConfigError, ExportError
+from sparsefleet.errors import ConfigError, CorruptFileError, ExportError, FeedError
 from sparsefleet.export.golden import Golden, largest_difference
 from sparsefleet.export.manifest import OnnxEntry, OnnxStep
 from sparsefleet.export.onnx_conversion import convert_to_onnx, require_onnx
@@ -46,7 +46,7 @@ def write_onnx(
         error = largest_difference(engine.predict(golden.inputs), golden.targets)
         if not error <= _TOLERANCE:
             raise ExportError(f"ONNX predicts something else: it differs by {error:.2g}")
-    except (ConfigError, ExportError) as error:
+    except (ConfigError, ExportError, CorruptFileError, FeedError) as error:
         if wanted:
             raise
         pending.discard("onnx")

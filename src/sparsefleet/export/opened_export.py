@@ -63,10 +63,12 @@ def open_export(
         try:
             _verify_files(where, manifest, verify)
             return build(where, manifest)
-        except (_GoneError, FileNotFoundError):
+        except (_GoneError, FileNotFoundError) as error:
             before, manifest = manifest, read_manifest(where)
             if left == 0 or manifest == before:
-                raise
+                if isinstance(error, _GoneError):
+                    raise
+                raise _GoneError(f"a file of the export in {where} is missing: {error}") from error
     raise AssertionError
 
 

@@ -143,7 +143,7 @@ class Meeting:
                 failure = error
                 answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
             names += self._put(f"{prefix}/answer", answer)
-        self.barrier()
+        self.barrier(patient=patient)
         told = self._get(f"{prefix}/answer", 0)
         self.barrier()  # notes may go only when everybody has read them
         for name in names:

@@ -74,10 +74,7 @@ def predictions_as_text(predictions: Mapping[str, NDArray[Any]]) -> str:
     0.25
     """
     cells = [
-        [
-            " ".join(map(str, np.atleast_1d(value).tolist()))
-            for value in array.reshape(len(array), -1)
-        ]
+        [" ".join(map(str, row)) for row in array.reshape(len(array), -1)]
         for array in predictions.values()
     ]
     lines = [",".join(predictions), *(",".join(row) for row in zip(*cells, strict=True))]

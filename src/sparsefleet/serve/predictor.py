@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from numpy.typing import NDArray
 
 from sparsefleet.errors import CheckpointError, ConfigError
 from sparsefleet.export.feeds import Arrays, check_feeds
-from sparsefleet.export.golden import largest_difference, read_golden
+from sparsefleet.export.golden import Golden, largest_difference, read_golden
 from sparsefleet.export.manifest import Manifest
 from sparsefleet.export.onnx_engine import OnnxEngine, is_installed
 from sparsefleet.export.opened_export import Verify, open_export
-from sparsefleet.export.row_file import open_tables
+from sparsefleet.export.row_file import RowFile, open_tables
 from sparsefleet.export.schema import Schema
 
 __all__ = ["Engine", "Predictor"]
@@ -29,6 +30,16 @@ class _Runs(Protocol):
     """What computes."""
 
     def predict(self, arrays: Arrays) -> Arrays: ...
+
+
+class _Opened(NamedTuple):
+    """All of an export, read or mapped: its files may go now."""
+
+    directory: Path
+    manifest: Manifest
+    golden: Golden
+    engine: Engine
+    runs: _Runs
 
 
 class Predictor:
@@ -67,15 +78,19 @@ class Predictor:
             raise ConfigError(f"engine must be 'torch', 'onnx' or 'auto', got {engine!r}")
         if threads is not None and (not isinstance(threads, int) or threads < 1):
             raise ConfigError(f"threads must be None or an int >= 1, got {threads!r}")
-        self._threads = threads
         self._wanted = engine
-        self.manifest: Manifest
+        self._threads = threads
+        self._opened = open_export(directory, verify, self._open)
+
+    @property
+    def manifest(self) -> Manifest:
         """Of the export: versions, tables, files, errors of the format."""
-        self.engine: Engine
+        return self._opened.manifest
+
+    @property
+    def engine(self) -> Engine:
         """The one in use, "torch" or "onnx"."""
-        self._directory, self.manifest, self.engine, self._runs = open_export(
-            directory, verify, self._open
-        )
+        return self._opened.engine
 
     @property
     def schema(self) -> Schema:
@@ -94,7 +109,7 @@ class Predictor:
 
     def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
         """As `predict`, always a dict: all targets by name."""
-        return self._runs.predict(check_feeds(self.schema, inputs))
+        return self._opened.runs.predict(check_feeds(self.schema, inputs))
 
     def check_golden(self) -> float:
         """Predicts the golden examples; the largest difference to the trained model.
@@ -102,36 +117,42 @@ class Predictor:
         Relative for numbers above 1. Raises CheckpointError if it is larger than the format of
         the rows explains.
         """
-        golden = read_golden(self._directory / self.manifest.golden.file, self.schema)
-        difference = largest_difference(self._runs.predict(golden.inputs), golden.targets)
+        golden = self._opened.golden
+        found = self._opened.runs.predict(golden.inputs)
+        difference = largest_difference(found, golden.targets)
         allowed = self.manifest.golden.largest_error + _GOLDEN_TOLERANCE
         if not difference <= allowed:
             raise CheckpointError(
-                f"{self._directory}: predictions of golden examples differ by {difference:.3g} "
-                f"from those of the trained model, allowed is {allowed:.3g}"
+                f"{self._opened.directory}: predictions of golden examples differ by "
+                f"{difference:.3g} from those of the trained model, allowed is {allowed:.3g}"
             )
         return difference
 
     def __repr__(self) -> str:
-        inputs, targets = (
-            ", ".join(map(str, x)) for x in (self.schema.inputs, self.schema.targets)
-        )
-        return f"Predictor({str(self._directory)!r}, engine={self.engine!r}: {inputs} -> {targets})"
+        inputs = ", ".join(map(str, self.schema.inputs))
+        targets = ", ".join(map(str, self.schema.targets))
+        where = str(self._opened.directory)
+        return f"Predictor({where!r}, engine={self.engine!r}: {inputs} -> {targets})"
 
-    def _open(self, directory: Path, manifest: Manifest) -> tuple[Path, Manifest, Engine, _Runs]:
+    def _open(self, directory: Path, manifest: Manifest) -> _Opened:
         tables = open_tables(directory, manifest.tables)
+        golden = read_golden(directory / manifest.golden.file, manifest.schema)
         onnx = manifest.onnx
         if self._wanted == "onnx" and not onnx.steps:
             raise ConfigError(
                 f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export "
                 "again"
             )
+        runs: _Runs
         if self._wanted == "onnx" or (self._wanted == "auto" and onnx.steps and is_installed()):
             runs = OnnxEngine(directory, onnx.steps, manifest.schema, tables, threads=self._threads)
-            return directory, manifest, "onnx", runs
-        return directory, manifest, "torch", self._torch_engine(directory, manifest, tables)
+            return _Opened(directory, manifest, golden, "onnx", runs)
+        runs = self._torch_engine(directory, manifest, tables)
+        return _Opened(directory, manifest, golden, "torch", runs)
 
-    def _torch_engine(self, directory: Path, manifest: Manifest, tables: Any) -> _Runs:
+    def _torch_engine(
+        self, directory: Path, manifest: Manifest, tables: Mapping[str, RowFile]
+    ) -> _Runs:
         import torch
 
         from sparsefleet.export.graph_file import read_graph

@@ -13,14 +13,15 @@ from sparsefleet.errors import DeadlineError
 
 __all__ = ["BackgroundJob"]
 
-_NICENESS = 10  # writing a checkpoint gives way to the requests of training
+_NICENESS = 10
 
 
 class BackgroundJob:
-    """Runs ``work`` in a thread of low priority and keeps what came of it. Thread-safe.
+    """Runs ``work`` in a thread of its own and keeps what came of it. Thread-safe.
 
     Whoever began it must ask after it now and then: after ``lease_s`` without a question it counts
-    as given up. ``clean_up`` is called once, when it is given up or ended.
+    as given up. ``clean_up`` is called once, when it is given up or ended. ``gives_way``: the
+    requests that the server answers meanwhile come first.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class BackgroundJob:
         *,
         lease_s: float,
         clean_up: Callable[[], None],
+        gives_way: bool = False,
     ) -> None:
         self._name = name
         self._work = work
         self._clean_up = clean_up
         self._lease_s = lease_s
+        self._gives_way = gives_way
         self._changed = threading.Condition()
         self._is_done = False
         self._is_ended = False
@@ -43,6 +46,11 @@ class BackgroundJob:
         self._asked = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"sparsefleet-{name}", daemon=True)
         self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended or given up, and has cleaned up."""
+        return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
         """What the work gave, or None if it takes longer than that; raises what it raised."""
@@ -76,7 +84,8 @@ class BackgroundJob:
         return self._asked + self._lease_s - time.monotonic()
 
     def _run(self) -> None:
-        _give_way()
+        if self._gives_way:
+            _lower_priority()
         try:
             self._result = self._work(self)
         except Exception as error:  # the thread's edge: raised where somebody asks
@@ -89,7 +98,7 @@ class BackgroundJob:
         self._clean_up()
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Only Linux has priorities of threads; elsewhere the work runs like any other."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

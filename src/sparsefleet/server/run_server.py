@@ -81,7 +81,6 @@ def _start(config: ServerConfig) -> _core.Server:
         handshake_timeout_s=config.handshake_timeout_s,
         frame_timeout_s=config.frame_timeout_s,
         drain_timeout_s=config.drain_timeout_s,
-        save_root=config.save_root,
         notes=dict(config.notes),
         log=_write_log,
     )

@@ -67,6 +67,7 @@ class TableFiles:
             clear_dirty=asked["clear_dirty"],
         )
         with self._lock:
+            self._saves = {t: one for t, one in self._saves.items() if not one.is_over}
             self._saves[asked["token"]] = save
         return b"{}"
 
@@ -119,6 +120,7 @@ class TableFiles:
             dense=[DenseSource(**source) for source in asked["dense"]],
         )
         with self._lock:
+            self._loads = {t: one for t, one in self._loads.items() if not one.is_over}
             self._loads[asked["token"]] = load
         return b"{}"
 

@@ -61,6 +61,11 @@ class TableLoad:
         self._tensors: dict[str, NDArray[Any]] = {}
         self._job = self._start("check", self._check)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended or given up."""
+        return self._job.is_over
+
     def apply(self) -> None:
         """Begins to change rows. REQUIRES: the check has ended well, on all servers."""
         self._job.end(_END_S)
@@ -157,9 +162,15 @@ class TableLoad:
 def _chosen(
     found: NDArray[np.uint32], saved: Sequence[str], wanted: Sequence[str]
 ) -> NDArray[np.uint32]:
-    """The counters that a table keeps, of those that were saved; ones that were not are 0."""
+    """The counters that a table keeps, of those that were saved.
+
+    Where it was not saved when rows were last touched, none are taken over: rows then count as
+    touched now. A count that was not saved is 0.
+    """
     if tuple(saved) == tuple(wanted):
         return np.ascontiguousarray(found)
+    if any(name not in saved for name in wanted if name != "count"):
+        return np.empty((len(found), 0), np.uint32)
     chosen = np.zeros((len(found), len(wanted)), np.uint32)
     for column, name in enumerate(wanted):
         if name in saved:

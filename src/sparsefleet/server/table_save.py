@@ -69,11 +69,18 @@ class TableSave:
         if missing:
             self._drop()
             raise NotFoundError(f"server {shard[0]} has no table '{min(missing)}' to save")
-        self._job = BackgroundJob("a save", self._write, lease_s=_LEASE_S, clean_up=self._drop)
+        self._job = BackgroundJob(
+            "a save", self._write, lease_s=_LEASE_S, clean_up=self._drop, gives_way=True
+        )
 
     def write(self, destination: Destination) -> None:
         """Lets the writing begin."""
         self._orders.put(destination)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended or given up."""
+        return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
         """The files of each table, or None if it takes longer; raises what went wrong."""

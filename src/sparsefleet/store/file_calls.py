@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from sparsefleet.store.rows import Rows
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -86,3 +87,37 @@ class FileCalls(ABC):
             storage_options=storage_options,
             timeout_s=timeout_s,
         )
+
+    def import_table(
+        self,
+        table: str,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Sets rows of a table to the vectors in a CSV or Parquet file; returns how many.
+
+        The file has a column `key` and one of vectors or one for each value, see
+        ``sparsefleet.checkpoint.import_table``. Rows that are not in it stay; the optimizer state
+        of those that are begins anew. Not all or nothing: what was read before an error stays.
+
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from sparsefleet.store import LocalStore, TableSpec
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "vectors.csv"
+        >>> size = file.write_text("key,v0,v1\\n7,0.5,1.5\\n9,2.5,3.5\\n")
+        >>> store = LocalStore()
+        >>> store.define(TableSpec(name="ads", dim=2))
+        >>> store.import_table("ads", file)
+        2
+        >>> store.pull("ads", np.array([9]), train=False)
+        array([[2.5, 3.5]], dtype=float32)
+        """
+        from sparsefleet.checkpoint import import_table
+
+        store = cast("Store", self)
+        count = 0
+        for chunk in import_table(os.fspath(path), storage_options=storage_options):
+            store.import_rows(table, Rows(*chunk))
+            count += len(chunk.keys)
+        return count

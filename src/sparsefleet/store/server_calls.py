@@ -17,6 +17,7 @@ __all__ = ["ServerCalls"]
 
 _MAX_CALLS = 32  # at a time
 _WAIT_S = 1.0
+_END_S = 3.0  # a server that is lost is not waited for
 
 
 class ServerCalls:
@@ -30,10 +31,17 @@ class ServerCalls:
     def servers(self) -> range:
         return range(self._store.num_servers)
 
-    def ask(self, server: int, name: str, asked: Mapping[str, Any] | None = None) -> bytes:
+    def ask(
+        self,
+        server: int,
+        name: str,
+        asked: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> bytes:
         """What one server answers."""
         body = json.dumps({"token": self._token, **(asked or {})}).encode()
-        return self._store.command(server, name, body)
+        return self._store.command(server, name, body, timeout_s=timeout_s)
 
     def ask_all(
         self,
@@ -72,6 +80,6 @@ class ServerCalls:
         """Lets all servers end the work, as far as they can be reached; never raises."""
         for server in self.servers:
             try:
-                self.ask(server, name)
+                self.ask(server, name, timeout_s=_END_S)
             except SparseFleetError:
                 continue  # it ends the work by itself, when nobody asks after it

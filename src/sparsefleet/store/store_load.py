@@ -12,6 +12,7 @@ from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.errors import CheckpointMismatchError, ConfigError
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
+from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 from sparsefleet.store.table_entry import counter_names, state_names, table_entry
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
@@ -41,10 +42,10 @@ def load_tables(
     Tables must have the width, the optimizer and the size of those saved. Every server first reads
     and checks all that it will read; only when all have, rows change.
     """
-    checkpoint = Checkpoint.open(absolute_path(path), dict(storage_options or {}) or None)
     specs = {n: s for n, s in store.specs.items() if tables is None or n in tables}
     if not specs:
         raise ConfigError("no table is defined, so there is nothing to load: define() first")
+    checkpoint = Checkpoint.open(absolute_path(path), dict(storage_options or {}) or None)
     sparse = {n: spec for n, spec in specs.items() if isinstance(spec, TableSpec)}
     dense = {n: spec for n, spec in specs.items() if isinstance(spec, DenseSpec)}
     for spec in sparse.values():
@@ -93,15 +94,22 @@ def _dense_source(checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str])
             f"{checkpoint.path}: dense table '{spec.name}': expected {spec.size} elements, found "
             f"{found}"
         )
+    kind = checkpoint.manifest.notes.get(DENSE_OPTIMIZERS, {}).get(spec.name)
+    if kind is None:  # imported values, which have no state
+        return {"table": spec.name, "values": list(names), "state": []}
+    if kind != spec.optimizer.kind:
+        raise CheckpointMismatchError(
+            f"{checkpoint.path}: dense table '{spec.name}': optimizer: expected "
+            f"'{spec.optimizer.kind}', found '{kind}'"
+        )
     wide, single = state_names(spec.optimizer)
     state = [[f"{name}/{array}" for name in names] for array in (*wide, *single)]
-    for array in state:
-        for name in array:
-            if name not in sizes:
-                raise CheckpointMismatchError(
-                    f"{checkpoint.path}: expected optimizer state '{name}' of "
-                    f"{spec.optimizer.kind}, found none: it was saved with another optimizer"
-                )
+    missing = [name for array in state for name in array if name not in sizes]
+    if missing:
+        raise CheckpointMismatchError(
+            f"{checkpoint.path}: expected optimizer state '{missing[0]}', found none: {kind} had "
+            "other settings when it was saved"
+        )
     return {"table": spec.name, "values": list(names), "state": state}
 
 

@@ -30,7 +30,10 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
 
-__all__ = ["DenseTable", "StoreSave"]
+__all__ = ["DENSE_OPTIMIZERS", "DenseTable", "StoreSave"]
+
+DENSE_OPTIMIZERS = "dense_optimizers"
+"""The note of a manifest: dense table -> kind of its optimizer."""
 
 _CHUNK_ELEMENTS = 1 << 20  # of a dense table in one reply
 
@@ -173,8 +176,13 @@ class StoreSave:
             self._waiting.join()  # ends: `timeout_s`
             if self._error is not None:
                 raise self._error
-            tables = self._tables(pending)
-            manifest = pending.commit(step=step, tables=tables, base=self._base, notes=notes)
+            optimizers = {name: spec.optimizer.kind for name, spec in self.dense.items()}
+            manifest = pending.commit(
+                step=step,
+                tables=self._tables(pending),
+                base=self._base,
+                notes={**(notes or {}), DENSE_OPTIMIZERS: optimizers},
+            )
         except BaseException:
             self.abort()
             raise

@@ -36,17 +36,14 @@ class CheckpointSeries:
         self._config = config
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
-        self._prepare()
-        self._last_step: int | None = None
+        self._last_place: object = None  # that of the last save
         self._base: str | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
         """Why the last save failed; None if it did not."""
-
-    def _prepare(self) -> None:
-        """Servers load what saving needs, so that the first save is as quick as the others."""
-        if self._distributed.role.is_first_worker:
-            ServerCalls(self._distributed.store, "").ask_all("files_ready")
+        if distributed.role.is_first_worker:
+            # Servers load what saving needs, so that the first save is as quick as the others.
+            ServerCalls(distributed.store, "").ask_all("files_ready")
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
         """Opens the cuts and lets a thread write them; says what it did, for the log.
@@ -57,10 +54,13 @@ class CheckpointSeries:
             return "skipped: the one before is still being written"
         self._join()
         step = sum(report.batches for report in reports)
-        if step == self._last_step:
+        place = (step, [(report.fit, report.epoch) for report in reports])
+        if place == self._last_place:
             return "skipped: nothing was trained since the last"
         path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
+        if base == path:  # an epoch that ended with a save: the same rows, at another place
+            base = None
         begun = time.monotonic()
         try:
             save = ModelSave(
@@ -79,7 +79,7 @@ class CheckpointSeries:
             self._failed(path, error)
             return f"failed: {error}"
         pause_ms = 1e3 * (time.monotonic() - begun)
-        self._last_step = step
+        self._last_place = place
         self._writer = threading.Thread(
             target=self._write,
             args=(save, path, base is None),
@@ -109,7 +109,6 @@ class CheckpointSeries:
         begun = time.monotonic()
         try:
             save.write()
-            rotate(self._directory, self._config.keep, self._config.storage_options)
         except Exception as error:  # the thread's edge
             self._failed(path, error)
             return
@@ -117,12 +116,16 @@ class CheckpointSeries:
         self._base = path
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)
+        try:
+            rotate(self._directory, self._config.keep, self._config.storage_options)
+        except (SparseFleetError, OSError) as error:
+            _log.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 
     def _failed(self, path: str, error: Exception) -> None:
         self.error = error
         self._base = None  # what the servers count as saved may not be
         self._deltas = 0
-        self._last_step = None
+        self._last_place = None
         _log.error(
             "checkpoint %s failed, training goes on: %s: %s", path, type(error).__name__, error
         )

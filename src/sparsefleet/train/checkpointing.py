@@ -48,13 +48,12 @@ class Checkpointing:
             is_alone=distributed.meeting.is_alone,
             steps_together=distributed.mode.steps_together,
         )
-        self._step = 0
         self._is_last_pass = False
         self._is_over = False  # the first worker is lost: nobody can save any more
 
     def begin_pass(self) -> SaveGate:
         """The gate for the threads of the pass that now begins."""
-        self._schedule.begin_pass()
+        self._schedule.begin_pass(self._distributed.mode.steps_of_schedule)
         return SaveGate(
             self._distributed.threads,
             self,
@@ -64,7 +63,6 @@ class Checkpointing:
 
     def is_due(self, step: int) -> bool:
         """As `SavePoints`."""
-        self._step = step
         return not self._is_over and self._schedule.is_due(step)
 
     def save(self) -> None:
@@ -85,37 +83,40 @@ class Checkpointing:
 
     def _meet(self, *, has_data: bool) -> bool:
         """One save of all workers; whether anybody has data left."""
-        distributed = self._distributed
-        distributed.mode.pause()
-        report = self._place.report(distributed).to_json()
-        is_last = self._is_last_pass and not has_data
-        if is_last or not self._config.skip_while_writing:
+        mode, meeting = self._distributed.mode, self._distributed.meeting
+        mode.pause()
+        told = {
+            "has_data": has_data,
+            "steps": mode.steps_of_schedule,
+            "report": self._place.report(self._distributed).to_json(),
+        }
+        waits = not self._config.skip_while_writing
+        if waits:
             self._series.wait()
-        answer = distributed.meeting.decide(
-            json.dumps([has_data, report]).encode(), self._decide, patient=not has_data
+        answer = meeting.decide(
+            json.dumps(told).encode(), self._decide, patient=waits or not has_data
         )
-        self._schedule.saved(self._step if has_data else 0)
         if answer is None:
             self._is_over = True
             _log.error("worker 0 is lost, which writes the checkpoints: there will be no more")
             return False
-        goes_on = answer == _GOES_ON
-        if goes_on:
-            distributed.mode.resume()
-        return goes_on
+        decided = json.loads(answer)
+        self._schedule.end_save(decided["steps"], counts=decided["counts"])
+        if decided["goes_on"]:
+            mode.resume()
+        return bool(decided["goes_on"])
 
     def _decide(self, given: list[bytes]) -> bytes:
         """In the first worker, while all stand still."""
         told = [json.loads(part) for part in given]
-        reports = [WorkerReport.from_json(report) for _, report in told]
-        if any(has_data for has_data, _ in told):
+        reports = [WorkerReport.from_json(each["report"]) for each in told]
+        goes_on = any(each["has_data"] for each in told)
+        counts = goes_on or self._config.each_epoch or self._is_last_pass
+        if not goes_on:
+            reports = [report.at_end_of_epoch() for report in reports]
+            if self._is_last_pass:
+                self._series.wait()  # so that the last save is not left out for it
+        if counts:
             _log.info("checkpoint %s", self._series.begin(reports))
-            return _GOES_ON
-        if self._config.each_epoch or self._is_last_pass:
-            ended = [report.at_end_of_epoch() for report in reports]
-            _log.info("checkpoint %s", self._series.begin(ended))
-        return _IS_OVER
-
-
-_GOES_ON = b"the pass goes on"
-_IS_OVER = b"the pass is over"
+        steps = max(each["steps"] for each in told)
+        return json.dumps({"goes_on": goes_on, "counts": counts, "steps": steps}).encode()

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint, latest
-from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptFileError,
+)
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.data_position import DataPosition, PassStart
@@ -85,24 +89,46 @@ def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
 def resume_training(
     distributed: DistributedModel, resume: Resume, checkpoints: CheckpointConfig | None
 ) -> Resumed | None:
-    """Loads the checkpoint; None if there is none to go on from. All workers call it."""
+    """Loads the checkpoint; None if there is none to go on from. All workers call it.
+
+    "auto" passes over those that are damaged, which is logged.
+    """
     options = None if checkpoints is None else checkpoints.storage_options
-    place = resume if resume != "auto" or checkpoints is None else checkpoints.directory
+    is_auto = resume == "auto" and checkpoints is not None
+    place = checkpoints.directory if is_auto and checkpoints is not None else resume
     assert place is not None
+    directory = absolute_path(place)
+    damaged: set[str] = set()
+    while True:
 
-    def find(_: list[bytes]) -> bytes:
-        """In the first worker; the others need not see the directory."""
-        path = absolute_path(place)
-        found = latest(path, options) if resume == "auto" else Checkpoint.open(path, options)
-        if found is None:
-            return b""
-        return json.dumps({"path": found.path, "workers": found.workers()}).encode()
+        def find(_: list[bytes]) -> bytes:
+            """In the first worker; the others need not see the directory."""
+            if not is_auto:
+                return _describe(Checkpoint.open(directory, options))
+            newest = latest(directory, options, passing_over=damaged)
+            return b"" if newest is None else _describe(newest)
 
-    answer = distributed.meeting.decide(b"", find)
-    if not answer:
-        _log.info("no checkpoint in %s yet: training begins from the start", os.fspath(place))
-        return None
-    found = json.loads(answer)
+        answer = distributed.meeting.decide(b"", find)
+        if not answer:
+            _log.info("no checkpoint in %s yet: training begins from the start", directory)
+            return None
+        found = json.loads(answer)
+        try:
+            return _take_up(distributed, found, options)
+        except CorruptFileError as error:
+            if not is_auto:
+                raise
+            damaged.add(found["path"])
+            _log.warning("passing over a checkpoint that is damaged: %s", error)
+
+
+def _describe(checkpoint: Checkpoint) -> bytes:
+    return json.dumps({"path": checkpoint.path, "workers": checkpoint.workers()}).encode()
+
+
+def _take_up(
+    distributed: DistributedModel, found: Mapping[str, Any], options: Mapping[str, Any] | None
+) -> Resumed:
     reports = [WorkerReport.from_json(report) for report in found["workers"]]
     if not reports:
         raise CheckpointError(

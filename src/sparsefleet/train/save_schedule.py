@@ -47,7 +47,8 @@ class SaveSchedule:
         self._changed = threading.Condition()
         self._heard = False
         self._closed = False
-        self._restart()
+        self._before_pass = 0
+        self._restart(0)
         self._listener: threading.Thread | None = None
         if not is_alone and not self._agrees_on_step:
             self._listener = threading.Thread(
@@ -69,17 +70,21 @@ class SaveSchedule:
         self._heard = True
         return True
 
-    def begin_pass(self) -> None:
-        """Steps are counted from 0 again."""
-        self._last_step = 0
+    def begin_pass(self, steps: int) -> None:
+        """A pass begins; where workers step together, all have taken `steps` so far."""
+        self._before_pass = steps
 
-    def saved(self, step: int = 0) -> None:
-        """A save was made, after `step` steps of this pass; the next is another."""
+    def end_save(self, steps: int, *, counts: bool) -> None:
+        """All workers have met, after `steps` steps where they take them together.
+
+        counts: as a save; else the next one is due as if they had not.
+        """
         if not self._is_alone:
             with contextlib.suppress(NotFoundError):
-                self._store.delete_note(self._request_name)  # all workers have come
+                self._store.delete_note(self._request_name)
         with self._changed:
-            self._restart(step)
+            if counts:
+                self._restart(steps)
             self._number += 1
             self._heard = False
             self._changed.notify_all()
@@ -92,9 +97,9 @@ class SaveSchedule:
         if self._listener is not None:
             self._listener.join(2 * _LISTEN_S)
 
-    def _restart(self, step: int = 0) -> None:
+    def _restart(self, steps: int) -> None:
         self._steps = 0
-        self._last_step = step
+        self._last_save = steps
         self._since = time.monotonic()
 
     def _is_time(self) -> bool:
@@ -105,7 +110,7 @@ class SaveSchedule:
         return self._config.every_steps is not None and steps >= self._config.every_steps
 
     def _is_agreed(self, step: int) -> bool:
-        if self._is_count(step - self._last_step):
+        if self._is_count(self._before_pass + step - self._last_save):
             return True
         if self._config.every_s is None or step % _LOOK_EVERY_STEPS:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from tests.unit.export.shop_model import (
 )
 from torch import Tensor, nn
 
-from sparsefleet.errors import ConfigError, ExportError, FeedError
-from sparsefleet.export import load_inference_model, save_inference_model
+from sparsefleet.errors import ConfigError, ExportError, FeedError, IoError
+from sparsefleet.export import load_inference_model, save_inference_model, verify_export
 from sparsefleet.export.manifest import Manifest
 from sparsefleet.export.row_file import open_tables
-from sparsefleet.nn import SparseEmbedding
-from sparsefleet.store import LocalStore
+from sparsefleet.nn import SparseEmbedding, bind
+from sparsefleet.store import LocalStore, Uniform
 
 DROPPED = ("user", "label")
 
@@ -99,48 +100,105 @@ def test_no_file_tells_where_the_source_of_the_model_lies() -> None:
         assert b"shop_model" not in (directory / entry.name).read_bytes(), entry.name
 
 
+class Ads(nn.Module):
+    """ids int64[B], label float32[B] -> a score and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = SparseEmbedding("ads", 4, initializer=Uniform(-1.0, 1.0))
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor, label: Tensor) -> dict[str, Tensor]:
+        score = self.head(self.rows(ids)).squeeze(1)
+        return {"score": score, "loss": (score - label).square().mean()}
+
+
+IDS, LABEL = torch.arange(6), torch.rand(6)
+
+
+def trained_ads() -> tuple[Ads, LocalStore, np.ndarray]:
+    """The model, its store, and the scores that it gives."""
+    model, store = Ads(), LocalStore()
+    bind(model, store)
+    score = model(IDS, LABEL)["score"]
+    return model, store, score.detach().numpy()
+
+
 @pytest.mark.parametrize("row_format", ["float16", "int8"])
-def test_error_of_a_narrow_format_is_returned_and_within_bounds(
+def test_error_of_a_narrow_format_is_returned_and_bounds_predictions(
     row_format: Any, tmp_path: Path
 ) -> None:
-    model, store = trained_shop()
+    model, _, wanted = trained_ads()
     manifest = save_inference_model(
-        tmp_path, model, batch(), targets=["chance", "other"], rows=row_format, onnx=False
+        tmp_path, model, (IDS, LABEL), targets="score", rows=row_format, onnx=False
     )
-    assert [target.name for target in manifest.schema.targets] == ["chance", "other"]
-    for entry in manifest.tables:
-        largest = max(np.abs(chunk.values).max() for chunk in store.rows(entry.name))
-        assert 0 < entry.mean_error <= entry.largest_error <= largest / 254 * 1.01
+    [entry] = manifest.tables
+    assert 0 < entry.mean_error <= entry.largest_error <= 1.01 / 254
     assert 0 < manifest.golden.largest_error < 0.05
-    found = load_inference_model(tmp_path)(**as_tensors(needed(batch(), "label")))
-    assert isinstance(found, dict)
-    difference = np.abs(found["chance"].numpy() - chances(batch())).max()
-    assert difference <= manifest.golden.largest_error
+    found = load_inference_model(tmp_path)(IDS)
+    assert isinstance(found, Tensor)
+    assert np.abs(found.numpy() - wanted).max() <= manifest.golden.largest_error * 1.01
+
+
+@pytest.mark.parametrize("row_format", ["float32", "int8"])
+def test_rows_that_change_while_they_are_exported_are_those_of_one_moment(
+    row_format: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, store, wanted = trained_ads()
+    usual = store.rows
+
+    def rows_before_a_push(table: str, **more: Any) -> Any:
+        moment = usual(table, **more)
+        store.push(table, IDS.numpy(), np.full((6, 4), 100.0, np.float32), add=True)
+        return moment
+
+    monkeypatch.setattr(store, "rows", rows_before_a_push)
+    manifest = save_inference_model(
+        tmp_path, model, (IDS, LABEL), targets="score", rows=row_format, onnx=False
+    )
+    assert manifest.golden.largest_error <= (1e-6 if row_format == "float32" else 0.05)
+    found = load_inference_model(tmp_path)(IDS)
+    assert isinstance(found, Tensor)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=0.05)
 
 
 def test_wrong_feeds_and_targets_are_told_before_anything_is_written(tmp_path: Path) -> None:
-    model, _ = trained_shop()
+    model, _, _ = trained_ads()
+    batch = {"ids": IDS, "label": LABEL}
     for options, message in (
-        (
-            {"targets": "price"},
-            r"target 'price' is neither an output .*\(chance, other, loss\)",
-        ),
+        ({"targets": "price"}, r"target 'price' is neither an output .*\(score, loss\)"),
         ({"targets": []}, "targets must be names of outputs"),
-        ({"targets": "loss", "feeds": ["counts", "items", "tags", "shops"]}, "needs label, which"),
-        (
-            {"targets": "chance", "feeds": ["price"]},
-            "feed 'price' is no input of the model",
-        ),
+        ({"targets": "loss", "feeds": ["ids"]}, "'loss' needs label, which the feeds .ids. lack"),
+        ({"targets": "score", "feeds": ["price"]}, "feed 'price' is no input of the model"),
         ({"rows": "int4"}, "rows must be one of"),
-        ({"golden": needed(batch(), "items")}, "missing 1 required positional argument: 'items'"),
+        (
+            {"golden": {"ids": IDS}},
+            "golden has the inputs ids, wanted those of .*: ids, label",
+        ),
     ):
-        with pytest.raises((ConfigError, TypeError), match=message):
-            save_inference_model(tmp_path / "export", model, batch(), **options)
-    with pytest.raises(ConfigError, match="forward takes 6 inputs .* but the example has 7"):
-        save_inference_model(tmp_path / "export", model, (*batch().values(), 0))
-    with pytest.raises(ConfigError, match="'counts' has 1 examples, wanted at least 2"):
-        save_inference_model(tmp_path / "export", model, batch(1))
+        with pytest.raises(ConfigError, match=message):
+            save_inference_model(tmp_path / "export", model, batch, **options)
+    with pytest.raises(ConfigError, match="forward takes 2 inputs .* but the example has 3"):
+        save_inference_model(tmp_path / "export", model, (IDS, LABEL, 0))
+    with pytest.raises(ConfigError, match="'ids' has 1 examples, wanted at least 2"):
+        save_inference_model(tmp_path / "export", model, (IDS[:1], LABEL[:1]))
     assert not (tmp_path / "export").exists()
+
+
+def test_disk_that_is_full_at_any_file_leaves_the_export_before(tmp_path: Path) -> None:
+    model, _, _ = trained_ads()
+    first = save_inference_model(tmp_path, model, (IDS, LABEL), targets="score", onnx=False)
+    sizes = sorted(entry.bytes for entry in first.files)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (10, *sizes[1:-1:2]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            with pytest.raises(IoError, match="what was there before is unchanged.*too large"):
+                save_inference_model(tmp_path, model, (IDS, LABEL), targets="score", onnx=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert verify_export(tmp_path) == first
+        assert len(list(tmp_path.iterdir())) == 1 + len(first.files)
 
 
 def test_target_may_be_a_module_or_a_function(tmp_path: Path) -> None:

@@ -190,6 +190,18 @@ def test_quick_check_finds_changed_files_too_but_leaves_rows_unread(
             Predictor(copied, engine="onnx")
 
 
+@pytest.mark.parametrize(
+    ("part", "engine"), [("rows", "onnx"), ("onnx", "onnx"), ("graph", "torch")]
+)
+def test_file_missing_is_told_as_such_without_verification(
+    part: str, engine: Any, copied: Path
+) -> None:
+    name = file_of(part, content_of(copied))
+    missing(part)(copied, content_of(copied))
+    with pytest.raises(CorruptFileError, match=f"is missing: .*{name}"):
+        Predictor(copied, engine=engine, verify=False)
+
+
 def test_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere holds no exported model"):
         Predictor(tmp_path / "nowhere")

@@ -152,3 +152,11 @@ def test_export_command_shows_and_verifies(capsys: pytest.CaptureFixture[str]) -
     assert f"{len(manifest.files)} files" in capsys.readouterr().out
     assert run("export", "show", directory / "nowhere") == 1
     assert "holds no exported model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "export"])
+def test_help_explains_the_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ending:
+        run(command, "--help")
+    assert ending.value.code == 0
+    assert "DIRECTORY" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -52,9 +53,10 @@ def test_golden_examples_hold_and_a_changed_model_is_noticed(
 ) -> None:
     predictor = predictors[engine]
     assert predictor.check_golden() <= 1e-5
-    honest = predictor._runs.predict
+    runs = predictor._opened.runs
+    honest = runs.predict
     monkeypatch.setattr(
-        predictor._runs,
+        runs,
         "predict",
         lambda arrays: {name: array + 0.01 for name, array in honest(arrays).items()},
     )
@@ -150,3 +152,11 @@ def test_loading_reads_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     Predictor(directory, engine="onnx")
     assert manifest.graph in read
     assert not {entry.file for entry in manifest.tables}.intersection(read)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_export_that_is_replaced_goes_on_being_served(engine: Any, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(exported_shop()[0], tmp_path / "export"))
+    predictor = Predictor(directory, engine=engine)
+    shutil.rmtree(directory)
+    assert predictor.check_golden() <= 1e-5
