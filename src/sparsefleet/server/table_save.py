@@ -54,11 +54,13 @@ class TableSave:
         self._shard = shard
         self._layouts = layouts
         self._only_dirty = only_dirty
+        self._clear_dirty = clear_dirty
         self._orders: SimpleQueue[Destination] = SimpleQueue()
         self._dense: dict[str, _core.DenseCut] = {}
         self._cuts: dict[str, _core.Cut] = {}
         wanted = {layout.table for layout in layouts}
-        for table, cut in tables.open_cuts(only_dirty, clear_dirty).items():
+        opened = tables.open_cuts(only_dirty, clear_dirty, commit="explicit")
+        for table, cut in opened.items():
             if isinstance(cut, _core.DenseCut):
                 self._dense[table] = cut
             elif table in wanted:
@@ -93,6 +95,12 @@ class TableSave:
             raise NotFoundError(f"there is no dense table '{table}' in this save")
         return cut
 
+    def commit(self) -> None:
+        """The checkpoint is in force: rows that have not changed since count as saved."""
+        if self._clear_dirty:
+            for cut in self._cuts.values():
+                cut.commit()
+
     def end(self) -> None:
         """Gives up what is not written yet, and lets go of the cuts."""
         self._job.end(_END_S)
@@ -124,7 +132,8 @@ class TableSave:
             removed = write_removed_keys(
                 path, token, layout.table, self._shard, [cut.removed()], options
             )
-        cut.close()
+        if not self._clear_dirty:  # else it watches which of its rows change until it is committed
+            cut.close()
         return {
             "files": [entry.to_json() for entry in writer.close()],
             "removed": [entry.to_json() for entry in removed],
