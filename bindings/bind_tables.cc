@@ -43,13 +43,13 @@ CutCommit CommitOf(const std::string& when) {
 }
 
 nb::dict OpenCuts(const StoreHandle& handle, bool only_dirty, bool clear_dirty,
-                  const std::string& when) {
+                  const std::string& when, std::optional<std::vector<std::string>> names) {
   const CutCommit commit = CommitOf(when);
   std::map<std::string, TableInfo> infos;
   auto cuts = Check(Call(handle, [&](Store& store) -> Result<LocalStore::Cuts> {
     auto local = LocalOf(store, "open_cuts");
     if (!local.ok()) return local.status();
-    auto opened = local.value()->OpenCuts(only_dirty, clear_dirty, commit);
+    auto opened = local.value()->OpenCuts(only_dirty, clear_dirty, commit, std::move(names));
     if (!opened.ok()) return opened;
     for (const auto& [name, cut] : opened.value()) {
       auto info = store.Info(name, 0);
@@ -125,11 +125,15 @@ void BindDenseCut(nb::module_& m) {
 void BindTables(nb::module_& m, nb::class_<StoreHandle>& store) {
   BindDenseCut(m);
   store
-      .def("open_cuts", &OpenCuts, "only_dirty"_a, "clear_dirty"_a, "commit"_a = "at_end",
-           nb::sig("def open_cuts(self, only_dirty: bool, clear_dirty: bool, commit: str = "
-                   "'at_end') -> dict[str, Cut | DenseCut]"),
-           "All tables as of one moment, which splits no push. With `clear_dirty` rows count as "
-           "saved once their cut is at its end or, if commit is \"explicit\", has got commit().")
+      .def(
+          "open_cuts", &OpenCuts, "only_dirty"_a, "clear_dirty"_a, "commit"_a = "at_end",
+          "tables"_a = nb::none(),
+          nb::sig("def open_cuts(self, only_dirty: bool, clear_dirty: bool, commit: str = "
+                  "'at_end', tables: collections.abc.Sequence[str] | None = None) -> "
+                  "dict[str, Cut | DenseCut]"),
+          "All tables, or those named, as of one moment, which splits no push. With `clear_dirty` "
+          "rows count as saved once their cut is at its end or, if commit is \"explicit\", has got "
+          "commit().")
       .def(
           "read_dense_part",
           [](const StoreHandle& h, const std::string& table) {

@@ -295,8 +295,9 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
       sparse.value()->OpenCut(only_dirty, clear_dirty), CutCommit::kAtEnd));
 }
 
-Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit) {
-  auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty);
+Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit,
+                                              std::optional<std::vector<std::string>> names) {
+  auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty, std::move(names));
   if (!opened.ok()) return opened.status();
   Cuts cuts;
   for (auto& [name, cut] : opened.value()) {

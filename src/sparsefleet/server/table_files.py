@@ -63,6 +63,7 @@ class TableFiles:
             self._tables,
             self._shard,
             [RowLayout(*layout) for layout in asked["tables"]],
+            dense=asked["dense"],
             only_dirty=asked["only_dirty"],
             clear_dirty=asked["clear_dirty"],
         )

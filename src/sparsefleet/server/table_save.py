@@ -48,6 +48,7 @@ class TableSave:
         shard: tuple[int, int],
         layouts: Sequence[RowLayout],
         *,
+        dense: Sequence[str],
         only_dirty: bool,
         clear_dirty: bool,
     ) -> None:
@@ -58,19 +59,13 @@ class TableSave:
         self._orders: SimpleQueue[Destination] = SimpleQueue()
         self._dense: dict[str, _core.DenseCut] = {}
         self._cuts: dict[str, _core.Cut] = {}
-        wanted = {layout.table for layout in layouts}
-        opened = tables.open_cuts(only_dirty, clear_dirty, commit="explicit")
+        wanted = [*(layout.table for layout in layouts), *dense]
+        opened = tables.open_cuts(only_dirty, clear_dirty, commit="explicit", tables=wanted)
         for table, cut in opened.items():
             if isinstance(cut, _core.DenseCut):
                 self._dense[table] = cut
-            elif table in wanted:
-                self._cuts[table] = cut
             else:
-                cut.close()
-        missing = wanted - self._cuts.keys()
-        if missing:
-            self._drop()
-            raise NotFoundError(f"server {shard[0]} has no table '{min(missing)}' to save")
+                self._cuts[table] = cut
         self._job = BackgroundJob(
             "a save", self._write, lease_s=_LEASE_S, clean_up=self._drop, gives_way=True
         )

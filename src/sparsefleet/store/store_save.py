@@ -99,6 +99,7 @@ class StoreSave:
                 "save_begin",
                 {
                     "tables": [list(layout) for layout in layouts],
+                    "dense": list(self.dense),
                     "only_dirty": self._base is not None,
                     "clear_dirty": self._track,
                 },

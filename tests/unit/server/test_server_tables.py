@@ -265,6 +265,20 @@ def test_state_of_a_dense_part_that_lies_the_other_way_is_refused() -> None:
         native.write_dense_part("net", 0, values, state)
 
 
+def test_tables_that_are_named_are_cut_alone() -> None:
+    with LocalStore() as local:
+        define(local)
+        local.define(TableSpec(name="plain", dim=2))
+        push(local, KEYS[:5])
+        native = local._native
+        cuts = native.open_cuts(True, True, tables=["net", "ads"])
+        assert sorted(cuts) == ["ads", "net"]
+        assert len(read(cuts["ads"])) == 5
+        assert len(read(native.open_cuts(True, True, tables=["sites"])["sites"])) == 5
+        with pytest.raises(UnknownTableError, match="'none'"):
+            native.open_cuts(False, False, tables=["ads", "none"])
+
+
 def test_changes_of_a_table_that_does_not_track_them_are_refused() -> None:
     with LocalStore() as local:
         local.define(TableSpec(name="plain", dim=2))

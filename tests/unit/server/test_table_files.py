@@ -16,7 +16,8 @@ from sparsefleet.server.table_files import TableFiles
 from sparsefleet.store import LocalStore, TableSpec
 
 WAIT_S = 20.0
-BEGIN = {"tables": [["ads", 2, 2, 0]], "only_dirty": False, "clear_dirty": False}
+TABLES = {"tables": [["ads", 2, 2, 0]], "dense": []}
+BEGIN = {**TABLES, "only_dirty": False, "clear_dirty": False}
 
 
 @pytest.fixture
@@ -91,13 +92,13 @@ def test_bodies_that_are_no_objects_are_refused(body: bytes, store: LocalStore) 
 def test_rows_count_as_saved_when_the_checkpoint_is_in_force_and_not_before(tmp_path: Path) -> None:
     store = LocalStore()
     store.define(TableSpec(name="ads", dim=2, track_dirty=True))
+    store.define(TableSpec(name="not saved", dim=2))  # nor does it track what changes
     store.pull("ads", np.arange(10))
     files = TableFiles(store._native)
 
     def save(only_dirty: bool, **end: bool) -> tuple[int, int]:
         """Rows and removed keys of a save that ends so."""
-        begin = {"tables": [["ads", 2, 2, 0]], "only_dirty": only_dirty, "clear_dirty": True}
-        ask(files, "save_begin", **begin)
+        ask(files, "save_begin", **TABLES, only_dirty=only_dirty, clear_dirty=True)
         with PendingCheckpoint.begin(str(tmp_path)) as pending:
             place = {"path": pending.path, "checkpoint": pending.token, "storage_options": {}}
             ask(files, "save_write", **place)
