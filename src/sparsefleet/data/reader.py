@@ -17,7 +17,7 @@ from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.producer import MarkedBatch, Producer
 from sparsefleet.data.progress import Progress, merge_states
 from sparsefleet.data.reader_config import ReaderConfig
-from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
+from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats, ReaderTally
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import SourceContext
 from sparsefleet.data.sharding import Shard, Sharding
@@ -98,10 +98,9 @@ class Reader:
         self._epoch = 0  # passes begun: all workers count alike
         self._progress = Progress()
         self._resumed: Progress | None = None
-        self._counts = ReaderCounts()
+        self._tally = ReaderTally()
         self._num_threads = 0
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
-        self._blocked = [0.0, 0.0]  # of passes that have ended
 
     def _inputs(
         self, files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
@@ -180,8 +179,16 @@ class Reader:
         return (self._resumed or self._progress).state()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """What `state_dict` would say if all files of this worker were read to their end."""
-        return {**Progress().state(), "done": sorted(self.files)}
+        """As `state_dict`, also at the end of the pass: going on there gives nothing.
+
+        With `sharding`: only what other workers have not read by then.
+        """
+        return {**self.state_dict(), "is_over": False}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all workers read one list: each goes on from the states of all of them."""
+        return self._sharding is not None
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """As `load_state_dict`, from the readers of all workers of an earlier run, however many.
@@ -200,20 +207,8 @@ class Reader:
         self._resumed = Progress.from_state(state, self._all_files)
 
     def stats(self) -> ReaderStats:
-        """Counts of all passes so far, also those under way."""
-        total = ReaderCounts()
-        total.add(**self._counts.copy())
-        blocked = list(self._blocked)
-        for one in list(self._passes):
-            total.add(**one._counts.copy())
-            blocked[0] += one._queue.producers_blocked_s
-            blocked[1] += one._queue.consumers_blocked_s
-        return ReaderStats(
-            **total.copy(),
-            producers_blocked_s=blocked[0],
-            consumers_blocked_s=blocked[1],
-            threads=self._num_threads,
-        )
+        """Counts of all passes so far, also those under way or left early."""
+        return self._tally.total(self._num_threads)
 
     def close(self) -> None:
         """Ends the passes under way; whoever waits for a batch gets the end of the data."""
@@ -230,14 +225,6 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _absorb(self, ended: ReaderPass) -> None:
-        """Keeps the counts of a pass that is over."""
-        if ended in self._passes:
-            self._passes.discard(ended)
-            self._counts.add(**ended._counts.copy())
-            self._blocked[0] += ended._queue.producers_blocked_s
-            self._blocked[1] += ended._queue.consumers_blocked_s
 
 
 class ReaderPass:
@@ -269,7 +256,8 @@ class ReaderPass:
             for index, producer in enumerate(producers)
         ]
         # Also at the end of the process: a thread inside native code must not outlive Python.
-        self._end = weakref.finalize(self, _end_pass, threads, queue, context.bad_lines)
+        self._end = weakref.finalize(self, _end_pass, threads, queue, context, reader._tally)
+        reader._tally.begin(context.counts, queue)
         for thread in threads:
             thread.start()
 
@@ -316,7 +304,6 @@ class ReaderPass:
     def close(self) -> None:
         """Ends the reading threads; no more batches come."""
         self._end()
-        self._reader._absorb(self)
         with self._lock:
             is_first, self._is_over = not self._is_over, True
         if is_first and self._shard is not None:
@@ -343,13 +330,17 @@ class ReaderPass:
 
 
 def _end_pass(
-    threads: list[threading.Thread], queue: BatchQueue[MarkedBatch], bad_lines: BadLines
+    threads: list[threading.Thread],
+    queue: BatchQueue[MarkedBatch],
+    context: SourceContext,
+    tally: ReaderTally,
 ) -> None:
     queue.close()
     for thread in threads:
         if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(_END_S)
-    bad_lines.close()
+    context.bad_lines.close()
+    tally.end(context.counts, queue)
 
 
 def _check_count(name: str, value: object) -> None:

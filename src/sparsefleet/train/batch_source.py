@@ -128,6 +128,7 @@ class BatchSource:
 
     def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
         """The batches once more, from the first, or from `start`."""
+        start = None if start is None else start.for_data(self._data)
         if start is not None and start.is_through:
             return BatchFeed(iter(()), labelled=self._labelled, before=start.own())
         own = None if start is None else start.own()
