@@ -35,7 +35,7 @@ class MemoryData:
         each may end with a short batch, unless the reader's config drops it.
 
     Memory is what ids and floats take, plus a byte or so for each record of a slot of uneven
-    length, plus, once shuffled, four bytes a record; while it is loaded, one column more. Records
+    length, plus, once shuffled, four bytes a record; while it is loaded, some blocks more. Records
     are in the order of the files, whatever the reader's threads; shuffling permutes, records stay
     where they are.
 

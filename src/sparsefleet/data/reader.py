@@ -81,7 +81,8 @@ class Reader:
         self._format = format
         self.batch_size = batch_size
         """Records of a batch."""
-        self._threads = threads
+        self.threads = threads
+        """Reading threads, at most."""
         self.columns = format.columns
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
@@ -135,11 +136,14 @@ class Reader:
         if self._sharding is not None:
             self._epoch += 1
             shard = self._sharding.begin(self._epoch, files)
-        num_threads = len(files) and self._threads
+        num_threads = len(files) and self.threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
         self._num_threads = num_threads
-        queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
+        room = self.config.queue_batches
+        if arrangement is None:  # large ones, which are taken as fast as they come
+            room = min(room, 2 * max(1, num_threads))
+        queue: BatchQueue[MarkedBatch] = BatchQueue(room, num_threads)
         context = SourceContext(
             config=self.config,
             bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
