@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,17 @@ from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.producer import MarkedBatch, Producer
 from sparsefleet.data.progress import Progress, merge_states
 from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.reader_pass import ReaderPass
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats, ReaderTally
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import SourceContext
-from sparsefleet.data.sharding import Shard, Sharding
-from sparsefleet.errors import ConfigError, InputFileError
+from sparsefleet.data.sharding import Sharding
+from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
-_END_S = 5.0  # for reading threads to come out of what they are in
 
 
 class Reader:
@@ -113,6 +112,11 @@ class Reader:
             raise ConfigError(f"{type(self._format).__name__} needs files, got None")
         return [self._format.unnamed_input]
 
+    @property
+    def has_all_files(self) -> bool:
+        """Whether no other worker has a part of the files."""
+        return len(self.files) == len(self._all_files)
+
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
         return self.begin(self.arrangement)
@@ -169,7 +173,13 @@ class Reader:
             for _ in range(num_threads)
         ]
         new = ReaderPass(
-            self, producers, queue=queue, context=context, progress=progress, shard=shard
+            self,
+            producers,
+            queue=queue,
+            context=context,
+            progress=progress,
+            shard=shard,
+            tally=self._tally,
         )
         self._passes.add(new)
         self._progress = progress
@@ -229,122 +239,6 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class ReaderPass:
-    """One pass over the files of a reader: an iterator of batches. Thread-safe.
-
-    Its threads end with it: at the end of the data, by `close()`, or when nobody holds it.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        producers: list[Producer],
-        *,
-        queue: BatchQueue[MarkedBatch],
-        context: SourceContext,
-        progress: Progress,
-        shard: Shard | None,
-    ) -> None:
-        self._reader = reader
-        self._progress = progress
-        self._shard = shard
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._was_resumed = progress.has_begun
-        self._queue = queue
-        self._counts = context.counts
-        threads = [
-            threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
-            for index, producer in enumerate(producers)
-        ]
-        # Also at the end of the process: a thread inside native code must not outlive Python.
-        self._end = weakref.finalize(self, _end_pass, threads, queue, context, reader._tally)
-        reader._tally.begin(context.counts, queue)
-        for thread in threads:
-            thread.start()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __next__(self) -> Any:
-        taken = self.take()
-        if taken is None:
-            raise StopIteration
-        return taken.batch
-
-    def take(self) -> MarkedBatch | None:
-        """The next batch and where its records come from; None at the end."""
-        try:
-            taken = self._queue.take(self._reader.config.wait_s)
-        except BaseException:
-            self.close()
-            raise
-        if taken is not None:
-            self._progress.advance(taken.marks)
-            if self._shard is not None:
-                self._shard.report(taken.marks)
-            return taken
-        with self._lock:
-            is_first = self._end.alive and not self._is_over
-            self._is_over = True
-        if is_first:
-            self._finish()
-        self.close()
-        return None
-
-    def close(self) -> None:
-        """Ends the reading threads; no more batches come."""
-        self._end()
-        with self._lock:
-            is_first, self._is_over = not self._is_over, True
-        if is_first and self._shard is not None:
-            self._shard.release()
-
-    def _finish(self) -> None:
-        """All that there was has been given out."""
-        if self._shard is not None:
-            self._progress.end(self._shard.finish())
-            return
-        self._progress.end(self._reader.files)
-        if not self._counts["records"] and not self._was_resumed and self._reader.files:
-            self.close()
-            self._complain_of_nothing()
-
-    def _complain_of_nothing(self) -> None:
-        if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:
-            return
-        files = self._reader.files
-        raise InputFileError(
-            f"no record in {len(files)} file(s), the first of them {files[0]}: "
-            f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
-        )
-
-
-def _end_pass(
-    threads: list[threading.Thread],
-    queue: BatchQueue[MarkedBatch],
-    context: SourceContext,
-    tally: ReaderTally,
-) -> None:
-    queue.close()
-    for thread in threads:
-        if thread is not threading.current_thread() and thread.ident is not None:
-            thread.join(_END_S)
-    context.bad_lines.close()
-    tally.end(context.counts, queue)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -93,6 +93,11 @@ class BatchFeed:
         """No more batches for anybody; does not wait for one that is being read."""
         self._ended = True
 
+    def let_go(self) -> None:
+        """Drops the iterator, with which its threads and files end."""
+        self.stop()
+        self._batches = iter(())
+
 
 class BatchSource:
     """Data that can be gone through `passes` times; refuses data that cannot."""
