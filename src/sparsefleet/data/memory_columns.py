@@ -116,10 +116,24 @@ def compact(column: TakenColumn) -> CompactColumn:
     return values, None if offsets is None else _narrow(np.diff(offsets))
 
 
+def shared_if_even(lengths: NDArray[Any]) -> NDArray[Any]:
+    """The same lengths in no memory of their own, if all are equal.
+
+    >>> shared_if_even(np.array([3, 3, 3], np.uint8)).strides
+    (0,)
+    """
+    if len(lengths) and (lengths == lengths[0]).all():
+        return np.broadcast_to(lengths[0].copy(), len(lengths))
+    return lengths
+
+
 def copy_column(column: CompactColumn, arena: CopyArena) -> CompactColumn:
     """The same in the memory of the arena."""
     values, lengths = column
-    return arena.copy(values), None if lengths is None else arena.copy(lengths)
+    if lengths is not None:
+        lengths = shared_if_even(lengths)
+        lengths = lengths if lengths.strides == (0,) else arena.copy(lengths)
+    return arena.copy(values), lengths
 
 
 def split_texts(column: TakenColumn) -> list[bytes]:

@@ -128,8 +128,8 @@ class MemoryData:
         """Deals the records over all workers, each to exactly one, and shuffles them there.
 
         All workers call it, between passes and with the same arguments; the outcome is the same
-        for the same seed, data and number of workers. Each has as many records afterwards, within
-        one for each other worker. If a worker or a server is lost meanwhile, all raise
+        for the same seed, data and number of workers. Each has as many records afterwards, give
+        or take one for each worker. If a worker or a server is lost meanwhile, all raise
         and have no records any more.
 
         workers: `sparsefleet.fleet.fleet`, or any Fleet whose worker has begun.
