@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+T = TypeVar("T")
 console = Console(width=110)
 
 
@@ -33,17 +35,23 @@ def parse_arguments(description: str) -> argparse.Namespace:
 def interleave(
     sides: Mapping[str, Callable[[], float]], repeats: int
 ) -> dict[str, tuple[float, float, float]]:
-    """Runs every side once a round, in turn; gives each side's (median, min, max).
+    """Runs every side once a round, in turn; gives each side's (median, min, max)."""
+    taken = take_turns(sides, repeats)
+    return {name: (statistics.median(t), min(t), max(t)) for name, t in taken.items()}
+
+
+def take_turns(sides: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
+    """Runs every side once a round, in turn; gives what each side gave, its first time left out.
 
     Machines are shared and drift: sides measured one after the other would not compare.
     """
-    taken: dict[str, list[float]] = {name: [] for name in sides}
+    taken: dict[str, list[T]] = {name: [] for name in sides}
     for side in sides.values():
         side()  # warm
     for _ in range(repeats):
         for name, side in sides.items():
             taken[name].append(side())
-    return {name: (statistics.median(t), min(t), max(t)) for name, t in taken.items()}
+    return taken
 
 
 def time_call(call: Callable[[], object], rounds: int) -> float:

@@ -1,177 +1,194 @@
-"""Lines a second from text files into batches, beside the same work in Python.
+"""Records a second from files into batches, beside others, and what reading costs a training.
 
 make bench            or    python bench/reader.py [--quick] [--repeats 5] [--json FILE]
 
-The files are synthetic, of Criteo's shape: 13 numbers, 26 ids, a label. Both sides of a ratio are
-measured in one run, in turn. "torch" is a DataLoader whose dataset parses the same lines in Python.
+The files are synthetic, of Criteo's shape: 13 numbers, 26 ids, a label. All sides of a table are
+measured in one run, in turn; those in Python read fewer files, for they take long. CPU is user and
+system time, children included: on a machine that others use it says more than rates do.
+
+torch: a DataLoader whose dataset parses the same lines in Python.
+Paddle 1.8.5: its QueueDataset, see bench/paddle_reader.py; left out where it cannot be had.
+pipe: our reader behind a generator script in Python, as users of the original have it.
+
+The tables are also written to build/bench/reader.md, to be pasted into bench/results/.
 """
 
 from __future__ import annotations
 
-import sys
+import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from measure import console, interleave, machine, parse_arguments, report, write_json
-from sparsefleet.data import CriteoTsv, MultiSlot, Reader, ReaderConfig, Slot
-
-BATCH = 1000
-NUM_FILES = 4
-TARGET_TORCH = 8.0
-TARGET_PIPE = 10.0
-
-SLOTS = (
-    Slot("dense", "float", (13,)),
-    *(Slot(f"C{column}") for column in range(1, 27)),
-    Slot("label", "float", ()),
+from measure import ROOT, parse_arguments, take_turns, write_json
+from paddle_environment import find_paddle
+from reader_files import RAGGED_SLOTS, SLOTS, write_files, write_parquet, write_ragged
+from reader_report import Report
+from reader_sides import (
+    BATCH,
+    THREADS,
+    Pass,
+    cpu_of,
+    criteo_sides,
+    multi_slot_sides,
+    paddle_sides,
+    parquet_sides,
+    rate_of,
 )
+from reader_training import loss_by_reading, training_sides
+from sparsefleet.data import MemoryData, MultiSlot, Reader
 
-# What a user's generator script does, lean: Criteo lines in, MultiSlot lines out.
-GENERATOR = """
-import math, sys, zlib
-for line in sys.stdin:
-    fields = line.rstrip("\\n").split("\\t")
-    dense = " ".join("%.6g" % (math.log1p(max(int(x), 0)) if x else 0.0) for x in fields[1:14])
-    ids = " ".join("1 %d" % zlib.crc32(("%d:%s" % x).encode()) for x in enumerate(fields[14:]))
-    sys.stdout.write("13 %s %s 1 %s\\n" % (dense, ids, fields[0]))
-"""
+NUM_FILES = 8
+NUM_LINES = {False: 40_000, True: 1_000}
+"""Of a file, by --quick."""
+NUM_ROWS = {False: 2_000_000, True: 50_000}
+"""Of the Parquet file."""
+TARGET_TORCH = 8.0
+TARGET_PADDLE = 1.0
+TARGET_PIPE = 10.0
+TARGET_PARQUET = 1_200_000
+TARGET_LOSS = 0.10
+TARGET_MEMORY = 1.3
+MARKDOWN = ROOT / "build" / "bench" / "reader.md"
 
-
-def write_files(folder: Path, num_lines: int) -> None:
-    """`slot-*` in MultiSlot, `raw-*` in Criteo's own layout."""
-    for index in range(NUM_FILES):
-        rng = np.random.default_rng(index)
-        counts = rng.integers(0, 5000, (num_lines, 13))
-        ids = rng.integers(0, 1_000_001, (num_lines, 26))
-        clicks = rng.integers(0, 2, num_lines)
-        slot_lines, raw_lines = [], []
-        for count, id_, click in zip(counts.tolist(), ids.tolist(), clicks.tolist(), strict=True):
-            dense = " ".join(f"{x / 5000:.6g}" for x in count)
-            slot_lines.append(f"13 {dense} {' '.join(f'1 {x}' for x in id_)} 1 {click}\n")
-            texts = "\t".join(f"{x * 4001:08x}" for x in id_)
-            raw_lines.append(f"{click}\t{chr(9).join(map(str, count))}\t{texts}\n")
-        (folder / f"slot-{index}").write_text("".join(slot_lines))
-        (folder / f"raw-{index}").write_text("".join(raw_lines))
+Taken = Mapping[str, list[Pass]]
 
 
-class PythonLines(IterableDataset):  # type: ignore[type-arg]
-    """Batches parsed in Python; files are split over the workers of the DataLoader."""
-
-    def __init__(self, files: list[Path]) -> None:
-        self.files = files
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        worker = get_worker_info()
-        files = self.files if worker is None else self.files[worker.id :: worker.num_workers]
-        lines: list[str] = []
-        for path in files:
-            with open(path) as file:
-                for line in file:
-                    lines.append(line)
-                    if len(lines) == BATCH:
-                        yield columns_of(lines)
-                        lines = []
-        if lines:
-            yield columns_of(lines)
+def report_passes(report: Report, title: str, taken: Taken) -> None:
+    rows = []
+    for name, passes in taken.items():
+        rates = [one.records_per_s for one in passes]
+        spread = f"{min(rates):,.0f} .. {max(rates):,.0f}"
+        rows.append([name, f"{rate_of(passes):,.0f}", spread, f"{cpu_of(passes):.2f}"])
+    report.table(title, ["", "records/s", "range", "CPU us/record"], rows)
 
 
-def columns_of(lines: list[str]) -> dict[str, Any]:
-    """The batch that the native parser makes of the same lines."""
-    values: list[list[Any]] = [[] for _ in SLOTS]
-    offsets: list[list[int]] = [[0] for _ in SLOTS]
-    for line in lines:
-        words = line.split()
-        at = 0
-        for index, slot in enumerate(SLOTS):
-            end = at + 1 + int(words[at])
-            values[index].extend(map(float if slot.dtype == "float" else int, words[at + 1 : end]))
-            offsets[index].append(len(values[index]))
-            at = end
-    batch: dict[str, Any] = {}
-    for index, slot in enumerate(SLOTS):
-        dtype = torch.float32 if slot.dtype == "float" else torch.int64
-        column = torch.tensor(values[index], dtype=dtype)
-        if slot.shape is None:
-            batch[slot.name] = (column, torch.tensor(offsets[index][:-1]))
-        else:
-            batch[slot.name] = column.reshape(-1, *slot.shape)
-    return batch
+def report_growth(report: Report, taken: Taken) -> None:
+    one, two = (taken[f"ours, {text}"] for text in THREADS.values())
+    report.note(
+        f"from 1 to 2 threads {rate_of(two) / rate_of(one):.2f}x; records a second of CPU "
+        f"{1e6 / cpu_of(one):,.0f} with 1, {1e6 / cpu_of(two):,.0f} with 2"
+    )
 
 
-def rate_of(make: Callable[[], Any], num_lines: int) -> float:
-    """Lines a second of one pass over what `make` gives, from its making to its last batch."""
-    begun = time.perf_counter()
-    for _ in make():
-        pass
-    return num_lines / (time.perf_counter() - begun)
+def report_ratio(report: Report, taken: Taken, ours: str, theirs: str, target: float) -> None:
+    ratio = rate_of(taken[ours]) / rate_of(taken[theirs])
+    of_cpu = cpu_of(taken[theirs]) / cpu_of(taken[ours])
+    text = f"{ours} over {theirs}: {ratio:.1f}x, by CPU {of_cpu:.1f}x (target >= {target:g})"
+    report.judge(text, ratio >= target)
 
 
-def sides_of(folder: Path, num_lines: int) -> dict[str, Callable[[], float]]:
-    slot_files = sorted(folder.glob("slot-*"))
-    raw_files = sorted(folder.glob("raw-*"))
-    multi_slot = MultiSlot(*SLOTS)
-    pipe = ReaderConfig(pipe_command=[sys.executable, "-S", "-c", GENERATOR])
+def measure_multi_slot(
+    report: Report, files: list[Path], num_lines: int, repeats: int, python: Path | None
+) -> Taken:
+    with tempfile.TemporaryDirectory() as folder:
+        with paddle_sides(python, Path(folder), files, num_lines) as paddles:
+            taken = take_turns({**multi_slot_sides(files, num_lines), **paddles}, repeats)
+    report_passes(report, "MultiSlot text", taken)
+    report_growth(report, taken)
+    faster = max(
+        (name for name in taken if name.startswith("torch")), key=lambda n: rate_of(taken[n])
+    )
+    report_ratio(report, taken, "ours, 1 thread", "torch, in process", TARGET_TORCH)
+    report_ratio(report, taken, "ours, 2 threads", faster, TARGET_TORCH)
+    for text in THREADS.values() if paddles else ():
+        report_ratio(report, taken, f"ours, {text}", f"Paddle 1.8.5, {text}", TARGET_PADDLE)
+    return taken
 
-    def torch_loader(workers: int) -> DataLoader[Any]:
-        return DataLoader(PythonLines(slot_files), batch_size=None, num_workers=workers)
 
-    makers: dict[str, Callable[[], Any]] = {
-        "MultiSlot, 1 thread": lambda: Reader(slot_files, multi_slot, BATCH),
-        "MultiSlot, 2 threads": lambda: Reader(slot_files, multi_slot, BATCH, threads=2),
-        "MultiSlot, torch, in process": lambda: torch_loader(0),
-        "MultiSlot, torch, 2 workers": lambda: torch_loader(2),
-        "Criteo, 1 thread": lambda: Reader(raw_files, CriteoTsv(), BATCH),
-        "Criteo, 2 threads": lambda: Reader(raw_files, CriteoTsv(), BATCH, threads=2),
-        "Criteo, Python pipe, 1 thread": lambda: Reader(raw_files, multi_slot, BATCH, config=pipe),
-        "Criteo, Python pipe, 2 threads": lambda: Reader(
-            raw_files, multi_slot, BATCH, threads=2, config=pipe
-        ),
-    }
-    return {name: lambda make=make: rate_of(make, num_lines) for name, make in makers.items()}
+def measure_criteo(report: Report, files: list[Path], num_lines: int, repeats: int) -> Taken:
+    taken = take_turns(criteo_sides(files, num_lines), repeats)
+    report_passes(report, "Criteo logs", taken)
+    report_growth(report, taken)
+    for text in THREADS.values():
+        report_ratio(report, taken, f"ours, {text}", f"pipe, {text}", TARGET_PIPE)
+    return taken
+
+
+def measure_parquet(report: Report, folder: Path, num_rows: int, repeats: int) -> Taken:
+    path = folder / "rows.parquet"
+    write_parquet(path, num_rows)
+    taken = take_turns(parquet_sides(path, num_rows), repeats)
+    report_passes(report, "Parquet, 10 columns", taken)
+    report_growth(report, taken)
+    for text in THREADS.values():
+        share = rate_of(taken[f"ours, {text}"]) / rate_of(taken[f"pyarrow, {text}"])
+        report.note(f"ours, {text}: {share:.0%} of the rate of pyarrow, {text}")
+    rate = 1e6 / cpu_of(taken["ours, 1 thread"])
+    text = f"{rate:,.0f} rows a second of CPU (target >= {TARGET_PARQUET:,})"
+    report.judge(text, rate >= TARGET_PARQUET)
+    return taken
+
+
+def measure_training(
+    report: Report, slot_files: list[Path], raw_files: list[Path], repeats: int
+) -> dict[str, Any]:
+    taken = take_turns(training_sides(slot_files, raw_files, BATCH), repeats)
+    rows = []
+    for name, passes in taken.items():
+        rates = [one.examples_per_s for one in passes]
+        cpu = statistics.median(one.cpu_us_per_example for one in passes)
+        waited = statistics.median(one.data_share for one in passes)
+        spread = f"{min(rates):,.0f} .. {max(rates):,.0f}"
+        rows.append(
+            [name, f"{statistics.median(rates):,.0f}", spread, f"{cpu:.1f}", f"{waited:.1%}"]
+        )
+    title = "CTR-DNN, 1 thread trains, 1 reads"
+    report.table(title, ["", "examples/s", "range", "CPU us/example", "waits for data"], rows)
+    for name in ("MultiSlot", "Criteo"):
+        loss = loss_by_reading(taken, name)
+        text = f"{name}: reading costs {loss:.1%} of the rate (target < {TARGET_LOSS:.0%})"
+        report.judge(text, loss < TARGET_LOSS)
+    return {name: [astuple(one) for one in passes] for name, passes in taken.items()}
+
+
+def measure_memory(report: Report, folder: Path, num_lines: int) -> dict[str, float]:
+    """Bytes of records in memory over those of their ids and floats."""
+    write_ragged(folder / "ragged", num_lines)
+    ratios = {}
+    for name, path, slots in (
+        ("one id a slot", folder / "slot-0", SLOTS),
+        ("1 to 8 ids a slot", folder / "ragged", RAGGED_SLOTS),
+    ):
+        reader = Reader(path, MultiSlot(*slots), BATCH)
+        with reader.begin_columns() as batches:
+            payload = sum(values.nbytes for batch in batches for values, _ in batch)
+        data = MemoryData(reader)
+        data.local_shuffle(seed=0)
+        ratios[name] = data.memory_bytes / payload
+        text = f"in memory, shuffled, {name}: {ratios[name]:.3f}x its ids and floats"
+        report.judge(f"{text} (target <= {TARGET_MEMORY:g})", ratios[name] <= TARGET_MEMORY)
+    return ratios
 
 
 def main() -> None:
     arguments = parse_arguments(__doc__ or "")
     torch.set_num_threads(1)
-    num_lines = 2_000 if arguments.quick else 25_000
+    num_lines, repeats = NUM_LINES[arguments.quick], arguments.repeats
+    about = f"{num_lines * NUM_FILES:,} lines in {NUM_FILES} files, batches of {BATCH:,}, "
+    report = Report("reading", f"{about}medians of {repeats}")
+    python, missing = find_paddle(may_install=not arguments.quick)
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_files(folder, num_lines)
-        total = num_lines * NUM_FILES
-        console.print(f"[bold]Reader[/bold]: {total:,} lines in {NUM_FILES} files, ", end="")
-        console.print(f"batches of {BATCH:,}. {machine()}")
-        taken = interleave(sides_of(folder, total), arguments.repeats)
-    rows = [
-        [name, f"{median:,.0f}", f"{low:,.0f}", f"{high:,.0f}"]
-        for name, (median, low, high) in taken.items()
-    ]
-    report("lines a second", ["side", "median", "min", "max"], rows)
-
-    def ratio(left: str, right: str) -> float:
-        return taken[left][0] / taken[right][0]
-
-    ratios = {
-        "multi_slot_over_torch_1": ratio("MultiSlot, 1 thread", "MultiSlot, torch, in process"),
-        "multi_slot_over_torch_2": ratio("MultiSlot, 2 threads", "MultiSlot, torch, 2 workers"),
-        "criteo_over_pipe_1": ratio("Criteo, 1 thread", "Criteo, Python pipe, 1 thread"),
-        "criteo_over_pipe_2": ratio("Criteo, 2 threads", "Criteo, Python pipe, 2 threads"),
-        "multi_slot_growth": ratio("MultiSlot, 2 threads", "MultiSlot, 1 thread"),
-    }
-    console.print(
-        f"MultiSlot over torch {ratios['multi_slot_over_torch_1']:.1f}x with one core, "
-        f"{ratios['multi_slot_over_torch_2']:.1f}x with two (target >= {TARGET_TORCH:g}); "
-        f"Criteo over a Python pipe {ratios['criteo_over_pipe_1']:.1f}x, "
-        f"{ratios['criteo_over_pipe_2']:.1f}x (target >= {TARGET_PIPE:g}); "
-        f"1 to 2 threads {ratios['multi_slot_growth']:.2f}x"
-    )
-    write_json(arguments.json, {"lines_per_second": taken, "ratios": ratios})
+        write_files(folder, NUM_FILES, num_lines)
+        slot_files, raw_files = sorted(folder.glob("slot-*")), sorted(folder.glob("raw-*"))
+        multi_slot = measure_multi_slot(report, slot_files, num_lines, repeats, python)
+        if python is None:
+            report.note(f"Paddle 1.8.5 was left out: {missing}")
+        criteo = measure_criteo(report, raw_files, num_lines, repeats)
+        parquet = measure_parquet(report, folder, NUM_ROWS[arguments.quick], repeats)
+        measured = {"multi_slot": multi_slot, "criteo": criteo, "parquet": parquet}
+        for title, taken in measured.items():
+            figures[title] = {n: [astuple(one) for one in passes] for n, passes in taken.items()}
+        figures["training"] = measure_training(report, slot_files[:2], raw_files[:2], repeats)
+        figures["memory"] = measure_memory(report, folder, num_lines)
+    report.save(MARKDOWN)
+    write_json(arguments.json, figures)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ class Section:
 class SideProcess:
     """A process that answers on its stdout, line by line; its stderr is the caller's."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], folder: Path = ROOT
+    ) -> None:
         self._name = " ".join(command[1:])
         self._unread = b""
         self._process = subprocess.Popen(
             [*command],
-            cwd=ROOT,
+            cwd=folder,
             env={**os.environ, **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

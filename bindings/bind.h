@@ -12,7 +12,9 @@
 namespace sparsefleet::python {
 
 void BindSpecs(nanobind::module_& m);
+void BindCommand(nanobind::module_& m);
 void BindCut(nanobind::module_& m);
+void BindCsv(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
 void BindParse(nanobind::module_& m);
 void BindRagged(nanobind::module_& m);
@@ -21,6 +23,9 @@ void BindServer(nanobind::module_& m);
 
 template <typename T>
 using Array = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+template <typename T>
+using Matrix = nanobind::ndarray<T, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
 
 template <typename T>
 std::span<T> SpanOf(const Array<T>& array) {

@@ -41,11 +41,31 @@ nb::object CutHandle::Next(std::size_t max_rows) {
   {
     nb::gil_scoped_release release;
     std::lock_guard lock(mutex_);
-    if (cut_ != nullptr) more = cut_->Next(max_rows, rows);
-    if (!more.ok() || !more.value()) cut_.reset();
+    if (cut_ != nullptr) {
+      more = cut_->Next(max_rows, rows);
+      if (!more.ok() || !more.value()) End();
+    }
   }
   if (!Check(std::move(more))) return nb::none();
   return RowsToNumpy(std::move(rows), info_);
+}
+
+void CutHandle::End() {
+  if (auto removed = cut_->Removed(); removed.ok()) removed_ = std::move(removed).value();
+  cut_.reset();
+}
+
+nb::object CutHandle::Removed() {
+  owner_.Check("cut");
+  Result<std::vector<Key>> removed = std::vector<Key>();
+  {
+    nb::gil_scoped_release release;
+    std::lock_guard lock(mutex_);
+    removed = cut_ != nullptr ? cut_->Removed() : removed_;
+  }
+  auto keys = Check(std::move(removed));
+  const std::size_t n = keys.size();
+  return ToNumpy(std::move(keys), {n});
 }
 
 void CutHandle::Close() {
@@ -61,6 +81,9 @@ void BindCut(nb::module_& m) {
            nb::sig("def next(self, max_rows: int) -> tuple | None"),
            "Up to `max_rows` further rows as (keys[N], values[N, D], state[N, S], counters[N, C]),"
            " or None at the end.")
+      .def("removed", &CutHandle::Removed,
+           nb::sig("def removed(self) -> numpy.typing.NDArray[numpy.uint64]"),
+           "Of a cut of dirty rows in this process: keys removed since the last cut that cleared.")
       .def("close", &CutHandle::Close, "Ends the cut and frees what it held back.");
 }
 

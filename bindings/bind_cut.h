@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "owner_process.h"
 #include "store/store.h"
@@ -21,13 +22,17 @@ class CutHandle {
   ~CutHandle();
 
   nanobind::object Next(std::size_t max_rows);
+  nanobind::object Removed();
   void Close();
 
  private:
+  void End();  // REQUIRES: mutex_ is held, there is a cut
+
   OwnerProcess owner_;
   std::shared_ptr<Store> store_;
   std::mutex mutex_;
   std::unique_ptr<StoreCut> cut_;
+  std::vector<Key> removed_;  // once the cut has come to its end
   TableInfo info_;
 };
 

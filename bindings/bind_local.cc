@@ -21,13 +21,14 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace sparsefleet::python {
-namespace {
 
 Result<LocalStore*> LocalOf(Store& store, const char* call) {
   if (auto* local = dynamic_cast<LocalStore*>(&store)) return local;
   return Status(Code::kInvalidArgument,
                 std::string(call) + ": the tables of this store are on servers");
 }
+
+namespace {
 
 PushTotals PushDenseParts(const StoreHandle& handle, const std::string& table,
                           const std::vector<Array<const float>>& parts) {

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,9 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "bind.h"
+#include "format_handle.h"
 #include "parse/criteo.h"
 #include "parse/hash64.h"
 #include "parse/multi_slot.h"
+#include "parse/multi_slot_binary.h"
 #include "parse/record_parser.h"
 #include "raise.h"
 
@@ -27,19 +31,20 @@ using namespace nb::literals;
 namespace sparsefleet::python {
 namespace {
 
-// (name, whether its values are floats, values of each record or 0)
-using SlotTuple = std::tuple<std::string, bool, std::uint32_t>;
+// (name, what its values are, values of each record or 0)
+using SlotTuple = std::tuple<std::string, std::string, std::uint32_t>;
 
-struct FormatHandle {
-  std::shared_ptr<const RecordFormat> format;
-};
+ValueKind KindOf(const std::string& dtype) {
+  if (dtype == "uint64") return ValueKind::kUint64;
+  if (dtype == "float") return ValueKind::kFloat;
+  if (dtype == "text") return ValueKind::kText;
+  Raise({Code::kInvalidArgument, "a slot holds uint64, float or text, got '" + dtype + "'"});
+}
 
 FormatHandle MultiSlotOf(const std::vector<SlotTuple>& slots) {
   std::vector<ColumnSpec> specs;
   specs.reserve(slots.size());
-  for (const auto& [name, is_float, width] : slots) {
-    specs.push_back({name, is_float ? ValueKind::kFloat : ValueKind::kUint64, width});
-  }
+  for (const auto& [name, dtype, width] : slots) specs.push_back({name, KindOf(dtype), width});
   return {Check(MakeMultiSlot(std::move(specs)))};
 }
 
@@ -53,16 +58,25 @@ nb::object Take(GrowingArray<T>& values, std::size_t rows, std::size_t width) {
   return nb::cast(nb::ndarray<nb::numpy, T>(data, width == 0 ? 1 : 2, shape, owner));
 }
 
+nb::object TakeValues(Column& column, std::size_t rows, std::size_t width) {
+  switch (column.spec.kind) {
+    case ValueKind::kFloat:
+      return Take(column.floats, rows, width);
+    case ValueKind::kText:
+      return Take(column.texts, rows, width);
+    default:
+      return Take(column.ids, rows, width);
+  }
+}
+
 // Each column as (values, offsets or None); the batch is empty afterwards.
 nb::list TakeColumns(ColumnBatch& batch) {
   nb::list taken;
   const std::size_t records = batch.num_records();
   for (auto& column : batch.columns()) {
     const std::uint32_t width = column.spec.width;
-    const bool is_float = column.spec.kind == ValueKind::kFloat;
-    const std::size_t size = is_float ? column.floats.size() : column.ids.size();
-    const std::size_t rows = width == 0 ? size : records;
-    nb::object values = is_float ? Take(column.floats, rows, width) : Take(column.ids, rows, width);
+    const std::size_t rows = width == 0 ? column.size() : records;
+    nb::object values = TakeValues(column, rows, width);
     nb::object offsets = nb::none();
     if (width == 0) offsets = Take(column.offsets, records + 1, 0);
     taken.append(nb::make_tuple(std::move(values), std::move(offsets)));
@@ -105,6 +119,30 @@ class ParserHandle {
   nb::bytes block_{"", 0};
 };
 
+// Texts as Arrow has them: text i is bytes[offsets[i] .. offsets[i + 1]).
+template <typename Offset>
+nb::object HashTexts(const Array<const std::uint8_t>& bytes, const Array<const Offset>& offsets,
+                     std::uint64_t seed) {
+  const auto* const text = reinterpret_cast<const char*>(bytes.data());
+  const std::size_t num_texts = offsets.size() == 0 ? 0 : offsets.size() - 1;
+  std::vector<std::int64_t> ids(num_texts);
+  bool inside = true;
+  {
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < num_texts && inside; ++i) {
+      const auto begin = static_cast<std::int64_t>(offsets.data()[i]);
+      const auto end = static_cast<std::int64_t>(offsets.data()[i + 1]);
+      inside = 0 <= begin && begin <= end && end <= static_cast<std::int64_t>(bytes.size());
+      if (!inside) break;
+      const std::string_view one(text + begin, static_cast<std::size_t>(end - begin));
+      ids[i] = std::bit_cast<std::int64_t>(Hash64(one, seed));
+    }
+  }
+  if (!inside) Raise({Code::kShapeMismatch, "offsets of texts do not rise within the bytes"});
+  const std::size_t shape[] = {num_texts};
+  return ToNumpy(std::move(ids), shape);
+}
+
 std::string_view BytesOf(nb::handle text) {
   Py_ssize_t size = 0;
   if (PyUnicode_Check(text.ptr())) {
@@ -128,9 +166,35 @@ void BindParse(nb::module_& m) {
       "hash64", [](nb::handle text, std::uint64_t seed) { return Hash64(BytesOf(text), seed); },
       "text"_a, "seed"_a = 0, nb::sig("def hash64(text: str | bytes, seed: int = 0) -> int"),
       "XXH64 of the bytes, of a str those of UTF-8.");
+  const char* const about_hash_texts =
+      "hash64 of bytes[offsets[i] .. offsets[i + 1]) for each i, int64 by bit pattern.";
+  m.def("hash_texts", &HashTexts<std::int32_t>, "bytes"_a, "offsets"_a, "seed"_a,
+        nb::sig("def hash_texts(bytes: NDArray[numpy.uint8], offsets: NDArray[numpy.int32], seed: "
+                "int) -> NDArray[numpy.int64]"),
+        about_hash_texts);
+  m.def("hash_texts", &HashTexts<std::int64_t>, "bytes"_a, "offsets"_a, "seed"_a,
+        nb::sig("def hash_texts(bytes: NDArray[numpy.uint8], offsets: NDArray[numpy.int64], seed: "
+                "int) -> NDArray[numpy.int64]"),
+        about_hash_texts);
   nb::class_<FormatHandle>(m, "RecordFormat");
-  m.def("multi_slot_format", &MultiSlotOf, "slots"_a,
-        "Lines of slots (name, floats?, values of each record or 0 for any number).");
+  m.def(
+      "multi_slot_format", &MultiSlotOf, "slots"_a,
+      "Lines of slots (name, \"uint64\", \"float\" or \"text\", values of each record or 0 for any "
+      "number).");
+  m.def(
+      "read_binary_records",
+      [](nb::bytes bytes, std::size_t begin, ColumnBatch& batch, std::size_t max_records) {
+        const std::string_view all(bytes.c_str(), bytes.size());
+        if (begin > all.size()) Raise({Code::kInvalidArgument, "begin lies beyond the bytes"});
+        auto used = [&] {
+          nb::gil_scoped_release release;
+          return ReadBinaryRecords(all.substr(begin), batch, max_records);
+        }();
+        return Check(std::move(used));
+      },
+      "bytes"_a, "begin"_a, "batch"_a, "max_records"_a,
+      "Adds whole records of MultiSlot in binary until the batch has max_records or the next is "
+      "cut off; returns the bytes used.");
   m.def(
       "criteo_format",
       [](bool hash_categories, bool log_counts, float missing_count, bool has_label) {
@@ -147,8 +211,8 @@ void BindParse(nb::module_& m) {
           "format"_a)
       .def("__len__", &ColumnBatch::num_records)
       .def("take", &TakeColumns,
-           nb::sig("def take(self) -> list[tuple[NDArray[numpy.int64] | NDArray[numpy.float32], "
-                   "NDArray[numpy.int64] | None]]"),
+           nb::sig("def take(self) -> list[tuple[NDArray[numpy.int64] | NDArray[numpy.float32] | "
+                   "NDArray[numpy.uint8], NDArray[numpy.int64] | None]]"),
            "Columns as (values, offsets or None), whose memory is theirs; leaves no records.");
   nb::class_<ParserHandle>(m, "RecordParser")
       .def(nb::init<const FormatHandle&, std::size_t>(), "format"_a, "max_line_bytes"_a)

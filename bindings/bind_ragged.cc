@@ -69,7 +69,10 @@ nb::tuple GatherWith(const AnyArray& values, const AnyArray& lengths, const Mark
     return Gather<std::int64_t>(values, span, marks, records);
   }
   if (values.dtype() == nb::dtype<float>()) return Gather<float>(values, span, marks, records);
-  Raise({Code::kInvalidArgument, "values must be int64 or float32"});
+  if (values.dtype() == nb::dtype<std::uint8_t>()) {
+    return Gather<std::uint8_t>(values, span, marks, records);
+  }
+  Raise({Code::kInvalidArgument, "values must be int64, float32 or uint8"});
 }
 
 nb::tuple GatherRagged(const AnyArray& values, const AnyArray& lengths, const Marks& marks,
@@ -92,10 +95,12 @@ nb::tuple GatherRagged(const AnyArray& values, const AnyArray& lengths, const Ma
 void BindRagged(nb::module_& m) {
   m.attr("RECORDS_PER_MARK") = kRecordsPerMark;
   m.def("gather_ragged", &GatherRagged, "values"_a, "lengths"_a, "marks"_a, "records"_a,
-        nb::sig("def gather_ragged(values: NDArray[numpy.int64] | NDArray[numpy.float32], lengths: "
+        nb::sig("def gather_ragged(values: NDArray[numpy.int64] | NDArray[numpy.float32] | "
+                "NDArray[numpy.uint8], lengths: "
                 "NDArray[numpy.uint8] | NDArray[numpy.uint16] | NDArray[numpy.uint32], marks: "
                 "NDArray[numpy.uint64], records: NDArray[numpy.uint32]) -> "
-                "tuple[NDArray[numpy.int64] | NDArray[numpy.float32], NDArray[numpy.int64]]"),
+                "tuple[NDArray[numpy.int64] | NDArray[numpy.float32] | NDArray[numpy.uint8], "
+                "NDArray[numpy.int64]]"),
         "Values of the records uint32[B], one after the other, and int64[B + 1] where each begins. "
         "Of R records, lengths[R] long, every RECORDS_PER_MARK-th begins at a mark.");
 }

@@ -4,10 +4,12 @@
 #include <nanobind/stl/string.h>
 
 #include "bind.h"
+#include "bind_command.h"
 #include "log_callback.h"
 #include "owner_process.h"
 #include "raise.h"
 #include "server/server.h"
+#include "store_handle.h"
 #include "transport_name.h"
 
 namespace nb = nanobind;
@@ -84,6 +86,18 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
   return new ServerHandle(Check(std::move(server)), std::move(callback));
 }
 
+nb::object NextCommand(const ServerHandle& handle, double timeout_s) {
+  Server& server = *handle;
+  Result<std::unique_ptr<Command>> command = std::unique_ptr<Command>();
+  {
+    nb::gil_scoped_release release;
+    command = server.NextCommand(timeout_s);
+  }
+  auto taken = Check(std::move(command));
+  if (taken == nullptr) return nb::none();
+  return nb::cast(new CommandHandle(std::move(taken)), nb::rv_policy::take_ownership);
+}
+
 }  // namespace
 
 void BindServer(nb::module_& m) {
@@ -93,6 +107,10 @@ void BindServer(nb::module_& m) {
            "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "save_root"_a,
            "notes"_a, "log"_a.none())
       .def_prop_ro("port", [](const ServerHandle& h) { return (*h).port(); })
+      .def(
+          "has_client",
+          [](const ServerHandle& h, const std::string& name) { return (*h).HasClient(name); },
+          "name"_a, "Whether a client of this name has come, and has neither gone nor been lost.")
       .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
       .def(
           "wait_for_shutdown_request",
@@ -101,6 +119,19 @@ void BindServer(nb::module_& m) {
             return (*h).WaitForShutdownRequest(timeout_s);
           },
           "timeout_s"_a)
+      .def(
+          "tables", [](const ServerHandle& h) { return new StoreHandle((*h).TablesAsStore()); },
+          "What this server holds of the tables, as a store in this process.")
+      .def("next_command", &NextCommand, "timeout_s"_a,
+           nb::sig("def next_command(self, timeout_s: float) -> Command | None"),
+           "The next command of a client, or None after `timeout_s`; raises once drained.")
+      .def(
+          "drain_commands",
+          [](const ServerHandle& h) {
+            nb::gil_scoped_release release;
+            (*h).DrainCommands();
+          },
+          "No further commands are handed out; those that wait, and new ones, fail.")
       .def("stop", &ServerHandle::Stop);
 }
 

@@ -98,7 +98,7 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
   return new StoreHandle(Check(std::move(client)));
 }
 
-void BindTables(nb::class_<StoreHandle>& store) {
+void BindCalls(nb::class_<StoreHandle>& store) {
   store
       .def(
           "define_sparse",
@@ -216,6 +216,16 @@ void BindMeeting(nb::class_<StoreHandle>& store) {
           },
           "timeout_s"_a)
       .def(
+          "command",
+          [](const StoreHandle& h, std::uint32_t server, const std::string& name, nb::bytes body,
+             double timeout_s) {
+            const std::span bytes(static_cast<const std::byte*>(body.data()), body.size());
+            const auto reply =
+                Check(Wait(h, [&](Store& s) { return s.Command(server, name, bytes, timeout_s); }));
+            return nb::bytes(reply.data(), reply.size());
+          },
+          "server"_a, "name"_a, "body"_a, "timeout_s"_a)
+      .def(
           "shutdown",
           [](const StoreHandle& h, double timeout_s) {
             Check(Call(h, [&](Store& s) { return s.Shutdown(timeout_s); }));
@@ -246,9 +256,10 @@ void BindStore(nb::module_& m) {
           "num_servers",
           [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })
       .def("close", &StoreHandle::Close, "Ends the connections; calls after it raise. Idempotent.");
-  BindTables(store);
+  BindCalls(store);
   BindMeeting(store);
   BindLocal(m, store);
+  BindTables(m, store);
   BindRounds(m, store);
   BindChanges(store);
 }

@@ -20,9 +20,11 @@ NB_MODULE(_core, m) {
   m.def("owner_of", &sparsefleet::OwnerOf, nb::arg("key"), nb::arg("num_servers"),
         "The server, of `num_servers`, that owns the row of `key`.");
   sparsefleet::python::BindSpecs(m);
+  sparsefleet::python::BindCommand(m);
   sparsefleet::python::BindCut(m);
   sparsefleet::python::BindMerge(m);
   sparsefleet::python::BindParse(m);
+  sparsefleet::python::BindCsv(m);
   sparsefleet::python::BindRagged(m);
   sparsefleet::python::BindStore(m);
   sparsefleet::python::BindServer(m);

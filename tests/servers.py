@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from sparsefleet import _core
+from sparsefleet.server import CommandLoop, Handler, default_handlers
 from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
 JOB_KEY = b"a key for tests, thirty-two long"
@@ -30,15 +32,30 @@ SERVER_DEFAULTS: dict[str, Any] = {
 
 
 class NativeServers:
-    """``with NativeServers(2) as servers, servers.connect() as store: ...``"""
+    """``with NativeServers(2) as servers, servers.connect() as store: ...``
 
-    def __init__(self, count: int = 1, **options: Any) -> None:
+    Commands go to the handlers of a real server, and to ``handlers``.
+    """
+
+    def __init__(
+        self, count: int = 1, *, handlers: Mapping[str, Handler] | None = None, **options: Any
+    ) -> None:
         self.messages: list[tuple[int, str]] = []
         settings = {**SERVER_DEFAULTS, "log": self._keep, **options}
         self.transport = settings["transport"]
         self.servers = [
             _core.Server(**{**settings, "index": index, "num_servers": count})
             for index in range(count)
+        ]
+        self.loops = [
+            CommandLoop(
+                server,
+                {
+                    **default_handlers(server.tables(), index, count, has_client=server.has_client),
+                    **(handlers or {}),
+                },
+            ).start()
+            for index, server in enumerate(self.servers)
         ]
 
     def _keep(self, severity: int, message: str) -> None:
@@ -58,7 +75,8 @@ class NativeServers:
         )
 
     def stop(self) -> None:
-        for server in self.servers:
+        for server, loop in zip(self.servers, self.loops, strict=True):
+            loop.stop()
             server.stop()
 
     def __enter__(self) -> NativeServers:

@@ -12,7 +12,7 @@
 
 namespace sparsefleet {
 
-enum class ValueKind : std::uint8_t { kUint64 = 0, kFloat = 1 };
+enum class ValueKind : std::uint8_t { kUint64 = 0, kFloat = 1, kText = 2 };
 
 // Memory that grows and can be given away. Unlike a vector it does not clear what it is about to
 // be filled with. Not thread-safe.
@@ -69,12 +69,30 @@ struct ColumnSpec {
   std::uint32_t width = 0;  // values of each record; 0: as many as the record says
 };
 
-// Values of one slot over B records. Of `ids` and `floats` the one of the slot's kind is used.
+// Values of one slot over B records. Of `ids`, `floats` and `texts` the one of the slot's kind is
+// used.
 struct Column {
   ColumnSpec spec;
   GrowingArray<std::int64_t> ids;      // uint64 by bit pattern, as torch has them: int64[N]
   GrowingArray<float> floats;          // float32[N]
+  GrowingArray<std::uint8_t> texts;    // bytes, as many as the record's text has: uint8[N]
   GrowingArray<std::int64_t> offsets;  // int64[B + 1] of a slot without width, begins with 0
+
+  std::size_t size() const {
+    switch (spec.kind) {
+      case ValueKind::kFloat:
+        return floats.size();
+      case ValueKind::kText:
+        return texts.size();
+      default:
+        return ids.size();
+    }
+  }
+  void Truncate(std::size_t size) {
+    ids.Truncate(size);
+    floats.Truncate(size);
+    texts.Truncate(size);
+  }
 };
 
 // Invariant: between calls every column holds num_records() whole records. Not thread-safe.
@@ -97,9 +115,7 @@ class ColumnBatch {
     ++num_records_;
     for (auto& column : columns_) {
       if (column.spec.width != 0) continue;
-      const std::size_t size =
-          column.spec.kind == ValueKind::kFloat ? column.floats.size() : column.ids.size();
-      column.offsets.Append(static_cast<std::int64_t>(size));
+      column.offsets.Append(static_cast<std::int64_t>(column.size()));
     }
   }
 
@@ -109,8 +125,7 @@ class ColumnBatch {
       const std::size_t size = column.spec.width != 0
                                    ? num_records_ * column.spec.width
                                    : static_cast<std::size_t>(column.offsets[num_records_]);
-      column.ids.Truncate(size);
-      column.floats.Truncate(size);
+      column.Truncate(size);
     }
   }
 
@@ -118,8 +133,7 @@ class ColumnBatch {
   void Restart() {
     num_records_ = 0;
     for (auto& column : columns_) {
-      column.ids.Truncate(0);
-      column.floats.Truncate(0);
+      column.Truncate(0);
       column.offsets.Truncate(0);
       if (column.spec.width == 0) column.offsets.Append(0);
     }

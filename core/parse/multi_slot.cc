@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -38,10 +39,7 @@ class MultiSlot final : public RecordFormat {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       std::uint64_t count = 0;
       if (!ParseCount(i, line, at, count, problem)) return false;
-      const bool parsed = slots_[i].kind == ValueKind::kFloat
-                              ? ParseValues(i, line, count, at, columns[i].floats, problem)
-                              : ParseValues(i, line, count, at, columns[i].ids, problem);
-      if (!parsed) return false;
+      if (!ParseSlot(i, line, count, at, columns[i], problem)) return false;
     }
     at = SkipBlanks(at, end);
     if (at != end) {
@@ -59,7 +57,12 @@ class MultiSlot final : public RecordFormat {
     const char* const end = line.data() + line.size();
     at = SkipBlanks(at, end);
     const char* const begin = at;
-    const NumberFault fault = ReadUint64(at, end, count);
+    NumberFault fault = NumberFault::kNone;
+    if (end - at >= 2 && IsDigit(at[0]) && IsBlank(at[1])) {  // as most are; need not wait for more
+      count = static_cast<std::uint64_t>(*at++ - '0');
+    } else {
+      fault = ReadUint64(at, end, count);
+    }
     if (fault != NumberFault::kNone || !EndsHere(at, end) || count == 0) {
       problem = ProblemAt(line, begin,
                           SlotName(i) +
@@ -73,6 +76,36 @@ class MultiSlot final : public RecordFormat {
           SlotName(i) + "the count " + std::to_string(slots_[i].width) + " of a dense slot");
       return false;
     }
+    return true;
+  }
+
+  bool ParseSlot(std::size_t i, std::string_view line, std::uint64_t count, const char*& at,
+                 Column& column, LineProblem& problem) const {
+    switch (slots_[i].kind) {
+      case ValueKind::kFloat:
+        return ParseValues(i, line, count, at, column.floats, problem);
+      case ValueKind::kText:
+        return ParseText(i, line, count, at, column.texts, problem);
+      default:
+        return ParseValues(i, line, count, at, column.ids, problem);
+    }
+  }
+
+  bool ParseText(std::size_t i, std::string_view line, std::uint64_t count, const char*& at,
+                 GrowingArray<std::uint8_t>& texts, LineProblem& problem) const {
+    const char* const end = line.data() + line.size();
+    at = SkipBlanks(at, end);
+    const char* const begin = at;
+    while (!EndsHere(at, end)) ++at;
+    if (count != 1 || at == begin) {
+      problem = ProblemAt(
+          line, begin,
+          SlotName(i) + "1 and one text without blanks, not " + std::to_string(count) + " values");
+      return false;
+    }
+    const auto size = static_cast<std::size_t>(at - begin);
+    std::memcpy(texts.Extend(size), begin, size);
+    texts.Commit(size);
     return true;
   }
 
@@ -129,6 +162,9 @@ Result<std::shared_ptr<const RecordFormat>> MakeMultiSlot(std::vector<ColumnSpec
     if (slot.name.empty()) return Status(Code::kInvalidArgument, "a slot has no name");
     if (!names.insert(slot.name).second) {
       return Status(Code::kInvalidArgument, "two slots are called '" + slot.name + "'");
+    }
+    if (slot.kind == ValueKind::kText && slot.width != 0) {
+      return Status(Code::kInvalidArgument, "slot '" + slot.name + "': a text has no width");
     }
   }
   return std::shared_ptr<const RecordFormat>(std::make_shared<MultiSlot>(std::move(slots)));

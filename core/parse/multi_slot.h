@@ -2,7 +2,8 @@
 //
 // Format:  line  = slot { blank slot } [ blanks ]     in the order of the declared slots
 //          slot  = count { blank value }              exactly `count` values, count >= 1
-//          value = unsigned decimal 64-bit number | decimal float, as the slot is declared
+//          value = unsigned decimal 64-bit number | decimal float | text without blanks, as the
+//                  slot is declared; a slot of text has count 1
 // A blank is a space or tab, or a CR at the end of a line; several count as one.
 #pragma once
 

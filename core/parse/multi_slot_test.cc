@@ -85,6 +85,27 @@ const Test kTrailing("anything but blanks behind the last slot is refused", [] {
   ExpectRefused(std::string("2 1 1 1 5 1 1 \x01\xff", 16), 15, "found '\\x01\\xff'");
 });
 
+const Test kTexts("a text is one token, kept byte by byte", [] {
+  const auto format =
+      RequireOk(MakeMultiSlot({{"line_id", ValueKind::kText, 0}, {"ids", ValueKind::kUint64, 0}}));
+  ColumnBatch batch(format->columns());
+  LineProblem problem;
+  Require(format->Parse("1 a:\xc3\xa4 2 5 6", batch, problem), problem.what);
+  Require(format->Parse("1 7 1 5", batch, problem), problem.what);
+  const Column& texts = batch.columns()[0];
+  ExpectEqual(std::string(texts.texts.data(), texts.texts.data() + texts.texts.size()),
+              std::string("a:\xc3\xa4"
+                          "7"));
+  ExpectEqual(texts.offsets[1], 4);
+  ExpectEqual(texts.offsets[2], 5);
+  for (const char* bad : {"2 a b 1 5", "1", "1 ", "1 a"}) {
+    Expect(!format->Parse(bad, batch, problem), bad);
+    batch.DropUnfinished();
+  }
+  ExpectEqual(texts.texts.size(), 5u);
+  ExpectCode(MakeMultiSlot({{"a", ValueKind::kText, 2}}).status(), Code::kInvalidArgument);
+});
+
 const Test kSpecs("slots need names of their own", [] {
   ExpectCode(MakeMultiSlot({}).status(), Code::kInvalidArgument);
   ExpectCode(MakeMultiSlot({{"", ValueKind::kFloat, 0}}).status(), Code::kInvalidArgument);

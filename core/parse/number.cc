@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
-#include <limits>
 #include <string>
 #include <system_error>
 #ifdef __APPLE__
@@ -66,8 +65,41 @@ void ReadExponent(const char*& at, const char* end, Decimal& out) {
   at = next;
 }
 
-// Exact where mantissa and power of ten are exact doubles, except where rounding twice, to double
-// and then to float, might differ from rounding once: on the middle between two floats.
+// Rounding twice, to double and then to float, might differ from rounding once where `wide` is on
+// the middle between two floats.
+bool IsBetweenFloats(double wide) {
+  constexpr std::uint64_t kBelowFloat = (std::uint64_t{1} << 29) - 1;
+  return (std::bit_cast<std::uint64_t>(wide) & kBelowFloat) == std::uint64_t{1} << 28;
+}
+
+// What most numbers are: [-] 1 to 7 digits [. 1 to 8 digits]. False for any other, even where it is
+// a number; `at` is then left where it is.
+bool ReadShortFloat(const char*& at, const char* end, float& value) {
+  const bool negative = at != end && *at == '-';
+  const char* next = at + (negative ? 1 : 0);
+  std::uint64_t word = WordAt(next, end);
+  int count = LeadingDigits(word);
+  if (count == 0 || count == 8) return false;
+  std::uint64_t mantissa = ValueOfDigits(word, count);
+  int places = 0;
+  next += count;
+  if (next != end && *next == '.') {
+    ++next;
+    word = WordAt(next, end);
+    places = LeadingDigits(word);
+    if (places == 0) return false;
+    mantissa = mantissa * kSmallPowers[places] + ValueOfDigits(word, places);
+    next += places;
+  }
+  if (next != end && (IsDigit(*next) || (*next | 0x20) == 'e')) return false;
+  const double wide = static_cast<double>(mantissa) / kPowers[places];  // 15 digits are exact
+  if (IsBetweenFloats(wide)) return false;
+  value = static_cast<float>(negative ? -wide : wide);
+  at = next;
+  return true;
+}
+
+// Exact where mantissa and power of ten are exact doubles, if that is not between two floats.
 bool FastValue(const Decimal& decimal, float& value) {
   if (!decimal.exact || decimal.mantissa > kMaxExact || decimal.exponent < -kMaxPower ||
       decimal.exponent > kMaxPower) {
@@ -76,8 +108,7 @@ bool FastValue(const Decimal& decimal, float& value) {
   auto wide = static_cast<double>(decimal.mantissa);
   wide =
       decimal.exponent < 0 ? wide / kPowers[-decimal.exponent] : wide * kPowers[decimal.exponent];
-  constexpr std::uint64_t kBelowFloat = (std::uint64_t{1} << 29) - 1;
-  if ((std::bit_cast<std::uint64_t>(wide) & kBelowFloat) == std::uint64_t{1} << 28) return false;
+  if (IsBetweenFloats(wide)) return false;
   if (wide != 0 && (wide < FLT_MIN || wide > FLT_MAX)) return false;
   value = static_cast<float>(decimal.negative ? -wide : wide);
   return true;
@@ -114,19 +145,8 @@ NumberFault SlowValue(const char* begin, const char* end, const Decimal& decimal
 
 }  // namespace
 
-NumberFault ReadInt64(const char*& at, const char* end, std::int64_t& value) {
-  const bool negative = at != end && *at == '-';
-  if (at != end && (*at == '-' || *at == '+')) ++at;
-  std::uint64_t size = 0;
-  const NumberFault fault = ReadUint64(at, end, size);
-  if (fault != NumberFault::kNone) return fault;
-  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (size > kMax + (negative ? 1 : 0)) return NumberFault::kTooLarge;
-  value = static_cast<std::int64_t>(negative ? 0 - size : size);
-  return NumberFault::kNone;
-}
-
 NumberFault ReadFloat(const char*& at, const char* end, float& value) {
+  if (ReadShortFloat(at, end, value)) return NumberFault::kNone;
   Decimal decimal;
   decimal.negative = at != end && *at == '-';
   const char* begin = at;

@@ -1,5 +1,6 @@
 #include "server/dispatcher.h"
 
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -8,6 +9,10 @@
 namespace sparsefleet {
 namespace {
 
+// A body up to this is copied to be kept: the memory it lies in may be much larger, and its
+// connection uses it again.
+constexpr std::size_t kCopiedBytes = 64 << 10;
+
 Status CheckEmpty(std::span<const std::byte> body, const char* what) {
   return BodyReader(body).Finish(what);
 }
@@ -15,12 +20,14 @@ Status CheckEmpty(std::span<const std::byte> body, const char* what) {
 }  // namespace
 
 Dispatcher::Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
-                       Coordinator& coordinator, Rounds& rounds, SessionTable& sessions)
+                       Coordinator& coordinator, Rounds& rounds, CommandQueue& commands,
+                       SessionTable& sessions)
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
       tables_(tables),
       coordinator_(coordinator),
       rounds_(rounds),
+      commands_(commands),
       sessions_(sessions),
       out_of_memory_(Reply::From(Status(Code::kTooLarge, "the server has not enough memory"))) {}
 
@@ -162,6 +169,13 @@ Coordinator::TimePoint Dispatcher::BeginWait(const Call& call) const {
   return std::chrono::steady_clock::now() + std::chrono::milliseconds(call.to.request.timeout_ms);
 }
 
+std::unique_ptr<std::byte[]> Dispatcher::KeepBody(const Call& call) {
+  if (call.take_body && call.body.size() > kCopiedBytes) return call.take_body();
+  auto memory = std::make_unique_for_overwrite<std::byte[]>(call.body.size());
+  if (!call.body.empty()) std::memcpy(memory.get(), call.body.data(), call.body.size());
+  return memory;
+}
+
 Rounds::Caller Dispatcher::CallerOf(const Call& call) const {
   return {call.session->owner(), call.to.request.sequence, BeginWait(call), call.session->began()};
 }
@@ -230,6 +244,8 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::Load;
     case MessageType::kShutdown:
       return &Dispatcher::Shutdown;
+    case MessageType::kCommand:
+      return &Dispatcher::TakeCommand;
   }
   return nullptr;
 }

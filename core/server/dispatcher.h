@@ -12,6 +12,7 @@
 #include <stop_token>
 #include <string>
 
+#include "server/command_queue.h"
 #include "server/reply.h"
 #include "server/server_counters.h"
 #include "server/session_table.h"
@@ -45,7 +46,8 @@ struct DispatcherHooks {
 class Dispatcher {
  public:
   Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
-             Coordinator& coordinator, Rounds& rounds, SessionTable& sessions);
+             Coordinator& coordinator, Rounds& rounds, CommandQueue& commands,
+             SessionTable& sessions);
 
   // The first request of a connection. On success the reply's body and the client's session.
   struct Greeting {
@@ -91,6 +93,8 @@ class Dispatcher {
   Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
   Coordinator::TimePoint BeginWait(const Call& call) const;
   Rounds::Caller CallerOf(const Call& call) const;
+  // The body, to be kept beyond the return of Handle(): at another place or the same.
+  static std::unique_ptr<std::byte[]> KeepBody(const Call& call);
   // The sections of a push, whose rows are as wide as the tables'.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
 
@@ -114,6 +118,7 @@ class Dispatcher {
   Answer PutNote(const Call& call);
   Answer GetNote(const Call& call);
   Answer DeleteNote(const Call& call);
+  Answer TakeCommand(const Call& call);
   // dispatcher_rounds.cc
   Answer PushRound(const Call& call);
   Answer AdvanceClock(const Call& call);
@@ -137,6 +142,7 @@ class Dispatcher {
   TableSet& tables_;
   Coordinator& coordinator_;
   Rounds& rounds_;
+  CommandQueue& commands_;
   SessionTable& sessions_;
   const Reply out_of_memory_;  // made while there is some
   std::atomic<bool> draining_{false};

@@ -30,6 +30,7 @@ class Fuzzer {
     } else {
       target_->Feed(input);
     }
+    if (pick % 2 == 0) target_->AnswerCommand();
     target_->ExpireAll();
     target_->Rejoin();
   }

@@ -78,6 +78,7 @@ const Test kFrameFuzz("240,000 damaged frames leave the dispatcher sound", [] {
       const Bytes frame = mutator.Next();
       target.Feed(frame);
       if (i % 32 == 0) target.Feed(frame);  // a retry
+      if (i % 16 == 0) target.AnswerCommand();
       if (i % kFramesPerClient == 0) {
         target.ExpireAll();
         target.Rejoin();

@@ -52,6 +52,7 @@ void FailEverywhere(FuzzTarget& target, const std::string& what, const auto& fra
     allocations_left = -1;
     const std::uint64_t before = target.sink().replies;
     target.Feed(frame);
+    target.AnswerCommand();
     if (!ExpectEqual(target.sink().replies, before + 1)) {
       Expect(false, what + ": no answer after allocation " + std::to_string(n) + " failed");
     }
@@ -80,6 +81,11 @@ const Test kEverywhere("a request that ran out of memory anywhere is answered at
   });
   FailEverywhere(target, "shrink", [&] {
     return FrameOf(MessageType::kShrink, Encode(TableRequest{spec.name, 1, 0, 0}), 1);
+  });
+  FailEverywhere(target, "command", [&] {
+    const CommandRequest command{"a-command-with-a-name-that-takes-memory",
+                                 std::as_bytes(std::span(keys))};
+    return FrameOf(MessageType::kCommand, Encode(command), 1);
   });
   FailEverywhere(target, "save", [&] {
     return FrameOf(MessageType::kSave, EncodeText("/a/directory/that/is/not/below/the/root"), 1);

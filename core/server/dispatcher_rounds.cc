@@ -1,5 +1,4 @@
 // Requests by which workers take steps together: rounds and clocks.
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -7,22 +6,8 @@
 #include "store/table_views.h"
 
 namespace sparsefleet {
-namespace {
-
-// A body up to this is copied: the memory it lies in may be much larger, and its connection
-// uses it again.
-constexpr std::size_t kCopiedBytes = 64 << 10;
-
-}  // namespace
-
 Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
-  std::unique_ptr<std::byte[]> memory;
-  if (call.take_body && call.body.size() > kCopiedBytes) {
-    memory = call.take_body();  // stays where it is, and with it what `body` speaks of
-  } else {
-    memory = std::make_unique_for_overwrite<std::byte[]>(call.body.size());
-    if (!call.body.empty()) std::memcpy(memory.get(), call.body.data(), call.body.size());
-  }
+  std::unique_ptr<std::byte[]> memory = KeepBody(call);
   auto request = DecodePushRound({memory.get(), call.body.size()});
   if (!request.ok()) return request.status();
   const PushRoundRequest& round = request.value();

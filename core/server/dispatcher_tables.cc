@@ -151,9 +151,8 @@ Dispatcher::Answer Dispatcher::Push(const Call& call) {
 Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {
   auto request = DecodeWriteDense(call.body);
   if (!request.ok()) return request.status();
-  auto table = tables_.Dense(request.value().table);
-  if (!table.ok()) return table.status();
-  if (Status s = WriteWholeDense(*table.value(), request.value().values); !s.ok()) return s;
+  Status s = tables_.WriteDense(request.value().table, request.value().values);
+  if (!s.ok()) return s;
   return ReplyBody();
 }
 

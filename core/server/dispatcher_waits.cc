@@ -1,4 +1,4 @@
-// Requests by which clients wait for one another: versions, barriers, notes.
+// Requests that wait for others: versions, barriers, notes, commands to the program around.
 #include <string>
 #include <utility>
 
@@ -68,6 +68,22 @@ Dispatcher::Answer Dispatcher::DeleteNote(const Call& call) {
   if (!request.ok()) return request.status();
   if (Status s = coordinator_.DeleteNote(request.value().key); !s.ok()) return s;
   return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::TakeCommand(const Call& call) {
+  CommandQueue::Arrival arrival;
+  arrival.memory = KeepBody(call);
+  auto request = DecodeCommand({arrival.memory.get(), call.body.size()});
+  if (!request.ok()) return request.status();
+  arrival.name = request.value().name;
+  arrival.client = call.session->name();
+  arrival.body = request.value().body;
+  arrival.deadline = BeginWait(call);
+  arrival.finish = Finisher(call);
+  const auto deadline = arrival.deadline;
+  if (Status s = commands_.Add(std::move(arrival)); !s.ok()) return s;
+  hooks_.on_wait(deadline);
+  return std::nullopt;
 }
 
 }  // namespace sparsefleet

@@ -24,6 +24,7 @@
 #include "server/session_table.h"
 #include "store/coordinator.h"
 #include "store/deadline.h"
+#include "store/local_store.h"
 #include "store/rounds.h"
 #include "store/table_views.h"
 #include "transport/socket.h"
@@ -105,6 +106,7 @@ struct Server::Impl {
   void DropLostClients(steady_clock::time_point now);
   void AddStats(StatMap& stats) const;
   void RequestShutdown();
+  Status Closed() const;
   void StartThreads();  // throws std::system_error if the system gives no more
   void Stop();
 
@@ -115,9 +117,11 @@ struct Server::Impl {
   std::unique_ptr<Poller> poller;
   ServerLog log;
   ServerCounters counters;
-  TableSet tables;
-  Coordinator coordinator;
+  const std::shared_ptr<ServedTables> served;
+  TableSet& tables = served->tables;
+  Coordinator& coordinator = served->coordinator;
   Rounds rounds;
+  CommandQueue commands;
   SessionTable sessions;
   Dispatcher dispatcher;
   ConnectionSet connections;
@@ -144,11 +148,14 @@ Server::Impl::Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels
       factory(std::move(channels)),
       poller(std::move(poll)),
       log(options.log),
+      served(std::make_shared<ServedTables>(options.index, options.num_servers)),
       rounds([this](std::span<const PushSection> sections, std::uint64_t step) {
         return ApplyRound(tables, coordinator, sections, step);
       }),
+      commands(options.max_frame_bytes),
       sessions(Seconds(options.peer_timeout_s)),
-      dispatcher(DispatcherOptionsOf(options), Hooks(), tables, coordinator, rounds, sessions),
+      dispatcher(DispatcherOptionsOf(options), Hooks(), tables, coordinator, rounds, commands,
+                 sessions),
       host{*poller,
            dispatcher,
            sessions,
@@ -249,12 +256,19 @@ void Server::Impl::RequestShutdown() {
   shutdown_changed.notify_all();
 }
 
+Status Server::Impl::Closed() const {
+  return {Code::kShuttingDown, "server " + std::to_string(options.index) + " of " +
+                                   std::to_string(options.num_servers) + " is shutting down"};
+}
+
 void Server::Impl::StartThreads() {
   const double shortest =
       std::min({options.peer_timeout_s, options.frame_timeout_s, options.handshake_timeout_s});
   housekeeper = std::make_unique<Housekeeper>(
       Seconds(std::clamp(shortest / 4, 0.002, 0.5)),
-      [this](auto now) { return std::min(coordinator.Expire(now), rounds.Expire(now)); },
+      [this](auto now) {
+        return std::min({coordinator.Expire(now), rounds.Expire(now), commands.Expire(now)});
+      },
       [this](auto now) { Tick(now); });
   for (std::uint32_t i = 0; i < num_threads; ++i) threads.emplace_back([this] { Work(); });
 }
@@ -266,11 +280,10 @@ void Server::Impl::Stop() {
   dispatcher.Drain();
   acceptor.Close();
   connections.Seal();
-  const Status closed(Code::kShuttingDown, "server " + std::to_string(options.index) + " of " +
-                                               std::to_string(options.num_servers) +
-                                               " is shutting down");
+  const Status closed = Closed();
   coordinator.Close(closed);
   rounds.Close(closed);
+  commands.Close(closed);
   for (const auto& connection : connections.All()) connection->FinishAndClose();
   const auto deadline = DeadlineAfter(options.drain_timeout_s);
   connections.AwaitEmpty(deadline);
@@ -318,6 +331,14 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
 
 std::uint16_t Server::port() const { return impl_->acceptor.port(); }
 TableSet& Server::tables() { return impl_->tables; }
+std::shared_ptr<Store> Server::TablesAsStore() {
+  return std::make_shared<LocalStore>(impl_->served);
+}
+
+Result<std::unique_ptr<Command>> Server::NextCommand(double timeout_s) {
+  return impl_->commands.Next(timeout_s);
+}
+void Server::DrainCommands() { impl_->commands.Drain(impl_->Closed()); }
 
 StatMap Server::Stats() const {
   StatMap stats;
@@ -325,6 +346,8 @@ StatMap Server::Stats() const {
   AddTableStats(impl_->tables, stats);
   return stats;
 }
+
+bool Server::HasClient(std::string_view name) const { return impl_->sessions.HasNamed(name); }
 
 bool Server::WaitForShutdownRequest(double timeout_s) {
   std::unique_lock lock(impl_->shutdown_mutex);

@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "server/command_queue.h"
 #include "status/status.h"
 #include "store/store.h"
 #include "table/table_set.h"
@@ -54,13 +56,24 @@ class Server {
 
   std::uint16_t port() const;
   TableSet& tables();
+  // The same for callers of a Store, which may outlive the server: rows and elements held here,
+  // nothing dealt over servers.
+  std::shared_ptr<Store> TablesAsStore();
   StatMap Stats() const;
+  // Whether a client of this name is here: it has come, and has neither gone nor been lost.
+  bool HasClient(std::string_view name) const;
 
   // Returns true when a client asked for shutdown or Stop() was called, false after timeout_s.
   bool WaitForShutdownRequest(double timeout_s);
 
-  // Takes no new requests, finishes those under way (waits are ended with
-  // kShuttingDown), closes all connections, joins all threads. Idempotent.
+  // The next command that a client has sent, to be answered by the caller; null if none came
+  // within timeout_s; kShuttingDown once commands are drained.
+  Result<std::unique_ptr<Command>> NextCommand(double timeout_s);
+  // No further commands are handed out: those that wait, and new ones, fail with kShuttingDown.
+  void DrainCommands();
+
+  // Takes no new requests, finishes those under way (waits, and commands not answered, are
+  // ended with kShuttingDown), closes all connections, joins all threads. Idempotent.
   void Stop();
 
  private:

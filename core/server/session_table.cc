@@ -1,5 +1,6 @@
 #include "server/session_table.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -71,6 +72,13 @@ std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
     ++it;
   }
   return lost;
+}
+
+bool SessionTable::HasNamed(std::string_view name) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return !entry.second.lost && entry.second.session->name() == name;
+  });
 }
 
 std::size_t SessionTable::size() const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -41,7 +42,8 @@ class SessionTable {
   // Those who are lost since the last call.
   std::vector<std::shared_ptr<Session>> TakeLost(TimePoint now);
 
-  std::size_t size() const;  // clients that are not lost
+  std::size_t size() const;                    // clients that are not lost
+  bool HasNamed(std::string_view name) const;  // whether one of them is called so
 
  private:
   struct Entry {

@@ -1,31 +1,44 @@
 #include "status/status.h"
 
+#include <algorithm>
 #include <array>
 
 namespace sparsefleet {
 
+namespace {
+
+constexpr std::array<std::string_view, 19> kNames = {"OK",
+                                                     "INVALID_ARGUMENT",
+                                                     "UNKNOWN_TABLE",
+                                                     "TABLE_CONFLICT",
+                                                     "SHAPE_MISMATCH",
+                                                     "NON_FINITE",
+                                                     "DEADLINE_EXCEEDED",
+                                                     "PEER_LOST",
+                                                     "AUTH_FAILED",
+                                                     "PROTOCOL",
+                                                     "VERSION_MISMATCH",
+                                                     "TOO_LARGE",
+                                                     "NOT_FOUND",
+                                                     "SHUTTING_DOWN",
+                                                     "SERVER_RESTARTED",
+                                                     "IO",
+                                                     "CORRUPT",
+                                                     "INTERNAL",
+                                                     "CHECKPOINT"};
+
+}  // namespace
+
 std::string CodeName(Code code) {
-  static constexpr std::array<std::string_view, 18> kNames = {"OK",
-                                                              "INVALID_ARGUMENT",
-                                                              "UNKNOWN_TABLE",
-                                                              "TABLE_CONFLICT",
-                                                              "SHAPE_MISMATCH",
-                                                              "NON_FINITE",
-                                                              "DEADLINE_EXCEEDED",
-                                                              "PEER_LOST",
-                                                              "AUTH_FAILED",
-                                                              "PROTOCOL",
-                                                              "VERSION_MISMATCH",
-                                                              "TOO_LARGE",
-                                                              "NOT_FOUND",
-                                                              "SHUTTING_DOWN",
-                                                              "SERVER_RESTARTED",
-                                                              "IO",
-                                                              "CORRUPT",
-                                                              "INTERNAL"};
   const auto number = static_cast<std::size_t>(code);
   if (number < kNames.size()) return std::string(kNames[number]);
   return "CODE_" + std::to_string(number);
+}
+
+std::optional<Code> CodeNamed(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Code>(found - kNames.begin());
 }
 
 Status Status::WithPrefix(std::string_view prefix) const {

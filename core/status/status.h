@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,10 +33,13 @@ enum class Code : std::uint16_t {
   kIo = 15,               // a system call on a file or socket failed
   kCorrupt = 16,          // a file whose checksum or structure is wrong
   kInternal = 17,         // a defect in sparsefleet itself
+  kCheckpoint = 18,       // saved tables that cannot be written or do not fit
 };
 
 // "UNKNOWN_TABLE" for kUnknownTable, and so on; "CODE_99" for a number not listed.
 std::string CodeName(Code code);
+// The other way; nothing for a name that is none.
+std::optional<Code> CodeNamed(std::string_view name);
 
 class [[nodiscard]] Status {
  public:

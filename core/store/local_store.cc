@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -55,6 +56,7 @@ class LocalCut final : public StoreCut {
     cut_.Commit();
     return false;
   }
+  Result<std::vector<Key>> Removed() override { return cut_.Removed(); }
 
  private:
   TableCut cut_;
@@ -81,8 +83,12 @@ class LocalChanges final : public StoreCut {
 }  // namespace
 
 struct LocalStore::Impl {
-  TableSet tables;
-  Coordinator coordinator;
+  explicit Impl(std::shared_ptr<ServedTables> given) : served(std::move(given)) {}
+
+  const std::shared_ptr<ServedTables> served;
+  TableSet& tables = served->tables;
+  Coordinator& coordinator = served->coordinator;
+  bool is_of_server = false;
   Rounds rounds{[this](std::span<const PushSection> sections, std::uint64_t step) {
     return ApplyRound(tables, coordinator, sections, step);
   }};
@@ -130,11 +136,16 @@ struct LocalStore::Impl {
   }
 };
 
-LocalStore::LocalStore() : impl_(std::make_unique<Impl>()) {}
+LocalStore::LocalStore() : impl_(std::make_unique<Impl>(std::make_shared<ServedTables>())) {}
+
+LocalStore::LocalStore(std::shared_ptr<ServedTables> server)
+    : impl_(std::make_unique<Impl>(std::move(server))) {
+  impl_->is_of_server = true;
+}
 
 LocalStore::~LocalStore() {
   const Status closed(Code::kShuttingDown, "the store was closed");
-  impl_->coordinator.Close(closed);
+  if (!impl_->is_of_server) impl_->coordinator.Close(closed);
   impl_->rounds.Close(closed);
 }
 
@@ -145,7 +156,7 @@ Status LocalStore::Define(const SparseSpec& spec, double /*timeout_s*/) {
 }
 
 Status LocalStore::Define(const DenseSpec& spec, double /*timeout_s*/) {
-  return impl_->tables.Define(spec);
+  return impl_->tables.Define(spec, impl_->served->index, impl_->served->num_servers);
 }
 
 Result<TableInfo> LocalStore::Info(std::string_view table, double /*timeout_s*/) {
@@ -205,9 +216,7 @@ Status LocalStore::LeaveGroup(const RoundMember& member, double /*timeout_s*/) {
 
 Status LocalStore::WriteDense(std::string_view table, std::span<const float> values,
                               double /*timeout_s*/) {
-  auto dense = impl_->tables.Dense(table);
-  if (!dense.ok()) return dense.status();
-  return WriteWholeDense(*dense.value(), values);
+  return impl_->tables.WriteDense(table, values);
 }
 
 Status LocalStore::SetLearningRate(std::string_view table, double learning_rate,
@@ -278,6 +287,20 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
       std::make_unique<LocalCut>(sparse.value()->OpenCut(only_dirty, clear_dirty)));
 }
 
+Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty) {
+  auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty);
+  if (!opened.ok()) return opened.status();
+  Cuts cuts;
+  for (auto& [name, cut] : opened.value()) {
+    if (auto* sparse = std::get_if<TableCut>(&cut)) {
+      cuts.emplace(name, std::make_unique<LocalCut>(std::move(*sparse)));
+    } else {
+      cuts.emplace(name, std::move(std::get<DenseCut>(cut)));
+    }
+  }
+  return cuts;
+}
+
 Status LocalStore::Import(std::string_view table, const RowBatch& rows, double /*timeout_s*/) {
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
@@ -314,6 +337,14 @@ Status LocalStore::Save(std::string_view directory, double /*timeout_s*/) {
 
 Status LocalStore::Load(std::string_view directory, double /*timeout_s*/) {
   return LoadTables(impl_->tables, std::string(directory), 0, 1);
+}
+
+Result<std::vector<std::byte>> LocalStore::Command(std::uint32_t /*server*/, std::string_view name,
+                                                   std::span<const std::byte> /*body*/,
+                                                   double /*timeout_s*/) {
+  return Status(Code::kInvalidArgument, "command '" + std::string(name) +
+                                            "': the tables of this store are in this process, "
+                                            "there is no server to ask");
 }
 
 }  // namespace sparsefleet

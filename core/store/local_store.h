@@ -1,24 +1,45 @@
 // The store whose tables live in this process.
 #pragma once
 
-#include <condition_variable>
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <thread>
+#include <string>
+#include <variant>
 
+#include "store/coordinator.h"
 #include "store/store.h"
 
 namespace sparsefleet {
 
+// Tables, and those who wait for them: what a server shares with a store over its own tables.
+struct ServedTables {
+  explicit ServedTables(std::uint32_t place = 0, std::uint32_t count = 1)
+      : index(place), num_servers(count) {}
+
+  const std::uint32_t index;  // the server's place among num_servers
+  const std::uint32_t num_servers;
+  TableSet tables;
+  Coordinator coordinator;
+};
+
 class LocalStore final : public Store {
  public:
   LocalStore();
-  ~LocalStore() override;  // ends every wait with kShuttingDown
+  // What a server holds of each table, for the program around it. Pushes are told to those who
+  // wait at the server for a table's version.
+  explicit LocalStore(std::shared_ptr<ServedTables> server);
+  ~LocalStore() override;  // ends every wait with kShuttingDown, unless they are a server's
 
   TableSet& tables();
 
   // TableSet::PushDenseParts, and who waits for the table's version is told.
   Result<PushResult> PushDenseParts(std::string_view table,
                                     std::span<const std::span<const float>> parts);
+
+  // TableSet::OpenCuts.
+  using Cuts = std::map<std::string, std::variant<std::unique_ptr<StoreCut>, DenseCut>>;
+  Result<Cuts> OpenCuts(bool only_dirty, bool clear_dirty);
 
   std::uint32_t num_servers() const override { return 1; }
   Status Define(const SparseSpec& spec, double timeout_s) override;
@@ -56,6 +77,9 @@ class LocalStore final : public Store {
   Result<std::unique_ptr<StoreCut>> TakeChanges(std::string_view table, double timeout_s) override;
   Status Save(std::string_view directory, double timeout_s) override;
   Status Load(std::string_view directory, double timeout_s) override;
+  Result<std::vector<std::byte>> Command(std::uint32_t server, std::string_view name,
+                                         std::span<const std::byte> body,
+                                         double timeout_s) override;
   Status Shutdown(double timeout_s) override {
     (void)timeout_s;
     return Status::Ok();

@@ -5,6 +5,7 @@
 // Every call ends: after `timeout_s` at the latest, with kDeadlineExceeded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,6 +31,10 @@ class StoreCut {
   virtual ~StoreCut() = default;
   // As TableCut::Next. After an error the cut is closed.
   virtual Result<bool> Next(std::size_t max_rows, RowBatch& out) = 0;
+  // As TableCut::Removed; kInvalidArgument where the table is on servers.
+  virtual Result<std::vector<Key>> Removed() {
+    return Status(Code::kInvalidArgument, "removed keys are known where the table is, not here");
+  }
 };
 
 // What a table looks like from outside.
@@ -123,6 +128,12 @@ class Store {
   // reads back the keys it owns, whoever wrote them. See core/table/dump.h.
   virtual Status Save(std::string_view directory, double timeout_s) = 0;
   virtual Status Load(std::string_view directory, double timeout_s) = 0;
+
+  // Hands `name` (1 to 255 bytes) and `body` to the program around a server, exactly once, also
+  // where the call had to be retried, and returns its answer; its errors come back as they are.
+  virtual Result<std::vector<std::byte>> Command(std::uint32_t server, std::string_view name,
+                                                 std::span<const std::byte> body,
+                                                 double timeout_s) = 0;
 
   // Asks the servers to drain and end. LocalStore: nothing to do.
   virtual Status Shutdown(double timeout_s) = 0;

@@ -124,13 +124,4 @@ Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, b
   }
 }
 
-Status WriteWholeDense(DenseTable& table, std::span<const float> values) {
-  if (values.size() != table.size()) {
-    return {Code::kShapeMismatch,
-            "dense table '" + table.spec().name + "' has " + std::to_string(table.size()) +
-                " elements, the write brings " + std::to_string(values.size())};
-  }
-  return table.Write(0, values);
-}
-
 }  // namespace sparsefleet

@@ -36,7 +36,4 @@ Status CheckContribution(const TableSet& tables, Contribution& contribution);
 Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, bool begin,
                                  std::uint64_t received, std::size_t max_rows);
 
-// Replaces all values of a dense table; kShapeMismatch unless `values` has its size.
-Status WriteWholeDense(DenseTable& table, std::span<const float> values);
-
 }  // namespace sparsefleet

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "table/batch_plan.h"
-#include "table/key_counter.h"
+#include "table/key_words.h"
 #include "testing/check.h"
 
 namespace sparsefleet {
@@ -130,8 +130,39 @@ const Test kMemory("the index takes fewer than ten bytes a row", [] {
   }
 });
 
+const Test kWords("words of keys agree with a plain map, also as those up to one go", [] {
+  KeyWords words;
+  std::unordered_map<Key, std::uint32_t> wanted;
+  std::mt19937_64 random(5);
+  for (std::uint32_t i = 1; i < 30000; ++i) {
+    const Key key = random() % 2000;
+    if (random() % 3 == 0) {
+      ExpectEqual(words.Erase(key, PlacementHash(key)), wanted.erase(key) == 1);
+    } else {
+      words.Set(key, PlacementHash(key), i);
+      wanted[key] = i;
+    }
+    if (i % 3000 != 0) continue;
+    words.EraseUpTo(i - 1000);
+    std::erase_if(wanted, [&](const auto& entry) { return entry.second <= i - 1000; });
+    ExpectEqual(words.size(), wanted.size());
+    for (Key each = 0; each < 2000; ++each) {
+      const auto found = wanted.find(each);
+      ExpectEqual(words.Find(each, PlacementHash(each)), found == wanted.end() ? 0 : found->second);
+    }
+  }
+  std::size_t visited = 0;
+  words.ForEach([&](Key key, std::uint32_t word) {
+    ++visited;
+    ExpectEqual(wanted.at(key), word);
+  });
+  ExpectEqual(visited, wanted.size());
+  words.EraseUpTo(~0U);
+  ExpectEqual(words.memory_bytes(), 0U);
+});
+
 const Test kCounter("a key counter agrees with a plain map", [] {
-  KeyCounter counter;
+  KeyWords counter;
   std::unordered_map<Key, std::uint32_t> wanted;
   std::mt19937_64 random(4);
   for (int i = 0; i < 60000; ++i) {

@@ -138,10 +138,18 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushRe
 
 std::uint32_t Shard::NewRow(const BatchItem& item) {
   const std::uint32_t row = storage_.size();
+  const std::uint32_t removed = removed_.TimeOf(item.key, item.hash);
+  if (removed != 0) {
+    for (ShardCut* cut : cuts_) cut->MakeRoomForReturn(removed);
+  }
   if (row >= index_.capacity()) RebuildIndex(index_.capacity() * 3 / 2 + 1);
   storage_.Append();
   RowLayout::SetKey(storage_.row(row), item.key);
   index_.Insert(item.hash, row);
+  if (removed != 0) {
+    for (ShardCut* cut : cuts_) cut->KeepReturned(item.key, removed);
+    removed_.Forget(item.key, item.hash);
+  }
   return row;
 }
 

@@ -14,7 +14,8 @@
 #include "optimizer/row_optimizer.h"
 #include "table/batch_plan.h"
 #include "table/initializer.h"
-#include "table/key_counter.h"
+#include "table/key_words.h"
+#include "table/removed_keys.h"
 #include "table/row_index.h"
 #include "table/row_layout.h"
 #include "table/row_storage.h"
@@ -79,11 +80,16 @@ class alignas(64) Shard {
   std::uint64_t Shrink(const Moment& now);
   void Clear();
 
-  void OpenCut(ShardCut& cut, CutMode mode);
+  // Takes the memory a cut needs, so that opening it is quick.
+  void PrepareCut(ShardCut& cut, CutMode mode) const;
+  void OpenCut(ShardCut& cut);
   void CloseCut(ShardCut& cut);
   // Moves on through the cut, adding up to `max_rows` rows to `out`.
   void ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const;
-  // Clears the dirty bits of the rows the cut handed out that have not changed since.
+  // The keys that were removed at the moment of a cut of dirty rows; none for another, or again.
+  std::vector<Key> TakeRemoved(ShardCut& cut) const;
+  // Clears the dirty bits of the rows the cut handed out that have not changed since, and forgets
+  // the keys removed at its moment, unless another open cut has still to read them.
   void ClearDirty(const ShardCut& cut) noexcept;
 
   void AddStats(SparseStats& stats) const;
@@ -115,7 +121,8 @@ class alignas(64) Shard {
   mutable std::shared_mutex mutex_;
   RowStorage storage_;
   RowIndex index_;
-  KeyCounter candidates_;
+  KeyWords candidates_;
+  RemovedKeys removed_;
   std::vector<ShardCut*> cuts_;  // owned by the cut, which takes itself off the list
   std::uint64_t rows_created_ = 0;
   std::uint64_t rows_evicted_ = 0;

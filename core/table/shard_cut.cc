@@ -8,15 +8,44 @@ namespace {
 // A map node with its pointers, and the allocator's own overhead for it and for the image.
 constexpr std::size_t kImageOverhead = 64;
 
+std::size_t Words(std::uint64_t bits) { return static_cast<std::size_t>((bits + 63) / 64); }
+
 }  // namespace
 
-void ShardCut::Open(std::uint32_t size, CutMode mode) {
-  const std::size_t words = (static_cast<std::size_t>(size) + 63) / 64;
+void ShardCut::Prepare(std::uint32_t size, CutMode mode) {
+  // Some more than there are: they grow until the cut is opened.
+  const std::size_t words = Words(size + std::uint64_t{size} / 16 + 1024);
   marked_.assign(words, 0);
   if (mode.only_dirty || mode.clear_dirty) dirty_.assign(words, 0);
-  size_ = size;
   mode_ = mode;
+}
+
+void ShardCut::Open(std::uint32_t size, std::uint32_t time) {
+  const std::size_t words = Words(size);
+  if (marked_.size() < words) marked_.resize(words);
+  if (!dirty_.empty() && dirty_.size() < words) dirty_.resize(words);
+  size_ = size;
+  time_ = time;
+  wants_removed_ = mode_.only_dirty;
   memory_bytes_ = (marked_.capacity() + dirty_.capacity()) * sizeof(marked_[0]);
+}
+
+void ShardCut::MakeRoomForReturn(std::uint32_t removed) {
+  if (!wants_removed_ || removed > time_ || returned_.size() < returned_.capacity()) return;
+  const std::size_t before = returned_.capacity();
+  returned_.reserve(before * 2 + 8);
+  memory_bytes_.fetch_add((returned_.capacity() - before) * sizeof(Key), std::memory_order_relaxed);
+}
+
+void ShardCut::KeepReturned(Key key, std::uint32_t removed) noexcept {
+  if (wants_removed_ && removed <= time_) returned_.push_back(key);
+}
+
+void ShardCut::TakeReturned(std::vector<Key>& out) {
+  out.insert(out.end(), returned_.begin(), returned_.end());
+  memory_bytes_.fetch_sub(returned_.capacity() * sizeof(Key), std::memory_order_relaxed);
+  returned_ = std::vector<Key>();
+  wants_removed_ = false;
 }
 
 void ShardCut::Save(std::uint32_t slot, const std::byte* image, std::size_t bytes) {
@@ -44,6 +73,8 @@ void ShardCut::Close() {
   marked_ = Bits();
   dirty_ = Bits();
   images_.clear();
+  returned_ = std::vector<Key>();
+  wants_removed_ = false;
   memory_bytes_ = 0;
 }
 

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "table/key.h"
+
 namespace sparsefleet {
 
 // What a cut of a table has to do with dirty bits.
@@ -22,8 +24,10 @@ struct CutMode {
 // marked holds the row of the cut's moment; only its dirty bit may have been cleared since.
 class ShardCut {
  public:
-  // The cut of a shard that has `size` rows now.
-  void Open(std::uint32_t size, CutMode mode);
+  // Takes the memory that the cut of a shard of about this size needs.
+  void Prepare(std::uint32_t size, CutMode mode);
+  // The cut of a shard that has `size` rows now, at this time of its removed keys.
+  void Open(std::uint32_t size, std::uint32_t time);
 
   std::uint32_t cursor() const { return cursor_; }
   std::uint32_t size() const { return size_; }
@@ -46,6 +50,16 @@ class ShardCut {
   }
   bool WasDirty(std::uint32_t slot) const { return !dirty_.empty() && Has(dirty_, slot); }
 
+  std::uint32_t time() const { return time_; }
+  // Whether the keys removed at the cut's moment are still to be read from the shard.
+  bool WantsRemoved() const { return wants_removed_; }
+  // A key removed by `removed`, in the shard's time, is to come back: those of the cut are kept.
+  // Room for one takes memory, and may throw std::bad_alloc; keeping one then does not.
+  void MakeRoomForReturn(std::uint32_t removed);
+  void KeepReturned(Key key, std::uint32_t removed) noexcept;
+  // The keys kept, once; none are wanted after that.
+  void TakeReturned(std::vector<Key>& out);
+
   // The content kept for the slot, null if none; it is then no longer kept.
   std::unique_ptr<std::byte[]> Take(std::uint32_t slot, std::size_t bytes);
   void Advance() { ++cursor_; }
@@ -65,6 +79,9 @@ class ShardCut {
   std::uint32_t size_ = 0;
   std::uint32_t cursor_ = 0;
   CutMode mode_;
+  std::uint32_t time_ = 0;
+  bool wants_removed_ = false;
+  std::vector<Key> returned_;
   Bits marked_;
   Bits dirty_;  // empty where the cut has nothing to do with dirty bits
   std::unordered_map<std::uint32_t, std::unique_ptr<std::byte[]>> images_;

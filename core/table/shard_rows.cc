@@ -53,7 +53,9 @@ void Shard::Remove(std::uint32_t row) {
   const std::uint32_t last = storage_.size() - 1;
   BeforeWrite(row);
   if (row != last) BeforeWrite(last);
-  index_.Erase(PlacementHash(RowLayout::KeyOf(storage_.row(row))), row);
+  const Key key = RowLayout::KeyOf(storage_.row(row));
+  removed_.Add(key, PlacementHash(key));
+  index_.Erase(PlacementHash(key), row);
   if (row != last) {
     index_.Renumber(PlacementHash(RowLayout::KeyOf(storage_.row(last))), last, row);
     std::memcpy(storage_.row(row), storage_.row(last), traits_.layout.stride());
@@ -125,6 +127,11 @@ void Shard::Clear() {
   if (!cuts_.empty()) {
     for (std::uint32_t row = 0; row < storage_.size(); ++row) SaveForCuts(row);
   }
+  removed_.Reserve(storage_.size());
+  for (std::uint32_t row = 0; row < storage_.size(); ++row) {
+    const Key key = RowLayout::KeyOf(storage_.row(row));
+    removed_.Add(key, PlacementHash(key));
+  }
   storage_.Clear();
   index_.Clear();
   candidates_.Clear();
@@ -143,10 +150,19 @@ void Shard::SaveForCuts(std::uint32_t row) {
   }
 }
 
-void Shard::OpenCut(ShardCut& cut, CutMode mode) {
+void Shard::PrepareCut(ShardCut& cut, CutMode mode) const {
+  std::uint32_t size = 0;
+  {
+    const std::shared_lock lock(mutex_);
+    size = storage_.size();
+  }
+  cut.Prepare(size, mode);
+}
+
+void Shard::OpenCut(ShardCut& cut) {
   const std::unique_lock lock(mutex_);
   cuts_.reserve(cuts_.size() + 1);
-  cut.Open(storage_.size(), mode);
+  cut.Open(storage_.size(), removed_.Cut(cut.clear_dirty()));
   cuts_.push_back(&cut);
 }
 
@@ -174,6 +190,15 @@ void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const {
   }
 }
 
+std::vector<Key> Shard::TakeRemoved(ShardCut& cut) const {
+  std::vector<Key> keys;
+  const std::unique_lock lock(mutex_);
+  if (!cut.WantsRemoved()) return keys;
+  removed_.Read(cut.time(), keys);
+  cut.TakeReturned(keys);
+  return keys;
+}
+
 void Shard::ClearDirty(const ShardCut& cut) noexcept {
   const std::uint64_t size = cut.size();
   for (std::uint64_t from = 0; from < size; from += kWalkRows) {
@@ -188,6 +213,8 @@ void Shard::ClearDirty(const ShardCut& cut) noexcept {
       traits_.layout.ClearDirty(record);
     }
   }
+  const std::unique_lock lock(mutex_);
+  if (std::ranges::none_of(cuts_, &ShardCut::WantsRemoved)) removed_.ForgetUpTo(cut.time());
 }
 
 void Shard::AddStats(SparseStats& stats) const {
@@ -196,8 +223,8 @@ void Shard::AddStats(SparseStats& stats) const {
   stats.candidates += candidates_.size();
   stats.rows_created += rows_created_;
   stats.rows_evicted += rows_evicted_;
-  stats.memory_bytes +=
-      sizeof(Shard) + storage_.memory_bytes() + index_.memory_bytes() + candidates_.memory_bytes();
+  stats.memory_bytes += sizeof(Shard) + storage_.memory_bytes() + index_.memory_bytes() +
+                        candidates_.memory_bytes() + removed_.memory_bytes();
   for (const ShardCut* cut : cuts_) stats.memory_bytes += cut->memory_bytes();
 }
 

@@ -1,30 +1,19 @@
 #include "table/sparse_table.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <mutex>
-#include <new>
-#include <stdexcept>
 #include <string>
 
 #include "merge/unique.h"
-#include "table/batch_plan.h"
-#include "table/cut_gate.h"
-#include "table/shard.h"
+#include "table/sparse_table_impl.h"
 
 namespace sparsefleet {
-namespace {
-
-constexpr std::size_t kMaxBatchKeys = 0x7fffffff;
-constexpr std::uint32_t kLastStepWord = 0xffffffff;
-constexpr std::size_t kMaxKeptFloats = 4 << 20;  // a thread gives larger buffers back
-constexpr std::size_t kMaxKeptItems = 1 << 20;
 
 // Buffers of one call, kept by the thread for its next.
-struct Scratch {
+struct TableScratch {
   BatchPlan plan;
   UniqueKeys unique;
   std::vector<BatchItem> missing;
@@ -34,10 +23,16 @@ struct Scratch {
   std::vector<Key> changed;
 };
 
-Scratch& ThreadScratch() {
-  thread_local Scratch scratch;
+namespace {
+
+constexpr std::size_t kMaxBatchKeys = 0x7fffffff;
+constexpr std::size_t kMaxKeptFloats = 4 << 20;  // a thread gives larger buffers back
+constexpr std::size_t kMaxKeptItems = 1 << 20;
+
+TableScratch& ThreadScratch() {
+  thread_local TableScratch scratch;
   if (scratch.rows.capacity() > kMaxKeptFloats || scratch.plan.capacity() > kMaxKeptItems) {
-    scratch = Scratch();
+    scratch = TableScratch();
   }
   return scratch;
 }
@@ -46,8 +41,6 @@ std::uint32_t SystemSeconds() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
-
-using Shards = std::array<std::unique_ptr<Shard>, kNumShards>;
 
 // Calls visit(shard, its items) for the shards of the batch, in a cycle that starts where the
 // batch's first key lives, so that threads do not queue up behind one another from shard 0
@@ -105,77 +98,6 @@ void RowBatch::clear() {
   state.clear();
   counters.clear();
 }
-
-struct SparseTable::Impl {
-  Impl(SparseSpec table_spec, Clock table_clock)
-      : traits(std::move(table_spec)),
-        clock(std::move(table_clock)),
-        learning_rate(traits.spec.optimizer.learning_rate) {
-    for (auto& shard : shards) shard = std::make_unique<Shard>(traits);
-  }
-
-  std::string Prefix() const { return "table '" + traits.spec.name + "': "; }
-
-  std::uint32_t Seconds() const { return traits.spec.keeps_seconds() ? clock() : 0; }
-
-  // The moment of a call at this step, which the table has then seen.
-  Moment Now(std::uint64_t step) {
-    const auto word = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord));
-    SeeStep(word);
-    return {step, word, Seconds(), lowest_step};
-  }
-
-  void SeeStep(std::uint32_t word) {
-    std::uint32_t seen = highest_step.load(std::memory_order_relaxed);
-    while (word > seen && !highest_step.compare_exchange_weak(seen, word)) {
-    }
-    seen = lowest_step.load(std::memory_order_relaxed);
-    while (word < seen && !lowest_step.compare_exchange_weak(seen, word)) {
-    }
-  }
-
-  // The moment of rows that come without counters; their counters are seen where they have them.
-  Moment NowOfImport(const RowBatch& rows);
-
-  // Runs `work`, with memory that runs out as a status.
-  template <typename Work>
-  Status Guarded(Work work) const {
-    try {
-      work();
-      return Status::Ok();
-    } catch (const std::bad_alloc&) {
-      return {Code::kTooLarge, Prefix() + "out of memory"};
-    } catch (const std::length_error& error) {
-      return {Code::kTooLarge, Prefix() + error.what()};
-    }
-  }
-
-  Status CheckShape(std::size_t num_keys, std::size_t num_floats, std::string_view what) const;
-  Status CheckFinite(std::span<const Key> keys, std::span<const float> gradients) const;
-  void FillUnknown(PullMode mode, std::span<const BatchItem> missing, float* out) const;
-  void CreateMissing(Scratch& scratch, std::uint64_t step, float* out);
-  Result<PushResult> Change(std::span<const Key> keys, std::span<const float> input,
-                            std::uint64_t step, bool keys_are_unique, bool add);
-
-  // REQUIRES: a writer is in the gate.
-  bool IsWatched() const { return num_watchers.load(std::memory_order_relaxed) > 0; }
-  void TellWatchers(std::span<const Key> keys);
-
-  const TableTraits traits;
-  const Clock clock;
-  std::atomic<double> learning_rate;
-  CutGate gate;
-  Shards shards;
-  std::atomic<std::uint64_t> rows_pulled = 0;
-  std::atomic<std::uint64_t> rows_pushed = 0;
-  std::atomic<std::uint64_t> rejected_non_finite = 0;
-  std::atomic<std::uint64_t> not_admitted = 0;
-  std::atomic<std::uint32_t> highest_step = 0;
-  std::atomic<std::uint32_t> lowest_step = kLastStepWord;
-  std::atomic<std::size_t> num_watchers = 0;
-  std::mutex watchers_mutex;
-  std::vector<std::weak_ptr<ChangeSet>> watchers;
-};
 
 void SparseTable::Impl::TellWatchers(std::span<const Key> keys) {
   const std::lock_guard lock(watchers_mutex);
@@ -249,7 +171,7 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
   }
   if (keys.empty()) return Status::Ok();
   return impl_->Guarded([&] {
-    Scratch& scratch = ThreadScratch();
+    TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(keys);
     scratch.missing.clear();
     ForEachShard(impl_->shards, scratch.plan, keys[0],
@@ -277,7 +199,7 @@ Status SparseTable::Contains(std::span<const Key> keys, std::span<bool> out) con
   }
   if (keys.empty()) return Status::Ok();
   return impl_->Guarded([&] {
-    Scratch& scratch = ThreadScratch();
+    TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(keys);
     ForEachShard(impl_->shards, scratch.plan, keys[0],
                  [&](Shard& shard, auto items) { shard.Find(items, out.data()); });
@@ -291,7 +213,7 @@ Result<RowBatch> SparseTable::Read(std::span<const Key> keys) const {
     return impl_->CheckShape(keys.size(), 0, "values");
   }
   const Status status = impl_->Guarded([&] {
-    Scratch& scratch = ThreadScratch();
+    TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(keys);
     scratch.missing.clear();
     rows.keys.assign(keys.begin(), keys.end());
@@ -318,7 +240,7 @@ void SparseTable::Impl::FillUnknown(PullMode mode, std::span<const BatchItem> mi
   }
 }
 
-void SparseTable::Impl::CreateMissing(Scratch& scratch, std::uint64_t step, float* out) {
+void SparseTable::Impl::CreateMissing(TableScratch& scratch, std::uint64_t step, float* out) {
   const std::size_t dim = traits.spec.dim;
   scratch.missing_keys.clear();
   for (const BatchItem& item : scratch.missing) scratch.missing_keys.push_back(item.key);
@@ -364,7 +286,7 @@ Result<PushResult> SparseTable::Impl::Change(std::span<const Key> keys,
   PushResult result;
   if (keys.empty()) return result;
   const Status status = Guarded([&] {
-    Scratch& scratch = ThreadScratch();
+    TableScratch& scratch = ThreadScratch();
     scratch.row.resize(traits.spec.dim);
     if (!keys_are_unique && keys.size() > 1) {
       scratch.unique.Build(keys);
@@ -403,7 +325,7 @@ std::uint64_t SparseTable::Shrink(std::uint64_t step) {
 std::uint64_t SparseTable::Erase(std::span<const Key> keys) {
   std::uint64_t erased = 0;
   for (; !keys.empty(); keys = keys.subspan(std::min(keys.size(), kMaxBatchKeys))) {
-    Scratch& scratch = ThreadScratch();
+    TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(keys.first(std::min(keys.size(), kMaxBatchKeys)));
     const auto writer = impl_->gate.EnterWriter();
     ForEachShard(impl_->shards, scratch.plan, keys[0],
@@ -446,7 +368,7 @@ Status SparseTable::Import(const RowBatch& rows) {
   }
   if (num_keys == 0) return Status::Ok();
   return impl_->Guarded([&] {
-    Scratch& scratch = ThreadScratch();
+    TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(rows.keys);
     const auto writer = impl_->gate.EnterWriter();
     const Moment now = impl_->NowOfImport(rows);
@@ -476,74 +398,6 @@ SparseStats SparseTable::Stats() const {
   stats.rejected_non_finite = impl_->rejected_non_finite;
   stats.not_admitted = impl_->not_admitted;
   return stats;
-}
-
-struct TableCut::State {
-  ~State() { Close(kNumShards); }
-
-  // Closes the parts before `end`.
-  void Close(std::size_t end) {
-    for (; first_open < end; ++first_open) {
-      table->impl_->shards[first_open]->CloseCut(parts[first_open]);
-    }
-  }
-
-  std::shared_ptr<SparseTable> table;
-  bool clear_dirty = false;
-  bool at_end = false;
-  std::size_t shard = 0;       // those before it have been handed out
-  std::size_t first_open = 0;  // those before it are closed
-  std::array<ShardCut, kNumShards> parts;
-};
-
-Status SparseTable::CheckCut(bool only_dirty) const {
-  if (!only_dirty || spec().track_dirty) return Status::Ok();
-  return {Code::kInvalidArgument,
-          impl_->Prefix() + "only_dirty needs a table with track_dirty; this one has it off"};
-}
-
-TableCut SparseTable::OpenCut(bool only_dirty, bool clear_dirty) {
-  const bool tracks = spec().track_dirty;
-  const CutMode mode{only_dirty && tracks, clear_dirty && tracks};
-  auto state = std::make_unique<TableCut::State>();
-  state->table = shared_from_this();
-  state->clear_dirty = mode.clear_dirty;
-  const auto alone = impl_->gate.EnterCut();
-  for (std::size_t i = 0; i < kNumShards; ++i) {
-    impl_->shards[i]->OpenCut(state->parts[i], mode);
-  }
-  return TableCut(std::move(state));
-}
-
-TableCut::TableCut(std::unique_ptr<State> state) : state_(std::move(state)) {}
-TableCut::TableCut(TableCut&&) noexcept = default;
-TableCut& TableCut::operator=(TableCut&&) noexcept = default;
-TableCut::~TableCut() = default;
-
-bool TableCut::Next(std::size_t max_rows, RowBatch& out) {
-  out.clear();
-  max_rows = std::max<std::size_t>(max_rows, 1);
-  auto& shards = state_->table->impl_->shards;
-  while (state_->shard < kNumShards && out.keys.size() < max_rows) {
-    Shard& shard = *shards[state_->shard];
-    ShardCut& part = state_->parts[state_->shard];
-    shard.ReadCut(part, max_rows - out.keys.size(), out);
-    if (!part.done()) continue;
-    ++state_->shard;
-    // A clearing cut must go on watching which of its rows change.
-    if (!state_->clear_dirty) state_->Close(state_->shard);
-  }
-  state_->at_end = out.keys.empty();
-  return !state_->at_end;
-}
-
-bool TableCut::at_end() const { return state_->at_end; }
-
-void TableCut::Commit() {
-  if (!state_->at_end) return;
-  for (; state_->first_open < kNumShards; state_->Close(state_->first_open + 1)) {
-    state_->table->impl_->shards[state_->first_open]->ClearDirty(state_->parts[state_->first_open]);
-  }
 }
 
 }  // namespace sparsefleet

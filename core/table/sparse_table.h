@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <vector>
 
@@ -140,8 +142,14 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
  private:
   struct Impl;
   explicit SparseTable(std::unique_ptr<Impl> impl);
+  // OpenCut() step by step, for a moment of several tables: what takes memory, then, with the
+  // writers of all stopped, TableCut::Begin().
+  TableCut PrepareCut(bool only_dirty, bool clear_dirty);
+  std::unique_lock<std::shared_mutex> StopWriters();
+
   std::unique_ptr<Impl> impl_;
   friend class TableCut;
+  friend class TableSet;
 };
 
 // An open cut through a table. Costs memory only for rows that change before they are
@@ -156,17 +164,25 @@ class TableCut {
   bool Next(std::size_t max_rows, RowBatch& out);
   bool at_end() const;  // whether Next() has said so
 
-  // Clears the dirty bits of the rows handed out that have not changed since the cut's moment,
-  // if the cut was opened to clear and is at its end; else does nothing. So a cut given up halfway
-  // leaves all its rows dirty. Other open cuts keep the rows that were dirty at their moment. A
-  // row that took the place of a removed one meanwhile stays dirty, to be safe.
+  // Of a cut of dirty rows: keys whose rows were removed between the last cut that cleared and
+  // this one's moment, and were not there then. None before the first that clears was opened. Of
+  // another cut: none. Takes memory for the keys; the same ones again at the next call.
+  std::vector<Key> Removed();
+
+  // Clears the dirty bits of the rows handed out that have not changed since the cut's moment, and
+  // forgets the removed keys, if the cut was opened to clear and is at its end; else does nothing.
+  // So a cut given up halfway leaves all its rows dirty, and keys that another open cut has still
+  // to read as removed stay so for the next. Other open cuts keep the rows that were dirty at their
+  // moment. A row that took the place of a removed one meanwhile stays dirty, to be safe.
   void Commit();
 
  private:
   struct State;
   explicit TableCut(std::unique_ptr<State> state);
+  void Begin();  // its moment is now
   std::unique_ptr<State> state_;
   friend class SparseTable;
+  friend class TableSet;
 };
 
 }  // namespace sparsefleet

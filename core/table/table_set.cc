@@ -185,6 +185,7 @@ Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::ui
   if (!checked.ok()) return checked.status();
   const std::vector<Entry>& entries = checked.value();
   PushResult total;
+  const auto writer = gate_.EnterWriter();
   for (std::size_t i = 0; i < sections.size(); ++i) {
     const PushSection& s = sections[i];
     Result<PushResult> result = PushResult{};
@@ -209,6 +210,7 @@ Result<PushResult> TableSet::PushDenseParts(std::string_view table,
   if (!entry.ok()) return entry.status();
   const auto* dense = std::get_if<std::shared_ptr<DenseTable>>(&entry.value().table);
   if (dense == nullptr) return WrongKind(table, false);
+  const auto writer = gate_.EnterWriter();
   auto result = (*dense)->PushParts(parts);
   if (result.ok()) entry.value().version->fetch_add(1);
   return result;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "status/status.h"
+#include "table/cut_gate.h"
 #include "table/dense_table.h"
 #include "table/sparse_table.h"
 
@@ -41,6 +42,16 @@ struct PushSection {
   bool add = false;  // add the values as they are, past the optimizer
 };
 
+// A copy of what is held of a dense table: elements from `begin` on, and their state as
+// DenseTable::ReadState() gives it.
+struct DenseCut {
+  std::uint64_t begin = 0;
+  std::vector<float> values;
+  std::vector<float> state;
+};
+
+using AnyCut = std::variant<TableCut, DenseCut>;
+
 class TableSet {
  public:
   // Defining the same spec again is fine and does nothing; another spec under the same
@@ -64,6 +75,21 @@ class TableSet {
   // One optimizer step of a dense table, its gradient in parts, see DenseTable::PushParts.
   Result<PushResult> PushDenseParts(std::string_view table,
                                     std::span<const std::span<const float>> parts);
+
+  // All tables as of one moment: no push shows in part, whatever number of tables it is for.
+  // Pushes pause for as long as it takes to copy the dense tables, whatever the size of the
+  // sparse ones. `only_dirty` and `clear_dirty` as in SparseTable::OpenCut(); dense tables are
+  // whole. kInvalidArgument where `only_dirty` is asked of a table that does not track it.
+  Result<std::map<std::string, AnyCut>> OpenCuts(bool only_dirty, bool clear_dirty);
+
+  // Replaces all values held of a dense table; kShapeMismatch unless there are as many.
+  Status WriteDense(std::string_view table, std::span<const float> values);
+  // What is held of a dense table, as of one moment.
+  Result<DenseCut> ReadDensePart(std::string_view table);
+  // Elements from `begin` on, counted in the whole table, with their state unless it is nothing;
+  // kShapeMismatch where they are not held here.
+  Status WriteDensePart(std::string_view table, std::uint64_t begin, std::span<const float> values,
+                        std::optional<std::span<const float>> state);
 
   // The checks of Push without its effect.
   Status CheckPush(std::span<const PushSection> sections) const;
@@ -95,6 +121,8 @@ class TableSet {
   Result<std::vector<Entry>> CheckSections(std::span<const PushSection> sections) const;
   mutable std::shared_mutex mutex_;
   std::map<std::string, Entry, std::less<>> tables_;
+  // Pushes, and all that writes to dense tables, are its writers. Before the gates of tables.
+  CutGate gate_;
 };
 
 }  // namespace sparsefleet

@@ -123,7 +123,9 @@ inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
           {T::kTakeChanges, Encode(ads)},
           {T::kSave, EncodeText(directory + "/dump")},
           {T::kLoad, EncodeText(directory + "/dump")},
-          {T::kShutdown, {}}};
+          {T::kShutdown, {}},
+          {T::kCommand, Encode(CommandRequest{"ping", std::as_bytes(std::span(keys))})},
+          {T::kCommand, Encode(CommandRequest{"", {}})}};
 }
 
 // Damaged frames, the same ones for the same seed. Not thread-safe.

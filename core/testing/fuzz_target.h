@@ -39,7 +39,8 @@ class FuzzTarget {
         rounds_([this](std::span<const PushSection> sections, std::uint64_t step) {
           return tables_.Push(sections, step);
         }),
-        dispatcher_(Options(save_root), Hooks(), tables_, coordinator_, rounds_, sessions_) {
+        dispatcher_(Options(save_root), Hooks(), tables_, coordinator_, rounds_, commands_,
+                    sessions_) {
     for (const auto& spec : CorpusSparseTables()) (void)tables_.Define(spec);
     for (const auto& spec : CorpusDenseTables()) (void)tables_.Define(spec);
     Rejoin();
@@ -64,10 +65,19 @@ class FuzzTarget {
     (void)dispatcher_.Handle(session_, {body.get(), size}, ReplyTo{sink_, header.value()});
   }
 
+  // Takes a command that waits and answers it with its body; false if there is none.
+  bool AnswerCommand() {
+    auto command = commands_.Next(0);
+    if (!command.ok() || command.value() == nullptr) return false;
+    const auto body = command.value()->body();
+    return command.value()->Reply({body.begin(), body.end()}).ok();
+  }
+
   // Ends all waits as if their deadlines had passed.
   void ExpireAll() {
     coordinator_.Expire(Coordinator::TimePoint::max());
     rounds_.Expire(Coordinator::TimePoint::max());
+    commands_.Expire(CommandQueue::TimePoint::max());
   }
 
   // A new client, since a damaged frame may have acknowledged all of the old one's future.
@@ -110,6 +120,7 @@ class FuzzTarget {
   Coordinator coordinator_;
   SessionTable sessions_;
   Rounds rounds_;
+  CommandQueue commands_{kMaxFrameBytes};
   Dispatcher dispatcher_;
   std::shared_ptr<TallySink> sink_ = std::make_shared<TallySink>();
   std::shared_ptr<Session> session_;

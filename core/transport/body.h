@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "status/status.h"
@@ -37,7 +38,7 @@ class BodyWriter {
   void Pad() { bytes_.resize(bytes_.size() + (0 - bytes_.size() - elsewhere_) % 8); }
   // Pads, then the elements.
   template <typename T>
-    requires std::is_arithmetic_v<T>
+    requires std::is_trivially_copyable_v<T>
   void PutArray(std::span<const T> values) {
     Pad();
     const auto bytes = std::as_bytes(values);
@@ -113,7 +114,7 @@ class BodyReader {
     at_ = to;
   }
   template <typename T>
-    requires std::is_arithmetic_v<T>
+    requires std::is_trivially_copyable_v<T>
   std::span<const T> GetArray(std::uint64_t count) {
     Pad();
     if (bad_ || count > left() / sizeof(T)) {

@@ -44,6 +44,7 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kSave, "save", true},
     {MessageType::kLoad, "load", true},
     {MessageType::kShutdown, "shutdown", false},
+    {MessageType::kCommand, "command", true},
 };
 
 const TypeRow* FindType(MessageType type) {
@@ -87,6 +88,8 @@ Window WindowOf(MessageType type) {
     case MessageType::kAdvanceClock:
     case MessageType::kLeaveGroup:
       return Window::kMeeting;
+    case MessageType::kCommand:
+      return Window::kCommand;
     default:
       return Window::kQuick;
   }

@@ -48,6 +48,7 @@ enum class MessageType : std::uint8_t {
   kSave = 60,
   kLoad = 61,
   kShutdown = 70,
+  kCommand = 80,
 };
 
 // True for types whose effect must not happen twice: their requests carry a sequence > 0 and the
@@ -57,8 +58,8 @@ bool IsKnown(MessageType type);
 
 // Sequences are counted and acknowledged in windows of their own, so that a call that stays open
 // for minutes does not keep the server from forgetting the replies of all others.
-enum class Window : std::uint8_t { kQuick, kJob, kMeeting };
-inline constexpr std::size_t kNumWindows = 3;
+enum class Window : std::uint8_t { kQuick, kJob, kMeeting, kCommand };
+inline constexpr std::size_t kNumWindows = 4;
 // The window that `sequence` and `acked_below` of a frame of this type belong to.
 Window WindowOf(MessageType type);
 

@@ -196,6 +196,16 @@ struct NextCutRequest {
 Body Encode(const NextCutRequest& message);
 Result<NextCutRequest> DecodeNextCut(std::span<const std::byte> body);
 
+// For the program around the server. The reply's body is what that program answered.
+struct CommandRequest {
+  std::string_view name;
+  std::span<const std::byte> body;
+};
+inline constexpr std::size_t kMaxCommandNameBytes = 255;
+Body Encode(const CommandRequest& message);
+GatheredBody Gather(const CommandRequest& message);
+Result<CommandRequest> DecodeCommand(std::span<const std::byte> body);
+
 // Rows with a table name (import), or with an empty one (reply of next; no rows = the end).
 Body EncodeRows(std::string_view table, const RowBatch& rows);
 struct NamedRows {

@@ -107,6 +107,8 @@ std::vector<BodyKind> AllKinds() {
       {"stats", Encode(StatMap{{"a", 1.0}, {"b", 2.0}}), StatusOf(DecodeStats)},
       {"erase", Encode(EraseRequest{"ads", kKeys}), StatusOf(DecodeErase)},
       {"next cut", Encode(NextCutRequest{3, 4}), StatusOf(DecodeNextCut)},
+      {"command", Encode(CommandRequest{"save", std::as_bytes(std::span(kKeys))}),
+       StatusOf(DecodeCommand)},
       {"rows", EncodeRows("ads", ExampleRows()), StatusOf(DecodeRows)},
   };
 }
@@ -195,6 +197,25 @@ template <typename T>
 void ExpectSame(std::span<const T> found, const std::vector<T>& wanted) {
   Expect(std::vector<T>(found.begin(), found.end()) == wanted);
 }
+
+const Test kCommand("a command keeps its name and bytes, gathered or not", [] {
+  const auto bytes = std::as_bytes(std::span(kKeys));
+  const Body body = Encode(CommandRequest{"save", bytes});
+  const auto request = RequireOk(DecodeCommand(body));
+  ExpectEqual(request.name, std::string_view("save"));
+  Expect(std::ranges::equal(request.body, bytes));
+  const GatheredBody gathered = Gather(CommandRequest{"save", bytes});
+  Body joined;
+  for (const auto& piece : gathered.pieces) {
+    const auto* first = static_cast<const std::byte*>(piece.iov_base);
+    joined.insert(joined.end(), first, first + piece.iov_len);
+  }
+  Expect(joined == body);
+  ExpectEqual(gathered.bytes, body.size());
+  Expect(RequireOk(DecodeCommand(Encode(CommandRequest{"", {}}))).body.empty());
+  ExpectCode(DecodeCommand(Encode(CommandRequest{std::string(256, 'x'), {}})).status(),
+             Code::kProtocol);
+});
 
 const Test kPull("a pull keeps its sections and foretells the size of its reply", [] {
   const Body body = Encode(ExamplePull());

@@ -1,4 +1,4 @@
-// Bodies that carry keys and values: pull, push, dense values, rows.
+// Bodies that carry arrays: pull, push, dense values, rows, commands.
 #include <string>
 #include <type_traits>
 
@@ -56,6 +56,13 @@ void PutPushRound(BodyWriter& out, const PushRoundRequest& m, ArrayWriter put_ar
   out.Put(m.round);
   out.PutString(m.refusal.substr(0, kMaxRefusalBytes));
   PutPush(out, m.push, put_array);
+}
+
+template <typename ArrayWriter>
+void PutCommand(BodyWriter& out, const CommandRequest& m, ArrayWriter put_array) {
+  out.PutString(m.name);
+  out.Put(static_cast<std::uint64_t>(m.body.size()));
+  put_array(m.body);
 }
 
 // Runs `put(writer, put_array)` and lines up what it wrote with the arrays it left in place.
@@ -331,6 +338,26 @@ Result<NamedRows> DecodeRows(std::span<const std::byte> body) {
   named.rows.state.assign(state.begin(), state.end());
   named.rows.counters.assign(counters.begin(), counters.end());
   return named;
+}
+
+Body Encode(const CommandRequest& m) {
+  BodyWriter out;
+  PutCommand(out, m, [&out](auto array) { out.PutArray(array); });
+  return out.Take();
+}
+
+GatheredBody Gather(const CommandRequest& m) {
+  return GatherWith([&m](BodyWriter& out, auto put_array) { PutCommand(out, m, put_array); });
+}
+
+Result<CommandRequest> DecodeCommand(std::span<const std::byte> body) {
+  BodyReader in(body);
+  CommandRequest m;
+  m.name = in.GetString(kMaxCommandNameBytes);
+  const auto count = in.Get<std::uint64_t>();
+  m.body = in.GetArray<std::byte>(count);
+  if (Status s = in.Finish("command"); !s.ok()) return s;
+  return m;
 }
 
 }  // namespace sparsefleet

@@ -25,6 +25,7 @@ __all__ = [
     "PipeCommandError",
     "ProtocolError",
     "RpcError",
+    "SchemaError",
     "ServerRestartedError",
     "ShapeError",
     "ShuttingDownError",
@@ -35,6 +36,7 @@ __all__ = [
     "UnknownTableError",
     "VersionMismatchError",
     "WorkerError",
+    "code_name_of",
     "error_for",
 ]
 
@@ -139,6 +141,10 @@ class InputMissingError(InputFileError, FileNotFoundError):
     """No file of that name, or none that fits the pattern."""
 
 
+class SchemaError(DataError, ValueError):
+    """A file without a column that is wanted, or with one of another type; both are named."""
+
+
 class PipeCommandError(DataError):
     """A pipe command that failed, hung or could not be started, with what it said."""
 
@@ -166,25 +172,32 @@ class WorkerError(SparseFleetError):
         return f"{len(self.failures)} {noun} failed: {causes}"
 
 
-# Numbers as in core/status/status.h.
-_CLASS_BY_CODE: dict[int, type[SparseFleetError]] = {
-    1: ConfigError,
-    2: UnknownTableError,
-    3: TableConflictError,
-    4: ShapeError,
-    5: NonFiniteError,
-    6: DeadlineError,
-    7: PeerLostError,
-    8: AuthError,
-    9: ProtocolError,
-    10: VersionMismatchError,
-    11: TooLargeError,
-    12: NotFoundError,
-    13: ShuttingDownError,
-    14: ServerRestartedError,
-    15: IoError,
-    16: CorruptFileError,
-    17: InternalError,
+# Number, name and class, as in core/status/status.h.
+_CODES: tuple[tuple[int, str, type[SparseFleetError]], ...] = (
+    (1, "INVALID_ARGUMENT", ConfigError),
+    (2, "UNKNOWN_TABLE", UnknownTableError),
+    (3, "TABLE_CONFLICT", TableConflictError),
+    (4, "SHAPE_MISMATCH", ShapeError),
+    (5, "NON_FINITE", NonFiniteError),
+    (6, "DEADLINE_EXCEEDED", DeadlineError),
+    (7, "PEER_LOST", PeerLostError),
+    (8, "AUTH_FAILED", AuthError),
+    (9, "PROTOCOL", ProtocolError),
+    (10, "VERSION_MISMATCH", VersionMismatchError),
+    (11, "TOO_LARGE", TooLargeError),
+    (12, "NOT_FOUND", NotFoundError),
+    (13, "SHUTTING_DOWN", ShuttingDownError),
+    (14, "SERVER_RESTARTED", ServerRestartedError),
+    (15, "IO", IoError),
+    (16, "CORRUPT", CorruptFileError),
+    (17, "INTERNAL", InternalError),
+    (18, "CHECKPOINT", CheckpointError),
+)
+_CLASS_BY_CODE = {number: kind for number, _, kind in _CODES}
+_NAME_BY_CLASS: dict[type, str] = {
+    **{kind: name for _, name, kind in _CODES},
+    FileNotFoundError: "NOT_FOUND",
+    OSError: "IO",
 }
 
 
@@ -194,3 +207,15 @@ def error_for(code: int, message: str) -> SparseFleetError:
     if found is None:
         return InternalError(f"native code {code}, unknown to this version: {message}")
     return found(message)
+
+
+def code_name_of(error: BaseException) -> str | None:
+    """The code that takes ``error`` to another process as its class, or as the nearest base of it.
+
+    None for what has no code: an exception that nobody raised on purpose.
+
+    >>> code_name_of(ShapeError("3 rows, wanted 4")), code_name_of(ZeroDivisionError())
+    ('SHAPE_MISMATCH', None)
+    """
+    names = (_NAME_BY_CLASS.get(kind) for kind in type(error).__mro__)
+    return next((name for name in names if name is not None), None)

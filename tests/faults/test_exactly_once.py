@@ -1,8 +1,10 @@
-"""Pushes through connections that break at any byte are applied exactly once."""
+"""What goes through connections that break at any byte is carried out exactly once."""
 
 from __future__ import annotations
 
+import collections
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from tests.faults.cutting_proxy import CuttingProxy
 from tests.servers import JOB_KEY, NativeServers
 
-from sparsefleet import optim
+from sparsefleet import _core, optim
 from sparsefleet.store import Constant, RemoteStore, RemoteStoreConfig, TableSpec
 
 PUSHES = 150
@@ -107,3 +109,35 @@ def test_barrier_over_breaking_connections_counts_each_member_once() -> None:
             thread.join()
         assert passed == [30, 30]
         assert proxy.cuts < 25, "no connection was ever cut"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_commands_over_breaking_connections_are_handled_once(is_late: bool) -> None:
+    handled: collections.Counter[bytes] = collections.Counter()
+    lock = threading.Lock()
+
+    def count(command: _core.Command) -> None:
+        with lock:
+            handled[command.body[:8]] += 1
+        command.reply(command.body[::-1])
+
+    with (
+        NativeServers(handlers={"count": count}) as servers,
+        CuttingProxy(
+            servers.servers[0].port, cuts=60, bytes_before_cut=(1, 6000), is_late=is_late
+        ) as proxy,
+        _connect([proxy], "tls") as store,
+    ):
+
+        def call(thread: int) -> None:
+            for number in range(50):
+                body = f"{thread:03}-{number:04}".encode() + bytes(500)
+                assert store.command(0, "count", body) == body[::-1]
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(call, range(3)))
+        proxy.deliver()
+        assert proxy.cuts < 60, "no connection was ever cut"
+        assert servers.servers[0].stats()["server.requests.command"] > 150, "none came twice"
+    assert len(handled) == 150
+    assert set(handled.values()) == {1}

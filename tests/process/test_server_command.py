@@ -55,6 +55,12 @@ def test_rows_pushed_to_a_server_process_come_back(start_server: StartServer) ->
         assert (store.pull("ads", keys) < before).all()
 
 
+def test_server_process_answers_commands(start_server: StartServer) -> None:
+    server = start_server()
+    with RemoteStore([server.wait_ready()]) as store:
+        assert json.loads(store.command(0, "ping")) == {"index": 0, "num_servers": 1}
+
+
 def test_clients_shutdown_request_exits_0(start_server: StartServer) -> None:
     server = start_server()
     with RemoteStore([server.wait_ready()]) as store:

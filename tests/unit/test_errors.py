@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparsefleet import errors
-from sparsefleet.errors import SparseFleetError, WorkerError, error_for
+from sparsefleet.errors import SparseFleetError, WorkerError, code_name_of, error_for
 
 STATUS_HEADER = Path(__file__).parents[2] / "core" / "status" / "status.h"
 
@@ -31,6 +31,22 @@ def test_every_native_code_has_a_class_of_its_own(code: int) -> None:
     assert str(error) == "what happened"
     others = [type(error_for(other, "")) for other in native_codes() if other not in (0, code)]
     assert type(error) not in others
+
+
+@pytest.mark.parametrize("code", [code for code in native_codes() if code != 0])
+def test_every_class_of_a_code_knows_its_name(code: int) -> None:
+    words = re.findall("[A-Z][a-z]*", native_codes()[code])
+    assert code_name_of(error_for(code, "")) == "_".join(words).upper()
+
+
+def test_errors_without_a_code_take_that_of_the_nearest_base() -> None:
+    class OwnShapeError(errors.ShapeError):
+        pass
+
+    assert code_name_of(OwnShapeError("")) == "SHAPE_MISMATCH"
+    assert code_name_of(PermissionError()) == "IO"
+    assert code_name_of(FileNotFoundError()) == "NOT_FOUND"
+    assert code_name_of(KeyError()) is None
 
 
 def test_unknown_code_becomes_internal_error_naming_it() -> None:

@@ -5,27 +5,38 @@ Letters: B records, N values.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.data.slot import Slot
 from sparsefleet.errors import ConfigError
 
-TakenColumn = tuple[NDArray[Any], NDArray[np.int64] | None]
-
 
 class Arrangement:
-    """A batch is the columns, or (columns, label) where a column is the label; all are views."""
+    """A batch is the columns, or (columns, label) where a column is the label; all are views.
 
-    def __init__(self, columns: tuple[Slot, ...], label: str | None, config: ReaderConfig) -> None:
+    left_out: columns that do not go into batches.
+    """
+
+    def __init__(
+        self,
+        columns: tuple[Slot, ...],
+        label: str | None,
+        config: ReaderConfig,
+        *,
+        left_out: Collection[str] = (),
+    ) -> None:
         self._columns = columns
+        self._left_out = frozenset(left_out)
         self._label = label
         self._as_tuple = config.layout == "tuple"
         self._include_last_offset = config.include_last_offset
-        names = [slot.name for slot in columns]
+        names = [slot.name for slot in columns if slot.name not in self._left_out]
         if label is None:
             return
         if label not in names:
@@ -38,6 +49,7 @@ class Arrangement:
         named = {
             slot.name: self._column(slot, values, offsets, num_records)
             for slot, (values, offsets) in zip(self._columns, taken, strict=True)
+            if slot.name not in self._left_out
         }
         if self._label is None:
             return tuple(named.values()) if self._as_tuple else named

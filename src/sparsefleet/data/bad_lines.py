@@ -1,4 +1,4 @@
-"""Malformed lines of one pass: counted, put aside, and too many of them an error."""
+"""Malformed records of one pass: counted, put aside, and too many of them an error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from sparsefleet.errors import BadLineError, InputFileError
 
 
 class BadLine(NamedTuple):
-    """Where a line is and what is wrong with it."""
+    """Where a line, or another kind of record, is and what is wrong with it."""
 
     path: str
     line: int
-    column: int
+    """From 1."""
+    column: int | str
+    """In bytes from 1; of files with columns, the name of one."""
     what: str
     text: bytes
+    unit: str = "line"
+    """What a record of the file is called."""
 
 
 class BadLines:
@@ -42,12 +46,12 @@ class BadLines:
             if self.count <= self._limit:
                 return
             allowed = (
-                "ReaderConfig(max_bad_lines=..., quarantine=...) would skip such lines"
+                f"ReaderConfig(max_bad_lines=..., quarantine=...) would skip such {bad.unit}s"
                 if self._limit == 0
                 else f"ReaderConfig.max_bad_lines allows {self._limit} of a pass"
             )
             raise BadLineError(
-                f"{bad.path}, line {bad.line}, column {bad.column}: {bad.what}; {allowed}"
+                f"{bad.path}, {bad.unit} {bad.line}, column {bad.column}: {bad.what}; {allowed}"
             )
 
     def close(self) -> None:

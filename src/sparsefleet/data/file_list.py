@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import fsspec
@@ -11,17 +11,25 @@ import fsspec
 from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 
 PathLike = str | os.PathLike[str]
+
+Download = Callable[[str], "Sequence[str] | str | None"]
+"""From a path to the command that prints the file: words, or a text for the shell; None: none."""
+
 _PATTERN_CHARACTERS = frozenset("*?[")
 
 
 def list_files(
-    paths: PathLike | Iterable[PathLike], storage_options: Mapping[str, Any] | None = None
+    paths: PathLike | Iterable[PathLike],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    download: Download | None = None,
 ) -> list[str]:
     """The files that `paths` name: patterns are expanded, each in sorted order; all must exist.
 
     paths: a path or several, local or with a protocol of fsspec (``s3://``, ``memory://``). One
         with ``*``, ``?`` or ``[`` is a pattern, unless a file is called so.
     storage_options: for the file system of fsspec.
+    download: as in ReaderConfig; files that are downloaded are not looked for.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -37,7 +45,11 @@ def list_files(
     for path in given:
         if not isinstance(path, (str, os.PathLike)):
             raise ConfigError(f"a path must be a text or os.PathLike, got {path!r}")
-        found.extend(_expand(os.fspath(path), storage_options or {}))
+        name = os.fspath(path)
+        if download is not None and download(name) is not None:
+            found.append(name)
+        else:
+            found.extend(_expand(name, storage_options or {}))
     twice = (
         {path for path in found if found.count(path) > 1} if len(set(found)) < len(found) else ()
     )

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from sparsefleet import _core
+from sparsefleet.data.field import Field
 from sparsefleet.data.slot import Slot
+from sparsefleet.data.text_format import TextFormat
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool
 
 
-class RecordFormat(Protocol):
-    """How lines become records."""
-
-    @property
-    def columns(self) -> tuple[Slot, ...]:
-        """The columns of a batch, in order."""
-
-    def make_native(self) -> _core.RecordFormat:
-        """The native parser's description."""
-
-
-class MultiSlot:
+class MultiSlot(TextFormat):
     """MultiSlot text: each line has all slots in order, each as its count and its values.
 
     A line for the slots of the example: ``2 0.5 0.25 3 17 18 99 1 1``.
@@ -37,17 +28,25 @@ class MultiSlot:
         for slot in slots:
             if not isinstance(slot, Slot):
                 raise ConfigError(f"MultiSlot takes slots, got a {type(slot).__name__}")
-        self.columns: tuple[Slot, ...] = slots
+            if isinstance(slot, Field):
+                raise ConfigError(
+                    f"MultiSlot text has no columns: give a Slot for '{slot.name}', not a Field"
+                )
+        self._columns: tuple[Slot, ...] = slots
         self._native = _core.multi_slot_format(
-            [(slot.name, slot.dtype == "float", slot.width) for slot in slots]
+            [(slot.name, slot.dtype, slot.width) for slot in slots]
         )
+
+    @property
+    def columns(self) -> tuple[Slot, ...]:
+        return self._columns
 
     def make_native(self) -> _core.RecordFormat:
         return self._native
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CriteoTsv:
+class CriteoTsv(TextFormat):
     """Criteo's click logs: label, 13 counts, 26 categories, with tabs between; empty is missing.
 
     Columns: "label" float32[B], "counts" float32[B, 13], "categories" int64[B, 26].

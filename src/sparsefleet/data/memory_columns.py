@@ -1,83 +1,152 @@
-"""Columns of many records in little memory. Letters: R records held, B records taken, N values."""
+"""Columns of many records in little memory.
+
+Letters: R records held, B records taken, N values, W values of each record of a slot with a shape.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
+from sparsefleet.data.record_source import TakenColumn
+from sparsefleet.data.slot import Slot
 
 Records = NDArray[np.uint32]
 """Which records, by number."""
+
+CompactColumn = tuple[NDArray[Any], NDArray[Any] | None]
+"""Of B records: values [B, W] and None; or, of a slot without shape, values [N] and how many
+each record has, unsigned[B], as narrow as can be."""
 
 
 class MemoryColumn(Protocol):
     """The values of one slot."""
 
-    num_bytes: int
-    """Of all memory that it holds."""
+    @property
+    def num_bytes(self) -> int:
+        """Of all memory that it holds."""
 
-    def take(self, records: Records) -> Any:
-        """A column of a batch: an array [B, *shape], or (values [N], offsets int64[B + 1])."""
+    def take(self, records: Records) -> TakenColumn:
+        """Copies of these records."""
+
+    def truncate(self, num_records: int) -> None:
+        """Forgets the records from this one on, and gives their memory back."""
 
 
 class FixedColumn:
-    """As many values in each record: [R, *shape], nothing else.
+    """As many values in each record: [R, W], nothing else.
 
-    >>> FixedColumn([np.array([[1], [2]]), np.array([[3]])]).take(np.array([2, 0], np.uint32))
-    array([[3],
-           [1]])
+    >>> column = FixedColumn([np.array([[1], [2]]), np.array([[3]])])
+    >>> column.take(np.array([2, 0], np.uint32))[0].tolist()
+    [[3], [1]]
     """
 
     def __init__(self, parts: list[NDArray[Any]]) -> None:
         self._values = np.concatenate(parts)
-        self.num_bytes = self._values.nbytes
 
-    def take(self, records: Records) -> NDArray[Any]:
-        return self._values.take(records, axis=0)
+    @property
+    def num_bytes(self) -> int:
+        return self._values.nbytes
+
+    def take(self, records: Records) -> TakenColumn:
+        return self._values.take(records, axis=0), None
+
+    def truncate(self, num_records: int) -> None:
+        _shrink(self._values, (num_records, *self._values.shape[1:]))
 
 
 class EvenColumn:
     """A slot without shape of which every record has `length` values: no offsets are kept."""
 
     def __init__(self, parts: list[NDArray[Any]], length: int) -> None:
-        self._values = np.concatenate(parts).reshape(-1, length)
+        self._values = np.concatenate(parts)
         self._length = length
-        self.num_bytes = self._values.nbytes
 
-    def take(self, records: Records) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        values = self._values.take(records, axis=0).reshape(-1)
-        return values, np.arange(len(records) + 1, dtype=np.int64) * self._length
+    @property
+    def num_bytes(self) -> int:
+        return self._values.nbytes
+
+    def take(self, records: Records) -> TakenColumn:
+        values = self._values.reshape(-1, self._length).take(records, axis=0)
+        return values.reshape(-1), np.arange(len(records) + 1, dtype=np.int64) * self._length
+
+    def truncate(self, num_records: int) -> None:
+        _shrink(self._values, (num_records * self._length,))
 
 
 class RaggedColumn:
     """A slot without shape: values, lengths as narrow as can be, and a mark for each 16 records."""
 
-    def __init__(self, parts: list[NDArray[Any]], lengths: NDArray[np.int64]) -> None:
+    def __init__(self, parts: list[NDArray[Any]], lengths: NDArray[Any]) -> None:
         self._values = np.concatenate(parts)
-        self._lengths = lengths.astype(_narrowest(int(lengths.max())))
-        ends = np.cumsum(lengths)
-        begins = ends - lengths
-        self._marks = begins[:: _core.RECORDS_PER_MARK].astype(np.uint64)
-        self.num_bytes = self._values.nbytes + self._lengths.nbytes + self._marks.nbytes
+        self._lengths = _narrow(lengths)
+        ends = np.cumsum(lengths, dtype=np.uint64)
+        every = _core.RECORDS_PER_MARK
+        self._marks = ends[::every] - lengths[::every]
 
-    def take(self, records: Records) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    @property
+    def num_bytes(self) -> int:
+        return sum(array.nbytes for array in (self._values, self._lengths, self._marks))
+
+    def take(self, records: Records) -> TakenColumn:
         return _core.gather_ragged(self._values, self._lengths, self._marks, records)
 
+    def truncate(self, num_records: int) -> None:
+        mark = num_records // _core.RECORDS_PER_MARK
+        behind = slice(mark * _core.RECORDS_PER_MARK, num_records)
+        begin = int(self._marks[mark]) if mark < len(self._marks) else len(self._values)
+        num_values = begin + int(self._lengths[behind].sum(dtype=np.int64))
+        _shrink(self._lengths, (num_records,))
+        _shrink(self._marks, (-(-num_records // _core.RECORDS_PER_MARK),))
+        _shrink(self._values, (num_values,))
 
-def ragged_column(parts: list[tuple[NDArray[Any], NDArray[np.int64]]]) -> MemoryColumn:
-    """From (values, offsets int64[B + 1]) of batches; the smaller kind that holds them."""
-    lengths = np.concatenate([np.diff(offsets) for _, offsets in parts])
+
+def compact(column: TakenColumn) -> CompactColumn:
+    """The column with lengths in the place of offsets.
+
+    >>> compact((np.array([7, 8, 9]), np.array([0, 1, 3])))[1]
+    array([1, 2], dtype=uint8)
+    """
+    values, offsets = column
+    return values, None if offsets is None else _narrow(np.diff(offsets))
+
+
+def split_texts(column: TakenColumn) -> list[bytes]:
+    """The texts of a column of dtype "text".
+
+    >>> split_texts((np.frombuffer(b"onetwo", np.uint8), np.array([0, 3, 6])))
+    [b'one', b'two']
+    """
+    values, offsets = column
+    assert offsets is not None
+    whole = values.tobytes()
+    return [whole[begin:end] for begin, end in pairwise(offsets.tolist())]
+
+
+def memory_column(slot: Slot, parts: list[CompactColumn]) -> MemoryColumn:
+    """From the columns of batches; the smallest kind that holds them."""
     values = [part for part, _ in parts]
+    if slot.shape is not None:
+        return FixedColumn(values)
+    lengths = np.concatenate([part for _, part in parts if part is not None])
     first = int(lengths[0])
-    if (lengths == first).all():
+    if first > 0 and (lengths == first).all():
         return EvenColumn(values, first)
     return RaggedColumn(values, lengths)
 
 
-def _narrowest(largest: int) -> type[np.unsignedinteger[Any]]:
+def _shrink(array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    # In place: the end of the memory goes back to the system, nothing is copied. No batch shares
+    # it, as batches are copies.
+    array.resize(shape, refcheck=False)
+
+
+def _narrow(lengths: NDArray[Any]) -> NDArray[Any]:
+    largest = int(lengths.max(initial=0))
     if largest < 2**8:
-        return np.uint8
-    return np.uint16 if largest < 2**16 else np.uint32
+        return lengths.astype(np.uint8, copy=False)
+    return lengths.astype(np.uint16 if largest < 2**16 else np.uint32, copy=False)

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sparsefleet.data.arrangement import Arrangement
-from sparsefleet.data.memory_columns import FixedColumn, MemoryColumn, Records, ragged_column
+from sparsefleet.data.block_walk import BlockWalk
+from sparsefleet.data.dealing import Dealer, RandomDealer, TextDealer
+from sparsefleet.data.exchange import Workers
+from sparsefleet.data.global_shuffle import GlobalShuffle
+from sparsefleet.data.memory_columns import Records
+from sparsefleet.data.memory_loading import load_records
+from sparsefleet.data.memory_records import MemoryRecords
+from sparsefleet.data.merging import merge_records
 from sparsefleet.data.reader import Reader
-from sparsefleet.data.slot import Slot
-from sparsefleet.errors import ConfigError, DataError
+from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
+from sparsefleet.data.record_source import TakenColumn
+from sparsefleet.data.shuffle_seed import agree_on_seed, checked_seed
+from sparsefleet.data.sparse_zeros import fill_empty
+from sparsefleet.errors import ConfigError
 
-_MAX_RECORDS = 2**32 - 1
-_VERSION = 1
+_VERSION = 2
 
 
 class MemoryData:
     """The records of one pass over `reader`, as columns; batches as the reader would give them.
 
+    drop_zeros: leave out the zeros in slots without shape, as Fluid's InMemoryDataset does; where
+        none is left in a record, batches have one 0.
+    num_blocks: batches are taken from so many contiguous blocks in turn, as by as many threads;
+        each may end with a short batch, unless the reader's config drops it.
+
     Memory is what ids and floats take, plus a byte or so for each record of a slot of uneven
-    length, plus, once shuffled, four bytes a record. Shuffling permutes; records stay where they
-    are. The last batch may be short, unless the reader's config drops it.
+    length, plus, once shuffled, four bytes a record; while it is loaded, one column more. Records
+    are in the order of the files, whatever the reader's threads; shuffling permutes, records stay
+    where they are.
 
     >>> import pathlib, tempfile
     >>> from sparsefleet.data import MemoryData, MultiSlot, Reader, Slot
@@ -37,133 +52,223 @@ class MemoryData:
     [1, 2, 3]
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._batch_size = reader.batch_size
+    def __init__(self, reader: Reader, *, drop_zeros: bool = False, num_blocks: int = 1) -> None:
+        self.batch_size = reader.batch_size
+        """Records of a batch."""
+        self.num_blocks = num_blocks
+        """Blocks that batches are taken from in turn."""
+        self.arrangement = reader.arrangement
+        """How columns become a batch."""
         self._drop_last = reader.config.drop_last
-        self._arrangement: Arrangement = reader.arrangement
-        self._columns: list[MemoryColumn] = []
-        self._num_records = 0
+        self._drops_zeros = drop_zeros
+        self.columns = reader.columns
+        """The columns of a batch, in order."""
+        before = reader.stats()
+        self._records = load_records(reader, without_zeros=drop_zeros)
+        self._loading = reader.stats().since(before)
+        self._given = ReaderCounts()
         self._order: Records | None = None
-        self._seed: int | None = None
-        self._next_record = 0
-        self._resume_at = 0
-        self._load(reader)
+        self._slot_orders: dict[int, Records] = {}
+        self._seed: list[int] | None = None
+        self._dealt: list[list[int]] = []  # seed and number of workers of each global shuffle
+        self._walk = self._new_walk()
+        self._resumed: BlockWalk | None = None
 
     def __len__(self) -> int:
         """Batches of a pass."""
-        whole, rest = divmod(self._num_records, self._batch_size)
-        return whole if rest == 0 or self._drop_last else whole + 1
+        return len(self._new_walk())
 
     @property
     def num_records(self) -> int:
         """Records in memory."""
-        return self._num_records
+        return self._records.num_records
 
     @property
     def memory_bytes(self) -> int:
         """What the records and their order take."""
-        order = 0 if self._order is None else self._order.nbytes
-        return order + sum(column.num_bytes for column in self._columns)
+        orders = {id(order): order for order in (self._order, *self._slot_orders.values())}
+        weights = (order.nbytes for order in orders.values() if order is not None)
+        return self._records.num_bytes + sum(weights)
+
+    # -- order --------------------------------------------------------------------------------
+
+    def stats(self) -> ReaderStats:
+        """Files, lines, bytes and bad lines of the loading; records and batches given since."""
+        given = self._given
+        return replace(self._loading, records=given["records"], batches=given["batches"], threads=0)
 
     def local_shuffle(self, seed: int | None = None) -> None:
         """Another order for the passes that begin from now on: the same for the same seed.
 
         seed: None draws one.
         """
-        if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise ConfigError(f"seed must be an int >= 0 or None, got {seed!r}")
-        self._order = _order_of(self._num_records, seed)
-        self._seed = seed
+        self._shuffle([checked_seed(seed)])
+
+    def shuffle_slots(self, slots: Sequence[str], seed: int | None = None) -> None:
+        """Gives the values of these slots to other records, those of one record to the same.
+
+        What a model loses by it is what the slots are worth. Other slots get back their own;
+        `[]` undoes it.
+        """
+        names = [slot.name for slot in self.columns]
+        unknown = sorted(set(slots) - set(names))
+        if unknown:
+            raise ConfigError(f"there is no slot {unknown[0]!r}: the slots are {names}")
+        order = _order_of(self.num_records, [checked_seed(seed)]) if slots else None
+        self._slot_orders = {names.index(name): order for name in slots if order is not None}
+
+    def global_shuffle(
+        self,
+        workers: Workers,
+        *,
+        seed: int | None = None,
+        by: str | None = None,
+        block_records: int = 1024,
+        pause_s: float = 0.0,
+    ) -> None:
+        """Deals the records over all workers, each to exactly one, and shuffles them there.
+
+        All workers call it, at the same time and with the same arguments; the outcome is the same
+        for the same seed, data and number of workers. Each has as many records afterwards, within
+        one for each other worker. If a worker or a server is lost meanwhile, all raise
+        and have no records any more.
+
+        workers: `sparsefleet.fleet.fleet`, or any Fleet whose worker has begun.
+        seed: None: the first worker draws one.
+        by: a slot of dtype "text"; records of equal text go to the same worker.
+        block_records: records that are sent at once, about.
+        pause_s: after each block that was sent, to spare the network.
+        """
+        seed = agree_on_seed(workers, checked_seed(seed), self.columns, was_given=seed is not None)
+        rank, size = workers.worker_index(), workers.worker_num()
+        if size > 1:
+            records = self._records
+            if by is None:
+                dealer: Dealer = RandomDealer(records.num_records, size, (seed, rank))
+            else:
+                dealer = TextDealer(records, self._text_slot(by), size)
+            self.release_memory()  # a shuffle that fails leaves nothing
+            self._records = GlobalShuffle(
+                records,
+                workers.open_exchange(),
+                dealer,
+                block_records=block_records,
+                pause_s=pause_s,
+            ).run()
+        self._dealt.append([seed, size])
+        self._shuffle([seed, rank])
+
+    def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
+        """Makes one record of those with equal text in `slot`; returns how many were dropped.
+
+        Slots without shape get the values of the one record that has any, others those of the last
+        record that has not only zeros. Dropped, with a warning: groups of another size than
+        `merge_size`, if that is > 0, and those in which two records have values of a slot.
+        """
+        self._records, dropped = merge_records(self._records, self._text_slot(slot), merge_size)
+        self._order = None
+        self._slot_orders = {}
+        return dropped
 
     def release_memory(self) -> None:
         """Forgets all records; there are none to iterate then."""
-        self._columns = []
+        self._records = MemoryRecords(self.columns, [])
         self._order = None
-        self._num_records = 0
+        self._seed = None
+        self._slot_orders = {}
+
+    # -- passes -------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         """One pass, in the order of the last shuffle before it."""
-        begin, self._resume_at = self._resume_at, 0
-        return self._batches(begin, self._order, self._num_records)
+        return self.begin(self.arrangement)
 
-    def _batches(self, begin: int, order: Records | None, num_records: int) -> Iterator[Any]:
-        columns = self._columns
-        self._next_record = begin
-        while begin < num_records:
-            end = min(begin + self._batch_size, num_records)
-            if end - begin < self._batch_size and self._drop_last:
-                break
-            records = np.arange(begin, end, dtype=np.uint32) if order is None else order[begin:end]
-            taken = [_as_taken(column.take(records)) for column in columns]
-            batch = self._arrangement.arrange(taken, end - begin)
-            self._next_record = begin = end
+    def begin(self, arrangement: Arrangement) -> Iterator[Any]:
+        """As `iter()`, with batches arranged otherwise."""
+        self._walk, self._resumed = self._resumed or self._new_walk(), None
+        return self._batches(self._walk, self._records, self._order, arrangement)
+
+    def _batches(
+        self,
+        walk: BlockWalk,
+        records: MemoryRecords,
+        order: Records | None,
+        arrangement: Arrangement,
+    ) -> Iterator[Any]:
+        while (span := walk.take()) is not None:
+            begin, end = span
+            some = np.arange(begin, end, dtype=np.uint32) if order is None else order[begin:end]
+            batch = arrangement.arrange(self._take(records, some), end - begin)
+            self._given.add(records=end - begin, batches=1)
             yield batch
-        self._next_record = 0
+
+    def _take(self, records: MemoryRecords, some: Records) -> list[TakenColumn]:
+        taken = []
+        for index, column in enumerate(records.columns):
+            other = self._slot_orders.get(index)
+            values, offsets = column.take(some if other is None else other[some])
+            if self._drops_zeros and offsets is not None:
+                values, offsets = fill_empty(values, offsets)
+            taken.append((values, offsets))
+        return taken
+
+    # -- state --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The order, and how many records the last pass that was begun has given."""
         return {
             "version": _VERSION,
-            "num_records": self._num_records,
-            "seed": self._seed,
-            "next_record": self._resume_at or self._next_record,
+            "num_records": self.num_records,
+            "dealt": [list(dealt) for dealt in self._dealt],
+            "seed": None if self._seed is None else list(self._seed),
+            "given": (self._resumed or self._walk).given,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken, in its order.
 
-        The records must be loaded in the order of then: by a reader with one thread.
+        The same files must be loaded and, if they were, dealt over the workers with the same seed.
         """
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
             raise ConfigError(f"this is no state of MemoryData: {state!r:.200}")
-        if state.get("num_records") != self._num_records:
+        if state.get("dealt") != self._dealt:
+            raise ConfigError(
+                f"the state is of records after the global shuffles {state.get('dealt')} (seed, "
+                f"workers), here were {self._dealt}: call global_shuffle with these seeds first"
+            )
+        if state.get("num_records") != self.num_records:
             raise ConfigError(
                 f"the state is of {state.get('num_records')} records, these are "
-                f"{self._num_records}: load the same files"
+                f"{self.num_records}: load the same files"
             )
-        self._order = None
-        self._seed = None
+        self._resumed = self._new_walk(state["given"] if any(state["given"]) else ())
+        self._order = self._seed = None
         if state["seed"] is not None:
-            self.local_shuffle(state["seed"])
-        self._next_record = 0
-        self._resume_at = int(state["next_record"])
+            self._shuffle(list(state["seed"]))
 
-    def _load(self, reader: Reader) -> None:
-        parts: list[list[Any]] = [[] for _ in reader.columns]
-        with reader.begin_columns() as batches:
-            for taken in batches:
-                self._num_records += _records_in(reader.columns, taken)
-                if self._num_records > _MAX_RECORDS:
-                    raise DataError(
-                        f"more than {_MAX_RECORDS} records do not fit into one MemoryData: give "
-                        "each worker fewer files"
-                    )
-                for column, part in zip(parts, taken, strict=True):
-                    column.append(part)
-        if self._num_records == 0:
-            return
-        for slot in reader.columns:
-            # The batches of a column are let go before the next is joined: what is needed beyond
-            # the records is one column.
-            part = parts.pop(0)
-            if slot.shape is None:
-                self._columns.append(ragged_column(part))
-            else:
-                self._columns.append(FixedColumn([values for values, _ in part]))
+    # -- inside -------------------------------------------------------------------------------
+
+    def _new_walk(self, given: Sequence[int] = ()) -> BlockWalk:
+        return BlockWalk(
+            self.num_records,
+            self.batch_size,
+            num_blocks=self.num_blocks,
+            drop_last=self._drop_last,
+            given=given,
+        )
+
+    def _shuffle(self, seed: list[int]) -> None:
+        self._order = _order_of(self.num_records, seed)
+        self._seed = seed
+
+    def _text_slot(self, name: str) -> int:
+        for index, slot in enumerate(self.columns):
+            if slot.name == name and slot.dtype == "text":
+                return index
+        raise ConfigError(f"there is no slot '{name}' with dtype 'text': declare it in the format")
 
 
-def _order_of(num_records: int, seed: int) -> Records:
+def _order_of(num_records: int, seed: list[int]) -> Records:
     order = np.arange(num_records, dtype=np.uint32)
     np.random.default_rng(seed).shuffle(order)
     return order
-
-
-def _as_taken(column: Any) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    return column if isinstance(column, tuple) else (column, None)
-
-
-def _records_in(columns: tuple[Slot, ...], taken: list[Any]) -> int:
-    values, offsets = taken[0]
-    return len(values) if columns[0].shape is not None else len(offsets) - 1

@@ -8,59 +8,74 @@ from typing import Any, NamedTuple
 
 from sparsefleet.errors import ConfigError
 
-_VERSION = 1
+_VERSION = 2
+
+Spans = tuple[tuple[int, int], ...]
+"""Records [begin, end) of a file, in order, with something between any two."""
 
 
 class FileMark(NamedTuple):
-    """The records of a file up to and with this line are in a batch, or were skipped as bad."""
+    """The records [begin, end) of a file are in a batch, or were skipped as bad.
+
+    A record is a line of a text file, a row of a columnar one, what a generator yields.
+    """
 
     path: str
-    lines: int
-    is_end: bool
+    begin: int
+    end: int
+    total: int | None = None
+    """Records of the whole file, once that is known."""
 
 
 class FileToRead(NamedTuple):
-    """A file and how many of its lines were read in an earlier pass."""
+    """A file, and which of its records were read in an earlier pass."""
 
     path: str
-    skip_lines: int
+    done: Spans = ()
 
 
 class Progress:
     """What of the files was handed out. Thread-safe.
 
     >>> progress = Progress()
-    >>> progress.advance([FileMark("a", 10, True), FileMark("b", 3, False)])
+    >>> progress.advance([FileMark("a", 0, 10, 10), FileMark("b", 0, 3), FileMark("b", 7, 9)])
     >>> progress.remaining(["a", "b", "c"])
-    [FileToRead(path='b', skip_lines=3), FileToRead(path='c', skip_lines=0)]
+    [FileToRead(path='b', done=((0, 3), (7, 9))), FileToRead(path='c', done=())]
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._done: set[str] = set()
-        self._lines: dict[str, int] = {}
+        self._spans: dict[str, Spans] = {}
+        self._totals: dict[str, int] = {}
+        self._is_over = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was handed out."""
+        with self._lock:
+            return not self._is_over and bool(self._done or self._spans)
 
     def advance(self, marks: Iterable[FileMark]) -> None:
         """A batch with these records was handed out."""
         with self._lock:
             for mark in marks:
-                if mark.is_end:
-                    self._done.add(mark.path)
-                    self._lines.pop(mark.path, None)
-                elif mark.path not in self._done:  # batches may be reported in another order
-                    self._lines[mark.path] = max(mark.lines, self._lines.get(mark.path, 0))
+                if mark.path not in self._done:
+                    self._take(mark)
 
-    def restart(self) -> None:
-        """The pass is over: the next one begins with nothing read."""
+    def end(self, files: Iterable[str]) -> None:
+        """The pass is over, with all of these files: the next one begins with nothing read."""
         with self._lock:
-            self._done.clear()
-            self._lines.clear()
+            self._done.update(files)
+            self._spans.clear()
+            self._totals.clear()
+            self._is_over = True
 
     def remaining(self, files: list[str]) -> list[FileToRead]:
         """What is left to read of `files`, in their order."""
         with self._lock:
             return [
-                FileToRead(path, self._lines.get(path, 0))
+                FileToRead(path, self._spans.get(path, ()))
                 for path in files
                 if path not in self._done
             ]
@@ -70,24 +85,120 @@ class Progress:
         with self._lock:
             return {
                 "version": _VERSION,
+                "is_over": self._is_over,
                 "done": sorted(self._done),
-                "lines": dict(sorted(self._lines.items())),
+                "records": {
+                    path: [list(span) for span in spans]
+                    for path, spans in sorted(self._spans.items())
+                },
             }
 
     @staticmethod
-    def from_state(state: Mapping[str, Any], files: list[str]) -> Progress:
-        """The inverse of `state`; refuses one of other files."""
-        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
-            raise ConfigError(f"this is no state of a reader of version {_VERSION}: {state!r:.200}")
+    def from_state(state: Mapping[str, Any], files: list[str] | None) -> Progress:
+        """What is left to do after `state`: all, after a pass that was over.
+
+        Refuses a state of other files, if they are given. Also reads version 1.
+        """
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if version not in (1, _VERSION):
+            raise ConfigError(
+                f"this is no state of a reader of version {_VERSION} or before: {state!r:.200}"
+            )
         progress = Progress()
         try:
             progress._done = set(state["done"])
-            progress._lines = {str(path): int(lines) for path, lines in state["lines"].items()}
+            if version == 1:  # lines from the beginning of each file
+                spans = {path: [(0, lines)] for path, lines in state["lines"].items()}
+            else:
+                spans = state["records"]
+            for path, pairs in spans.items():
+                progress._spans[str(path)] = _checked_spans(pairs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"this is no state of a reader: {state!r:.200}") from error
-        unknown = (progress._done | progress._lines.keys()) - set(files)
+        known = set(files) if files is not None else None
+        unknown = set() if known is None else (progress._done | progress._spans.keys()) - known
         if unknown:
             raise ConfigError(
                 f"the state speaks of {min(unknown)}, which is not one of this reader's files"
             )
-        return progress
+        return Progress() if state.get("is_over") else progress
+
+    def _take(self, mark: FileMark) -> None:
+        if mark.total is not None:
+            self._totals[mark.path] = mark.total
+        spans = self._spans.get(mark.path, ())
+        if mark.begin < mark.end:
+            self._spans[mark.path] = spans = add_span(spans, (mark.begin, mark.end))
+        total = self._totals.get(mark.path)
+        if total is not None and (total == 0 or spans == ((0, total),)):
+            self._done.add(mark.path)
+            self._spans.pop(mark.path, None)
+            del self._totals[mark.path]
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the readers of several workers have read of the same list of files, as one state.
+
+    A reader of that list takes it whatever its `worker_num`, and reads what is left of its part.
+    What a worker has read counts also if its pass was over, unless all passes were.
+
+    >>> merge_states(
+    ...     [
+    ...         {"version": 2, "is_over": True, "done": ["a"], "records": {}},
+    ...         {"version": 2, "is_over": False, "done": [], "records": {"c": [[0, 7]]}},
+    ...     ]
+    ... )
+    {'version': 2, 'is_over': False, 'done': ['a'], 'records': {'c': [[0, 7]]}}
+    """
+    merged = Progress()
+    given = list(states)
+    merged._is_over = bool(given) and all(state.get("is_over", False) for state in given)
+    for state in given:
+        one = Progress.from_state({**state, "is_over": False}, None)
+        merged._done |= one._done
+        for path, spans in one._spans.items():
+            for span in spans:
+                merged._spans[path] = add_span(merged._spans.get(path, ()), span)
+    for path in merged._done & merged._spans.keys():
+        del merged._spans[path]
+    return merged.state()
+
+
+def add_span(spans: Spans, new: tuple[int, int]) -> Spans:
+    """`spans` with one more; what touches becomes one.
+
+    >>> add_span(((0, 3), (7, 9)), (3, 5))
+    ((0, 5), (7, 9))
+    """
+    begin, end = new
+    before = [span for span in spans if span[1] < begin]
+    after = [span for span in spans if span[0] > end]
+    touching = spans[len(before) : len(spans) - len(after)]
+    if touching:
+        begin, end = min(begin, touching[0][0]), max(end, touching[-1][1])
+    return (*before, (begin, end), *after)
+
+
+def missing_spans(spans: Spans, begin: int, end: int) -> list[tuple[int, int]]:
+    """What of [begin, end) is not in `spans`.
+
+    >>> missing_spans(((0, 3), (7, 9)), 2, 10)
+    [(3, 7), (9, 10)]
+    """
+    missing = []
+    for first, last in spans:
+        if first > begin:
+            missing.append((begin, min(first, end)))
+        begin = max(begin, last)
+        if begin >= end:
+            return [span for span in missing if span[0] < span[1]]
+    return [*(span for span in missing if span[0] < span[1]), (begin, end)] if begin < end else []
+
+
+def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
+    spans: Spans = ()
+    for begin, end in pairs:
+        if not 0 <= int(begin) < int(end):
+            raise ValueError(f"[{begin}, {end}) is no span of records")
+        spans = add_span(spans, (int(begin), int(end)))
+    return spans

@@ -12,32 +12,38 @@ from typing import TYPE_CHECKING, Any
 from sparsefleet.data.arrangement import Arrangement
 from sparsefleet.data.bad_lines import BadLines
 from sparsefleet.data.batch_queue import BatchQueue
-from sparsefleet.data.byte_source import check_zstd, compression_of
+from sparsefleet.data.file_cursor import FileCursor, PartCursor
 from sparsefleet.data.file_list import list_files, split_files
-from sparsefleet.data.formats import RecordFormat
-from sparsefleet.data.producer import FileCursor, MarkedBatch, Producer
+from sparsefleet.data.producer import MarkedBatch, Producer
 from sparsefleet.data.progress import Progress
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
+from sparsefleet.data.record_format import RecordFormat
+from sparsefleet.data.record_source import SourceContext
+from sparsefleet.data.sharding import Shard, Sharding
 from sparsefleet.errors import ConfigError, InputFileError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
 _END_S = 5.0  # for reading threads to come out of what they are in
 
 
 class Reader:
-    """Batches from text files; each time it is iterated, the files are read once more.
+    """Batches from files; each time it is iterated, the files are read once more.
 
-    files: a path, a pattern or a list of them, see `list_files`; they must exist now.
-    format: `MultiSlot` or `CriteoTsv`.
+    files: a path, a pattern or a list of them, see `list_files`; they must exist now. None: what
+        `Records` gives without a file.
+    format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
     batch_size: records of a batch. The last batch of each reading thread may have fewer.
     label: the column that the loss compares with: a batch is then (inputs, label).
-    threads: reading threads, at most one for a file. With one, batches come in the order of the
-        files; with several, in any order. A file is read by one thread, a batch has records of
-        one thread.
+    threads: reading threads, at most one for a file, or for a few row groups of a Parquet file.
+        With one, batches come in the order of the files; with several, in any order. A batch has
+        records of one thread.
     worker_index, worker_num: with several workers, whose part of the files this is.
+    sharding: in the place of both: each file goes to whichever worker is free, as
+        `fleet.sharding("train")` deals them out.
 
     A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
     without is a pair (values [N], offsets int64[B]), as `SparseEmbeddingBag` takes it. All are
@@ -56,7 +62,7 @@ class Reader:
 
     def __init__(
         self,
-        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
         format: RecordFormat,  # noqa: A002
         batch_size: int,
         *,
@@ -65,6 +71,7 @@ class Reader:
         config: ReaderConfig | None = None,
         worker_index: int = 0,
         worker_num: int = 1,
+        sharding: Sharding | None = None,
     ) -> None:
         _check_count("batch_size", batch_size)
         _check_count("threads", threads)
@@ -77,52 +84,87 @@ class Reader:
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
         """How columns become a batch."""
-        everything = list_files(files, self.config.storage_options)
-        self.files = split_files(everything, worker_index, worker_num)
+        self._all_files = self._inputs(files)
+        mine = split_files(self._all_files, worker_index, worker_num)
+        self.files = self._all_files if files is None else mine
         """The files of this worker; none if there are more workers than files."""
-        if any(compression_of(path, self.config.compression) == "zstd" for path in self.files):
-            check_zstd()
+        self._worker = (worker_index, worker_num) if files is None else (0, 1)
+        format.check_config(self.config, self.files)
+        if sharding is not None and worker_num != 1:
+            raise ConfigError("give worker_index and worker_num, or sharding, not both")
+        self._sharding = sharding
+        self._epoch = 0  # passes begun: all workers count alike
         self._progress = Progress()
         self._resumed: Progress | None = None
         self._counts = ReaderCounts()
+        self._num_threads = 0
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
         self._blocked = [0.0, 0.0]  # of passes that have ended
 
+    def _inputs(
+        self, files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
+    ) -> list[str]:
+        if files is not None:
+            options = self.config.storage_options
+            return list_files(files, options, download=self.config.download)
+        if self._format.unnamed_input is None:
+            raise ConfigError(f"{type(self._format).__name__} needs files, got None")
+        return [self._format.unnamed_input]
+
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
-        return self._begin(self.arrangement)
+        return self.begin(self.arrangement)
+
+    def begin(self, arrangement: Arrangement) -> ReaderPass:
+        """As `iter()`, with batches arranged otherwise."""
+        return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
         """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
 
-        Offsets are int64[B + 1], or None for a column with a shape. Short batches are not dropped.
+        Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
+        records of one part of a file; short ones are not dropped. `ReaderPass.take` tells which.
         """
         return self._begin(None)
 
     def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
         progress, self._resumed = self._resumed or Progress(), None
         files = progress.remaining(self.files)
-        num_threads = min(self._threads, len(files))
+        shard = None
+        if self._sharding is not None:
+            self._epoch += 1
+            shard = self._sharding.begin(self._epoch, files)
+        num_threads = len(files) and self._threads
+        if not self._format.splits_files:
+            num_threads = min(num_threads, len(files))
+        self._num_threads = num_threads
         queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
-        bad_lines = BadLines(self.config.max_bad_lines, self.config.quarantine)
-        cursor = FileCursor(files)
-        native = self._format.make_native()
-        counts = ReaderCounts()
+        context = SourceContext(
+            config=self.config,
+            bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
+            counts=ReaderCounts(),
+            stopped=lambda: queue.is_stopped,
+            worker_index=self._worker[0],
+            worker_num=self._worker[1],
+        )
+        cursor = PartCursor(
+            FileCursor(files) if shard is None else shard,
+            lambda file: self._format.split(file, self.config),
+            context.stopped,
+        )
         producers = [
             Producer(
-                native,
-                self.batch_size,
+                self._format.open_source(context),
+                self.batch_size if arrangement else max(self.batch_size, _COLUMN_RECORDS),
                 arrangement,
-                self.config,
+                context,
                 cursor=cursor,
                 queue=queue,
-                bad_lines=bad_lines,
-                counts=counts,
             )
             for _ in range(num_threads)
         ]
         new = ReaderPass(
-            self, producers, queue=queue, bad_lines=bad_lines, counts=counts, progress=progress
+            self, producers, queue=queue, context=context, progress=progress, shard=shard
         )
         self._passes.add(new)
         self._progress = progress
@@ -131,7 +173,7 @@ class Reader:
     def state_dict(self) -> dict[str, Any]:
         """How far the last pass that was begun has come: the records of the batches it has given.
 
-        Of plain lists, dicts, texts and numbers. At the end of a pass it is that of none.
+        Of plain lists, dicts, texts and numbers. After a pass that was over, the next is whole.
         """
         return (self._resumed or self._progress).state()
 
@@ -139,9 +181,10 @@ class Reader:
         """The next pass goes on where `state` was taken, at the record; those after it are whole.
 
         With one thread it gives the batches that the first pass would have given. Bad lines are
-        counted anew. The number of threads may be another one; the files must be the same.
+        counted anew. The number of threads may be another one; the files must be the same. For
+        another number of workers: `merge_states`.
         """
-        self._resumed = Progress.from_state(state, self.files)
+        self._resumed = Progress.from_state(state, self._all_files)
 
     def stats(self) -> ReaderStats:
         """Counts of all passes so far, also those under way."""
@@ -153,7 +196,10 @@ class Reader:
             blocked[0] += one._queue.producers_blocked_s
             blocked[1] += one._queue.consumers_blocked_s
         return ReaderStats(
-            **total.copy(), producers_blocked_s=blocked[0], consumers_blocked_s=blocked[1]
+            **total.copy(),
+            producers_blocked_s=blocked[0],
+            consumers_blocked_s=blocked[1],
+            threads=self._num_threads,
         )
 
     def close(self) -> None:
@@ -193,22 +239,24 @@ class ReaderPass:
         producers: list[Producer],
         *,
         queue: BatchQueue[MarkedBatch],
-        bad_lines: BadLines,
-        counts: ReaderCounts,
+        context: SourceContext,
         progress: Progress,
+        shard: Shard | None,
     ) -> None:
         self._reader = reader
         self._progress = progress
-        self._was_resumed = bool(progress.state()["done"] or progress.state()["lines"])
+        self._shard = shard
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._was_resumed = progress.has_begun
         self._queue = queue
-        self._bad_lines = bad_lines
-        self._counts = counts
+        self._counts = context.counts
         threads = [
             threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
             for index, producer in enumerate(producers)
         ]
         # Also at the end of the process: a thread inside native code must not outlive Python.
-        self._end = weakref.finalize(self, _end_pass, threads, queue, bad_lines)
+        self._end = weakref.finalize(self, _end_pass, threads, queue, context.bad_lines)
         for thread in threads:
             thread.start()
 
@@ -227,6 +275,13 @@ class ReaderPass:
         self.close()
 
     def __next__(self) -> Any:
+        taken = self.take()
+        if taken is None:
+            raise StopIteration
+        return taken.batch
+
+    def take(self) -> MarkedBatch | None:
+        """The next batch and where its records come from; None at the end."""
         try:
             taken = self._queue.take(self._reader.config.wait_s)
         except BaseException:
@@ -234,19 +289,35 @@ class ReaderPass:
             raise
         if taken is not None:
             self._progress.advance(taken.marks)
-            return taken.batch
-        was_open = self._end.alive
+            if self._shard is not None:
+                self._shard.report(taken.marks)
+            return taken
+        with self._lock:
+            is_first = self._end.alive and not self._is_over
+            self._is_over = True
+        if is_first:
+            self._finish()
         self.close()
-        if was_open:
-            self._progress.restart()
-            if not self._counts["records"] and not self._was_resumed and self._reader.files:
-                self._complain_of_nothing()
-        raise StopIteration
+        return None
 
     def close(self) -> None:
         """Ends the reading threads; no more batches come."""
         self._end()
         self._reader._absorb(self)
+        with self._lock:
+            is_first, self._is_over = not self._is_over, True
+        if is_first and self._shard is not None:
+            self._shard.release()
+
+    def _finish(self) -> None:
+        """All that there was has been given out."""
+        if self._shard is not None:
+            self._progress.end(self._shard.finish())
+            return
+        self._progress.end(self._reader.files)
+        if not self._counts["records"] and not self._was_resumed and self._reader.files:
+            self.close()
+            self._complain_of_nothing()
 
     def _complain_of_nothing(self) -> None:
         if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparsefleet.data.byte_source import COMPRESSIONS, Compression
+from sparsefleet.data.file_list import Download
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool, require_int, require_positive
 
@@ -44,8 +45,12 @@ class ReaderConfig:
     shell_command: str | None = None
     """The same as a text for the shell: quoting and safety are then yours."""
 
+    download: Download | None = None
+    """Gives for a path the command whose output is the file, decompressed, or None if the file
+    is to be opened. Words, or a text for the shell; as a pipe command it may fail."""
+
     pipe_timeout_s: float = 600.0
-    """How long a pipe command may neither take input nor give output."""
+    """How long a pipe command, or a download, may neither take input nor give output."""
 
     wait_s: float = 600.0
     """How long a batch may take to come before that is an error."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,6 +12,9 @@ class ReaderStats:
 
     Where producers are blocked, training is slower than reading, as it should be; where consumers
     are, training waits for data: more threads, fewer bytes, a faster disk.
+
+    >>> ReaderStats(lines=5, threads=2).since(ReaderStats(lines=3, threads=1))
+    ReaderStats(lines=2, threads=2)
     """
 
     files: int = 0
@@ -28,6 +31,25 @@ class ReaderStats:
     """Seconds that reading threads waited for room in the queue, in sum."""
     consumers_blocked_s: float = 0.0
     """Seconds that was waited for a batch."""
+    threads: int = 0
+    """That read in the pass begun last; 0 where batches come from memory."""
+
+    def since(self, before: ReaderStats) -> ReaderStats:
+        """What was counted after `before`."""
+        return self._plus(before, -1, self.threads)
+
+    def __add__(self, other: ReaderStats) -> ReaderStats:
+        return self._plus(other, 1, max(self.threads, other.threads))
+
+    def _plus(self, other: ReaderStats, sign: int, threads: int) -> ReaderStats:
+        names = [field.name for field in fields(self) if field.name != "threads"]
+        counts = {name: getattr(self, name) + sign * getattr(other, name) for name in names}
+        return ReaderStats(**counts, threads=threads)
+
+    def __repr__(self) -> str:
+        told = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = ", ".join(f"{name}={value!r}" for name, value in told.items() if value)
+        return f"ReaderStats({shown})"
 
 
 class ReaderCounts:

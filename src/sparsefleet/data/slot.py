@@ -29,8 +29,9 @@ class Slot:
     name: str
     """What the column is called in a batch."""
 
-    dtype: Literal["uint64", "float"] = "uint64"
-    """"uint64": ids, int64 by bit pattern as torch has no full uint64. "float": float32."""
+    dtype: Literal["uint64", "float", "text"] = "uint64"
+    """"uint64": ids, int64 by bit pattern as torch has no full uint64. "float": float32. "text":
+    one text without blanks in each record, as bytes uint8[N] and offsets; for `MultiSlot`."""
 
     shape: tuple[int, ...] | None = None
     """None: any number of values, as many as the record says. Else the shape of each record's
@@ -38,12 +39,14 @@ class Slot:
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and self.name != "", self, "name", "a text")
-        if self.dtype not in ("uint64", "float"):
+        if self.dtype not in ("uint64", "float", "text"):
             raise ConfigError(
-                f"slot '{self.name}': dtype must be 'uint64' or 'float', got {self.dtype!r}"
+                f"slot '{self.name}': dtype must be 'uint64', 'float' or 'text', got {self.dtype!r}"
             )
         if self.shape is None:
             return
+        if self.dtype == "text":
+            raise ConfigError(f"slot '{self.name}': a text has no shape, got {self.shape!r}")
         if not isinstance(self.shape, tuple) or not all(
             isinstance(size, int) and not isinstance(size, bool) and size >= 1
             for size in self.shape

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.fleet_sharding import FleetSharding
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
 from sparsefleet.fleet.roles import split_files
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from torch import nn
 
     from sparsefleet.fleet.distributed_model import DistributedModel
+    from sparsefleet.fleet.mail_exchange import MailExchange
     from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.fleet.training_step import Step
@@ -240,6 +242,17 @@ class Fleet:
     def all_gather(self, data: bytes) -> list[bytes]:
         """What every worker gave, by rank, on every worker. All must call it."""
         return self.model.meeting.all_gather(data)
+
+    def open_exchange(self) -> MailExchange:
+        """Bytes from each worker to each, as for a global shuffle. All workers call it."""
+        return self.model.meeting.open_exchange()
+
+    def sharding(self, name: str = "train") -> FleetSharding:
+        """For `Reader(sharding=...)`: files go to whichever worker is free, each once an epoch.
+
+        All workers read the same list of files under one name. Used from `init_worker()` on.
+        """
+        return FleetSharding(lambda: (self.model.store, self.model.meeting), name)
 
     # -- files --------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparsefleet.errors import ConfigError, DeadlineError, NotFoundError, PeerLostError
+from sparsefleet.fleet.mail_exchange import MailExchange
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.store import RoundMember, Store
 
@@ -48,6 +49,20 @@ class Meeting:
         )
 
     @property
+    def name(self) -> str:
+        """What keeps it apart from others on the same servers."""
+        return self._name
+
+    @property
+    def num_workers(self) -> int:
+        """All workers, also those that are lost."""
+        return self._role.worker_num
+
+    @property
+    def goes_on_without_lost(self) -> bool:
+        return self._member.go_on_without_lost
+
+    @property
     def is_alone(self) -> bool:
         return self._role.worker_num == 1
 
@@ -78,6 +93,24 @@ class Meeting:
         for name in names:
             self._store.delete_note(name)
         return [part for part in found if part is not None]
+
+    def open_exchange(self) -> MailExchange:
+        """An exchange of bytes between all workers, each with each. All must call it."""
+        exchange = MailExchange(
+            self._store,
+            self._role,
+            room=f"{self._name}/mail/{self._count + 1}",
+            wait_s=self._wait_s,
+        )
+        exchange.join()
+        found = self.all_gather(b"here")
+        if len(found) < self.num_workers:
+            raise PeerLostError(
+                f"an exchange between workers needs all {self.num_workers} of them, but only "
+                f"{len(found)} are left"
+            )
+        exchange.begin()
+        return exchange
 
     def leave(self) -> None:
         """Meets nobody any more, and is not taken for lost."""

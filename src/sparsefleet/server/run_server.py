@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from sparsefleet import _core
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.job_key import find_job_key
+from sparsefleet.server.command_loop import CommandLoop
+from sparsefleet.server.handlers import default_handlers
 from sparsefleet.server.server_config import ServerConfig
 
 if TYPE_CHECKING:
@@ -33,7 +35,12 @@ def run_server(config: ServerConfig) -> None:
     """
     with _EndingSignals() as ending:
         server = _start(config)
+        handlers = default_handlers(
+            server.tables(), config.index, config.num_servers, has_client=server.has_client
+        )
+        commands = CommandLoop(server, handlers)
         try:
+            commands.start()
             endpoint = Endpoint(parse_endpoint(config.endpoint).host, server.port)
             print(
                 f"sparsefleet server {config.index} of {config.num_servers} "
@@ -42,6 +49,7 @@ def run_server(config: ServerConfig) -> None:
             )
             _log.info("draining: %s", _wait_for_the_end(server, ending))
         finally:
+            commands.stop(config.drain_timeout_s)
             server.stop()
         _log.info("drained, ending")
 

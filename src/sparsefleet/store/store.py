@@ -373,6 +373,16 @@ class Store(MeetingCalls):
         self._require_tables("load")
         self._native.load(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
 
+    def command(
+        self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
+    ) -> bytes:
+        """What the Python of server number ``server`` answers to the command ``name``.
+
+        It is handed the command exactly once, also where the request had to be sent again, and its
+        errors are raised here as what they were raised there. A LocalStore has no server to ask.
+        """
+        return self._native.command(server, name, body, self._deadline(timeout_s))
+
     def shutdown(self, *, timeout_s: float | None = None) -> None:
         """Asks the servers to finish their work and end. A LocalStore has none."""
         self._native.shutdown(self._deadline(timeout_s))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.train.batch import Batch, as_batch
+from sparsefleet.train.reading import ReadingWatch
 
 __all__ = ["BatchFeed", "BatchSource", "Data"]
 
@@ -86,6 +87,8 @@ class BatchSource:
                 f"data is a {type(data).__name__}, wanted an iterable of batches or a function "
                 "that returns one"
             )
+        self.reading = ReadingWatch(data)
+        """What the data says of its reading."""
         self.num_batches = _length_of(data)
         """Batches of a pass, where the data knows."""
 

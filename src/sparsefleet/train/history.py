@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sparsefleet.data import ReaderStats
 from sparsefleet.train.time_shares import TimeShares
 
 __all__ = ["Epoch", "History"]
@@ -38,6 +41,9 @@ class Epoch:
     validation: Mapping[str, float] | None = None
     """What `evaluate` gave for the validation data after the pass."""
 
+    reading: ReaderStats | None = None
+    """What was read for the pass; None where the data does not count."""
+
     @property
     def examples_per_s(self) -> float:
         """Examples a second, all threads of this worker together."""
@@ -63,6 +69,12 @@ class History:
 
     bottleneck: str = ""
     """What held the training up, and what to do about it."""
+
+    @property
+    def reading(self) -> ReaderStats | None:
+        """What was read in all epochs; None where the data does not count."""
+        counted = [epoch.reading for epoch in self.epochs if epoch.reading is not None]
+        return functools.reduce(operator.add, counted) if counted else None
 
     @property
     def last(self) -> Epoch:

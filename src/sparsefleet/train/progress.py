@@ -47,6 +47,8 @@ class Snapshot:
     """Steps that the parameters of a step lag behind, on average."""
     skipped: int = 0
     """Batches skipped for their loss."""
+    bad_lines: int = 0
+    """Malformed lines of the data that were left out."""
 
     @property
     def numbers(self) -> str:
@@ -63,6 +65,8 @@ class Snapshot:
             parts.append(f"staleness {self.staleness:.1f}")
         if self.skipped:
             parts.append(f"{self.skipped:,} skipped")
+        if self.bad_lines:
+            parts.append(f"{self.bad_lines:,} bad lines")
         return "  ".join(parts)
 
     def __str__(self) -> str:

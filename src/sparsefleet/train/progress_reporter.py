@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.train.progress import ProgressDisplay, QuietDisplay, Snapshot
+from sparsefleet.train.reading import ReadingWatch
 from sparsefleet.train.scoring import Scorer
 from sparsefleet.train.step_clock import StepClock, total
 from sparsefleet.train.tensorboard_log import TensorBoardLog
@@ -29,6 +30,7 @@ class PassProgress:
     num_batches: int | None
     clocks: list[StepClock]
     stats_before: ModeStats
+    reading: ReadingWatch
     begun: float = field(default_factory=time.monotonic)
 
 
@@ -121,6 +123,7 @@ class ProgressReporter:
         shown = figures.compute()
         loss = shown.pop("loss")
         shown.pop("log_loss", None)  # for two classes that is the loss once more
+        reading = progress.reading.so_far()
         seconds = time.monotonic() - progress.begun
         return Snapshot(
             epoch=progress.epoch,
@@ -133,6 +136,7 @@ class ProgressReporter:
             metrics=shown,
             rows=self._rows,
             skipped=counted.skipped,
+            bad_lines=0 if reading is None else reading.bad_lines,
             **self._latencies(progress),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparsefleet.train.history import History
+from sparsefleet.train.reading import describe_reading
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,7 +42,7 @@ def summary_table(history: History) -> Table:
 
 
 def summary_lines(history: History) -> list[str]:
-    """What was trained, and the bottleneck."""
+    """What was trained, what was read for it, and the bottleneck."""
     rate = history.examples / history.seconds if history.seconds > 0 else 0.0
     lines = [
         f"trained {history.examples:,} examples in {history.seconds:.1f} s ({rate:,.0f} a second)"
@@ -49,4 +50,6 @@ def summary_lines(history: History) -> list[str]:
     skipped = sum(epoch.skipped for epoch in history.epochs)
     if skipped:
         lines.append(f"{skipped:,} batches were skipped: their loss was not finite")
+    if history.reading is not None:
+        lines.append(describe_reading(history.reading, history.seconds))
     return [*lines, f"bottleneck: {history.bottleneck}"]

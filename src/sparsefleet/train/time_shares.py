@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from sparsefleet.data import ReaderStats
+from sparsefleet.train.reading import advise_reading
 from sparsefleet.train.step_clock import StepClock
 
 __all__ = ["TimeShares", "advise"]
@@ -84,8 +86,10 @@ _ADVICE = {
 }
 
 
-def advise(shares: TimeShares) -> str:
+def advise(shares: TimeShares, reading: ReaderStats | None = None) -> str:
     """One sentence: the bottleneck, its share, and what helps.
+
+    reading: what the reader of the data counted meanwhile, where there is one.
 
     >>> advise(TimeShares(compute=9.0, data=1.0))[:46]
     '90 % compute: computing is the bottleneck, as '
@@ -100,4 +104,5 @@ def advise(shares: TimeShares) -> str:
     share = parts[name]
     if computing >= _HEALTHY and share < _SEVERE:
         name, share = "compute", computing
-    return f"{100 * share:.0f} % {name}: {_ADVICE[name]}"
+    advice = _ADVICE[name] if name != "data" or reading is None else advise_reading(reading)
+    return f"{100 * share:.0f} % {name}: {advice}"

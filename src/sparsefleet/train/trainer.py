@@ -239,6 +239,7 @@ class Trainer:
         for number in range(1, epochs + 1):
             if self._all_left:
                 distributed.rejoin()
+            source.reading.begin()
             this_pass = TrainingPass(
                 distributed, self._loss, self.config, epoch=number, epochs=epochs
             )
@@ -253,7 +254,7 @@ class Trainer:
                 epoch = replace(epoch, validation=figures)
             history.epochs.append(epoch)
             history.time_shares += shares
-        history.bottleneck = advise(history.time_shares)
+        history.bottleneck = advise(history.time_shares, history.reading)
         display.close()
         for line in summary_lines(history):
             display.note(line)

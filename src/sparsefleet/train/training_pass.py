@@ -65,6 +65,7 @@ class TrainingPass:
             num_batches=source.num_batches,
             clocks=clocks,
             stats_before=self._distributed.mode.stats(),
+            reading=source.reading,
         )
         reporter.begin_pass(progress)
         try:
@@ -85,6 +86,7 @@ class TrainingPass:
             seconds=seconds,
             loss=counted.loss,
             metrics=snapshot.metrics,
+            reading=source.reading.so_far(),
         )
         return epoch, TimeShares.of(counted, waited_s)
 

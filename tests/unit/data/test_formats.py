@@ -106,7 +106,7 @@ def test_criteo_records_come_back_by_the_documented_rules(records: list[Any]) ->
 
 
 def test_slots_that_make_no_sense_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="slot 'ads': dtype must be 'uint64' or 'float'"):
+    with pytest.raises(ConfigError, match="slot 'ads': dtype must be 'uint64', 'float' or 'text'"):
         Slot("ads", "int64")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="slot 'ads': shape .* got \\(-1, 2\\)"):
         Slot("ads", "float", (-1, 2))

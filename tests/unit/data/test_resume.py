@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.data.data_files import ONE_ID, lines_of, read_ids, write_ids
 
-from sparsefleet.data import Reader, ReaderConfig
+from sparsefleet.data import Reader, ReaderConfig, merge_states
 from sparsefleet.errors import ConfigError, InputFileError
 
 
@@ -78,11 +78,27 @@ def test_bad_lines_before_the_place_are_not_met_again(tmp_path: Path) -> None:
     assert second.stats().lines == 3
 
 
-def test_the_state_at_the_end_is_that_of_the_beginning(files: list[Path]) -> None:
+def test_after_the_end_the_next_pass_is_whole(files: list[Path]) -> None:
     reader = Reader(files, ONE_ID, 7)
-    fresh = reader.state_dict()
-    list(reader)
-    assert reader.state_dict() == fresh
+    everything = read_ids(reader)
+    again = Reader(files, ONE_ID, 7)
+    again.load_state_dict(reader.state_dict())
+    assert read_ids(again) == everything
+
+
+def test_a_worker_that_has_come_to_its_end_counts_until_all_have(files: list[Path]) -> None:
+    workers = [Reader(files, ONE_ID, 7, worker_index=index, worker_num=2) for index in range(2)]
+    everything = sorted(read_ids(Reader(files, ONE_ID, 7)))
+    given = read_ids(workers[0])
+    batches = iter(workers[1])
+    given += next(batches)["id"].tolist()
+    states = [worker.state_dict() for worker in workers]
+    alone = Reader(files, ONE_ID, 7)
+    alone.load_state_dict(merge_states(states))
+    assert sorted(given + read_ids(alone)) == everything
+    list(batches)
+    alone.load_state_dict(merge_states([worker.state_dict() for worker in workers]))
+    assert sorted(read_ids(alone)) == everything
 
 
 def test_states_of_other_files_or_of_no_reader_are_refused(files: list[Path]) -> None:
@@ -109,3 +125,27 @@ def test_a_file_that_has_become_shorter_is_an_error(files: list[Path]) -> None:
     reader.load_state_dict(state)
     with pytest.raises(InputFileError, match="a: has 2 lines, but 7 had been read"):
         list(reader)
+
+
+def test_states_of_version_1_are_still_understood(files: list[Path]) -> None:
+    a, b = str(files[0]), str(files[2])
+    reader = Reader(files, ONE_ID, 7)
+    reader.load_state_dict({"version": 1, "done": [a, str(files[1])], "lines": {b: 5}})
+    assert read_ids(reader) == list(range(22, 60))
+
+
+def test_another_number_of_workers_goes_on_from_the_states_of_all(files: list[Path]) -> None:
+    ids: Counter[int] = Counter()
+    states = []
+    for index in range(2):
+        reader = Reader(files, ONE_ID, 4, worker_index=index, worker_num=2)
+        batches = iter(reader)
+        for _ in range(3):
+            ids.update(next(batches)["id"].tolist())
+        states.append(reader.state_dict())
+        reader.close()
+    for index in range(3):
+        again = Reader(files, ONE_ID, 5, worker_index=index, worker_num=3)
+        again.load_state_dict(merge_states(states))
+        ids.update(read_ids(again))
+    assert ids == Counter(range(60))

@@ -1,0 +1,72 @@
+"""Files for bench/reader.py: the examples of bench/ctr_dnn.py as MultiSlot text and Criteo logs.
+
+Letters: B examples, F slots.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_batches import NUM_COUNTS, NUM_SLOTS, make_batches
+from sparsefleet.data import Slot
+
+SLOTS = (
+    Slot("dense", "float", (NUM_COUNTS,)),
+    *(Slot(f"C{column}") for column in range(1, NUM_SLOTS + 1)),
+    Slot("label", "float", ()),
+)
+RAGGED_SLOTS = (Slot("label", "float", ()), *(Slot(f"C{column}") for column in range(1, 9)))
+PARQUET_SLOTS = (
+    Slot("label", "float", ()),
+    *(Slot(f"I{column}", "float", ()) for column in range(1, 4)),
+    *(Slot(f"C{column}", "uint64", ()) for column in range(1, 7)),
+)
+"""Ten columns."""
+ROW_GROUP_ROWS = 1 << 16
+_LARGEST_COUNT = 5000
+
+
+def write_files(folder: Path, num_files: int, num_lines: int) -> None:
+    """`slot-*` in MultiSlot, `raw-*` in Criteo's own layout."""
+    for index in range(num_files):
+        ((dense, ids, clicks),) = make_batches(1, num_lines, seed=index)
+        slot_lines, raw_lines = [], []
+        examples = zip(dense.tolist(), ids.tolist(), clicks.tolist(), strict=True)
+        for numbers, ids_of_one, click in examples:
+            values = " ".join(f"{number:.6g}" for number in numbers)
+            slots = " ".join(f"1 {id_}" for id_ in ids_of_one)
+            slot_lines.append(f"{NUM_COUNTS} {values} {slots} 1 {click}\n")
+            counts = "\t".join(str(int(number * _LARGEST_COUNT)) for number in numbers)
+            texts = "\t".join(f"{id_ * 4001:08x}" for id_ in ids_of_one)
+            raw_lines.append(f"{click}\t{counts}\t{texts}\n")
+        (folder / f"slot-{index}").write_text("".join(slot_lines))
+        (folder / f"raw-{index}").write_text("".join(raw_lines))
+
+
+def write_parquet(path: Path, num_rows: int) -> None:
+    """Columns of `PARQUET_SLOTS`, and one of texts that nobody asks for."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, object] = {
+        slot.name: rng.random(num_rows, dtype=np.float32)
+        if slot.dtype == "float"
+        else rng.integers(0, 1_000_000, num_rows)
+        for slot in PARQUET_SLOTS
+    }
+    columns["unused"] = [f"{number:08x}" for number in range(num_rows)]
+    pq.write_table(pa.table(columns), path, row_group_size=ROW_GROUP_ROWS)
+
+
+def write_ragged(path: Path, num_lines: int) -> None:
+    """MultiSlot lines of which each slot has 1 to 8 ids."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 9, (num_lines, len(RAGGED_SLOTS) - 1))
+    lines = []
+    for of_line in lengths.tolist():
+        ids = rng.integers(0, 1_000_000, sum(of_line)).tolist()
+        slots = [f"{size} {' '.join(str(ids.pop()) for _ in range(size))}" for size in of_line]
+        lines.append(f"1 {len(lines) % 2} {' '.join(slots)}\n")
+    path.write_text("".join(lines))

@@ -1,0 +1,77 @@
+// Commands of clients, as the program around a server takes and answers them.
+#include "bind_command.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstddef>
+#include <string>
+
+#include "bind.h"
+#include "raise.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsefleet::python {
+namespace {
+
+void Reply(const CommandHandle& handle, const nb::bytes& reply) {
+  Command& command = *handle;
+  const auto* first = static_cast<const std::byte*>(reply.data());
+  Body body(first, first + reply.size());
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = command.Reply(std::move(body));
+  }
+  Check(status);
+}
+
+void Fail(const CommandHandle& handle, const std::string& code, std::string message) {
+  Command& command = *handle;
+  const auto found = CodeNamed(code);
+  if (!found || *found == Code::kOk) {
+    Raise(Status(Code::kInvalidArgument,
+                 "code must be the name of an error, such as 'NOT_FOUND', got '" + code + "'"));
+  }
+  nb::gil_scoped_release release;
+  command.Fail(Status(*found, std::move(message)));
+}
+
+}  // namespace
+
+CommandHandle::~CommandHandle() {
+  if (owner_.IsForked()) {
+    Leak(std::move(command_));
+    return;
+  }
+  nb::gil_scoped_release release;
+  command_.reset();
+}
+
+void BindCommand(nb::module_& m) {
+  nb::class_<CommandHandle>(m, "Command",
+                            "A client's request to the program around the server. Dropped without "
+                            "an answer it fails.")
+      .def_prop_ro(
+          "name", [](const CommandHandle& h) { return ReadableText((*h).name()); },
+          nb::sig("def name(self) -> str"))
+      .def_prop_ro(
+          "client", [](const CommandHandle& h) { return ReadableText((*h).client()); },
+          nb::sig("def client(self) -> str"), "The name of the client that sent it.")
+      .def_prop_ro(
+          "body",
+          [](const CommandHandle& h) {
+            const auto body = (*h).body();
+            return nb::bytes(body.data(), body.size());
+          },
+          "A copy of what the client sent.")
+      .def("reply", &Reply, "body"_a,
+           "Answers. Raises if it was answered before, or if the body is over the server's limit: "
+           "then the client is told so as well.")
+      .def("fail", &Fail, "code"_a, "message"_a,
+           "Answers with an error, by the name of its code in docs/wire_format.md. Does nothing if "
+           "it was answered before.");
+}
+
+}  // namespace sparsefleet::python

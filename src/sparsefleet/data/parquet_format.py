@@ -1,0 +1,150 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparsefleet.data.arrow_source import ArrowFormat, RowBatches
+from sparsefleet.data.byte_source import open_file
+from sparsefleet.data.progress import FileToRead, missing_spans
+from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.record_source import FilePart
+from sparsefleet.errors import InputFileError
+
+_PART_BYTES = 1 << 22  # row groups smaller than that go to a thread together
+_CHUNK_BYTES = 1 << 22  # of a row group, decoded at once
+_CHUNK_ROWS = (64, 1 << 16)
+
+
+class Parquet(ArrowFormat):
+    """Parquet files, read by pyarrow: flat and list columns, row groups shared by threads.
+
+    slots: `Slot` for a column of the same name, or `Field`. A slot without a shape takes lists of
+        any length, also empty ones, or one value; a slot with a shape lists of that many values,
+        or so many columns. Texts become ids by `hash64`.
+
+    >>> import pathlib, tempfile
+    >>> import pyarrow, pyarrow.parquet
+    >>> from sparsefleet.data import Field, Parquet, Reader, Slot
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "day.parquet"
+    >>> table = pyarrow.table({"ads": [[17, 18], []], "age": [30.0, None], "unused": ["a", "b"]})
+    >>> pyarrow.parquet.write_table(table, path)
+    >>> format = Parquet(Slot("ads"), Field("age", "float", (), missing=-1.0))
+    >>> for batch in Reader(path, format, batch_size=2):
+    ...     print(batch["ads"], batch["age"])
+    (array([17, 18]), array([0, 2])) [30. -1.]
+    """
+
+    splits_files = True
+
+    def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:
+        """A part for each row group, or several small ones, without the rows that are done."""
+        with _open(file.path, config, None) as parquet:
+            metadata = parquet.metadata
+        if file.done and file.done[-1][1] > metadata.num_rows:
+            raise InputFileError(
+                f"{file.path}: has {metadata.num_rows} rows, but up to {file.done[-1][1]} had been "
+                "read when the state was saved: it is another file now"
+            )
+        return [
+            FilePart(file.path, begin, end, metadata)
+            for group_begin, group_end in _group_spans(metadata)
+            for begin, end in missing_spans(file.done, group_begin, group_end)
+        ] or [FilePart(file.path, metadata.num_rows, metadata.num_rows, metadata)]
+
+    @contextlib.contextmanager
+    def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
+        with _open(part.path, config, part.detail) as parquet:
+            assert part.end is not None
+            groups, begin = _groups_within(parquet.metadata, part.begin, part.end)
+            batches = parquet.iter_batches(
+                _chunk_rows(parquet.metadata, groups, self.column_names),
+                row_groups=groups,
+                columns=self.column_names,
+                use_threads=False,
+            )
+            cut = _until(_named_errors(batches, part.path), part.end - begin)
+            yield RowBatches(parquet.schema_arrow, cut, begin, parquet.metadata.num_rows)
+
+
+@contextlib.contextmanager
+def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.ParquetFile]:
+    """metadata: of an earlier opening, so that it need not be read again; or None."""
+    remote = "://" in path
+    with open_file(path, config.storage_options) as file:
+        try:
+            parquet = pq.ParquetFile(
+                file if remote else path,
+                metadata=metadata,
+                # Far away: few large reads. Here: little memory, whatever the size of row groups.
+                pre_buffer=remote,
+                buffer_size=0 if remote else config.block_bytes,
+                page_checksum_verification=True,
+            )
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputFileError(
+                f"{path}: is no Parquet file, was cut off, or is damaged: {error}"
+            ) from error
+        with parquet:
+            yield parquet
+
+
+def _group_spans(metadata: Any) -> Iterator[tuple[int, int]]:
+    """Rows of row groups, small ones together, in order."""
+    begin = end = num_bytes = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        end += group.num_rows
+        num_bytes += group.total_byte_size
+        if num_bytes >= _PART_BYTES:
+            yield begin, end
+            begin, num_bytes = end, 0
+    if begin < end:
+        yield begin, end
+
+
+def _groups_within(metadata: Any, begin: int, end: int) -> tuple[list[int], int]:
+    """The row groups that have rows of [begin, end), and the first row of the first of them."""
+    groups: list[int] = []
+    first = row = 0
+    for index in range(metadata.num_row_groups):
+        next_row = row + metadata.row_group(index).num_rows
+        if row < end and next_row > begin:
+            first = first if groups else row
+            groups.append(index)
+        row = next_row
+    return groups, first if groups else begin
+
+
+def _chunk_rows(metadata: Any, groups: list[int], names: list[str]) -> int:
+    """How many rows to decode at once, for about `_CHUNK_BYTES`."""
+    num_bytes = num_rows = 0
+    for index in groups:
+        group = metadata.row_group(index)
+        num_rows += group.num_rows
+        for place in range(group.num_columns):
+            column = group.column(place)
+            if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
+                # Encoded values are at most as large as decoded ones, of 8 bytes as a rule.
+                num_bytes += max(column.total_uncompressed_size, 8 * column.num_values)
+    low, high = _CHUNK_ROWS
+    return min(max(low, _CHUNK_BYTES * num_rows // max(num_bytes, 1)), high)
+
+
+def _named_errors(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as error:
+        raise InputFileError(f"{path}: cannot be read, or is damaged: {error}") from error
+
+
+def _until(batches: Iterator[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
+    """The first `num_rows` rows; no more is read than they need."""
+    while num_rows > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, num_rows)
+        num_rows -= batch.num_rows

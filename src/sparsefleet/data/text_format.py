@@ -1,0 +1,142 @@
+"""Text files, a record a line: read, decompressed, piped, parsed natively."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from itertools import chain
+from typing import NoReturn
+
+from sparsefleet import _core
+from sparsefleet.data.bad_lines import BadLine
+from sparsefleet.data.byte_source import check_zstd, compression_of
+from sparsefleet.data.file_blocks import file_blocks
+from sparsefleet.data.pipe_command import PipeCommand
+from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.record_format import RecordFormat
+from sparsefleet.data.record_source import ColumnPart, FilePart, SourceContext
+from sparsefleet.errors import BadLineError, InputFileError
+
+_BATCH_FULL = 1
+_BAD_LINE = 2
+
+
+class TextFormat(RecordFormat):
+    """A format of which each line is a record."""
+
+    __slots__ = ()
+
+    needs_first_line: bool = False
+    """Whether `native_for` has to see the first line of each file."""
+
+    header_lines: int = 0
+    """Lines at the beginning of each file that are no records."""
+
+    @abstractmethod
+    def make_native(self) -> _core.RecordFormat:
+        """The native parser's description."""
+
+    def native_for(self, first_line: bytes, path: str) -> _core.RecordFormat:  # noqa: ARG002
+        """The same for a file that begins with this line; raises SchemaError if it does not fit."""
+        return self.make_native()
+
+    def open_source(self, context: SourceContext) -> TextSource:
+        return TextSource(self, context)
+
+    def check_config(self, config: ReaderConfig, files: list[str]) -> None:
+        if any(compression_of(path, config.compression) == "zstd" for path in files):
+            check_zstd()
+
+
+class TextSource:
+    """Lines into columns. Not thread-safe."""
+
+    def __init__(self, format: TextFormat, context: SourceContext) -> None:  # noqa: A002
+        native = format.make_native()
+        self._format = format
+        self._parser = _core.RecordParser(native, context.config.max_line_bytes)
+        self._batch = _core.ColumnBatch(native)
+        self._context = context
+
+    def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
+        """Parts of lines; a file's number of lines is known at its end."""
+        config = self._context.config
+        pipe = None
+        if config.command is not None:
+            pipe = PipeCommand(
+                config.command, part.path, config.pipe_timeout_s, self._context.stopped
+            )
+        try:
+            with contextlib.closing(self._blocks(part.path, pipe)) as blocks:
+                yield from self._parse(part, blocks, room)
+        except BadLineError as error:
+            if pipe is None:
+                raise
+            raise BadLineError(f"{error}; {pipe.account()}") from error
+
+    def _blocks(self, path: str, pipe: PipeCommand | None) -> Generator[bytes, None, None]:
+        block_bytes = self._context.config.block_bytes
+        with contextlib.closing(file_blocks(path, self._context)) as source:
+            yield from source if pipe is None else pipe.blocks(source, block_bytes)
+
+    def _parse(
+        self, part: FilePart, blocks: Iterator[bytes], room: Callable[[], int]
+    ) -> Generator[ColumnPart, None, None]:
+        limit = self._context.config.max_line_bytes
+        if self._format.needs_first_line:
+            line, blocks = _peek_line(blocks, limit)
+            if line is not None:
+                self._parser = _core.RecordParser(self._format.native_for(line, part.path), limit)
+        begin = max(part.begin, self._format.header_lines)
+        self._parser.begin_file(begin)
+        for block in blocks:
+            self._parser.feed(block)
+            yield from self._drain(part.path, begin, len(block), room)
+            if self._context.stopped():
+                return
+        self._parser.finish()
+        yield from self._drain(part.path, begin, 0, room)
+        if self._parser.line < part.begin:
+            self._complain_of_shorter(part)
+        num_records = len(self._batch)
+        lines = self._parser.line
+        yield ColumnPart(self._batch.take(), num_records, lines, total=lines)
+
+    def _drain(
+        self, path: str, begin: int, num_bytes: int, room: Callable[[], int]
+    ) -> Generator[ColumnPart, None, None]:
+        """Parses all of the block that was fed."""
+        parser, context = self._parser, self._context
+        before = max(parser.line, begin)
+        while outcome := parser.parse(self._batch, room()):
+            if outcome == _BAD_LINE:
+                context.counts.add(bad_lines=1)
+                context.bad_lines.take(BadLine(path, *parser.bad_line))
+            elif outcome == _BATCH_FULL:
+                num_records = len(self._batch)
+                yield ColumnPart(self._batch.take(), num_records, parser.line)
+        context.counts.add(lines=max(parser.line, begin) - before, bytes=num_bytes)
+
+    def _complain_of_shorter(self, part: FilePart) -> NoReturn:
+        raise InputFileError(
+            f"{part.path}: has {self._parser.line} lines, but {part.begin} had been read "
+            "when the state was saved: it is another file now"
+        )
+
+
+def _peek_line(
+    blocks: Iterator[bytes], max_line_bytes: int
+) -> tuple[bytes | None, Iterator[bytes]]:
+    """The first line without its end, None of an empty file; and all blocks, as if untouched."""
+    seen: list[bytes] = []
+    num_bytes = 0
+    for block in blocks:
+        seen.append(block)
+        num_bytes += len(block)
+        if b"\n" in block or num_bytes > max_line_bytes:
+            break
+    if not seen:
+        return None, blocks
+    line = b"".join(seen).partition(b"\n")[0]
+    return line.removesuffix(b"\r"), chain(seen, blocks)

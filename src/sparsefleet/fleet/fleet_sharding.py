@@ -1,0 +1,106 @@
+"""Files dealt out to whichever worker of the fleet is free, from a list that server 0 keeps."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from sparsefleet.data import LocalSharding, Sharding
+from sparsefleet.data.progress import FileMark, FileToRead
+from sparsefleet.data.sharding import Shard
+from sparsefleet.errors import SparseFleetError
+from sparsefleet.fleet.meeting import Meeting
+from sparsefleet.server.command_body import pack_body, unpack_body
+from sparsefleet.store import Store
+
+__all__ = ["FleetSharding"]
+
+_log = logging.getLogger("sparsefleet.fleet")
+_LIST_SERVER = 0
+_REPORT_INTERVAL_S = 2.0  # between positions within a file; the end of one is told at once
+
+
+class FleetSharding:
+    """For `Reader(sharding=...)`, made by `Fleet.sharding`; server 0 keeps the list.
+
+    joined: the store and the other workers, once this one has begun.
+    name: of the list; all workers name it alike.
+    """
+
+    def __init__(self, joined: Callable[[], tuple[Store, Meeting]], name: str) -> None:
+        self._joined = joined
+        self._name = name
+        self._alone: Sharding | None = None
+
+    def begin(self, epoch: int, files: Sequence[FileToRead]) -> Shard:
+        """All workers name the same files; returns at once."""
+        store, meeting = self._joined()
+        if meeting.is_alone:
+            self._alone = self._alone or LocalSharding(1).member()
+            return self._alone.begin(epoch, files)
+        shard = FleetShard(
+            store, f"{meeting.name}/{self._name}", epoch, keep_going=meeting.goes_on_without_lost
+        )
+        shard.begin(files, meeting.num_workers)
+        return shard
+
+
+class FleetShard:
+    """One worker's shard of an epoch. Thread-safe."""
+
+    def __init__(self, store: Store, name: str, epoch: int, *, keep_going: bool) -> None:
+        self._store = store
+        self._head = {"list": name, "epoch": epoch}
+        self._keep_going = keep_going
+        self._lock = threading.Lock()
+        self._taken: list[str] = []
+        self._unreported: list[FileMark] = []
+        self._last_report = monotonic()
+
+    def begin(self, files: Sequence[FileToRead], num_workers: int) -> None:
+        """Names the files of the epoch."""
+        listed = [[file.path, file.done] for file in files]
+        self._ask("work.begin", files=listed, num_workers=num_workers)
+
+    def take(self) -> FileToRead | None:
+        """The next file; raises PeerLostError if one is left that a lost worker was reading."""
+        found = self._ask("work.take", keep_going=self._keep_going)
+        if found["path"] is None:
+            return None
+        self._taken.append(found["path"])
+        return FileToRead(found["path"], tuple((begin, end) for begin, end in found["done"]))
+
+    def report(self, marks: Sequence[FileMark]) -> None:
+        """Tells the server at the end of a file and now and then."""
+        with self._lock:
+            self._unreported += marks
+            is_due = monotonic() - self._last_report >= _REPORT_INTERVAL_S
+            if is_due or any(mark.total is not None for mark in marks):
+                self._send_report()
+
+    def finish(self) -> list[str]:
+        """All that was taken is read; returns what that was."""
+        self._ask("work.finish")
+        return self._taken
+
+    def release(self) -> None:
+        """What is left goes to others; in vain if the server cannot be reached."""
+        try:
+            with self._lock:
+                self._send_report()
+            self._ask("work.release")
+        except SparseFleetError as error:
+            _log.warning("files of '%s' could not be handed back: %s", self._head["list"], error)
+
+    def _send_report(self) -> None:
+        marks, self._unreported = self._unreported, []
+        self._last_report = monotonic()
+        if marks:
+            self._ask("work.report", marks=[list(mark) for mark in marks])
+
+    def _ask(self, name: str, **more: Any) -> dict[str, Any]:
+        reply = self._store.command(_LIST_SERVER, name, pack_body({**self._head, **more}))
+        return unpack_body(reply)[0]

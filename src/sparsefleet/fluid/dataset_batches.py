@@ -1,0 +1,69 @@
+"""Passes over a Dataset: as feeds of Fluid, or as batches for a Trainer.
+
+Letters: B records of a batch, N values of a slot in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from sparsefleet.data import Arrangement, MemoryData, Reader, ReaderConfig, ReaderStats
+from sparsefleet.data.record_source import TakenColumn
+
+__all__ = ["DatasetBatches", "FeedArrangement"]
+
+
+class FeedArrangement(Arrangement):
+    """Feeds: a dense slot [B, *shape]; a sparse one (values [N, 1], offsets int64[B + 1])."""
+
+    def arrange(self, taken: list[TakenColumn], num_records: int) -> dict[str, Any]:
+        columns: dict[str, Any] = super().arrange(taken, num_records)
+        return {
+            name: (column[0].reshape(-1, 1), column[1]) if isinstance(column, tuple) else column
+            for name, column in columns.items()
+        }
+
+
+class HasSource(Protocol):
+    """A Dataset, to its batches."""
+
+    def source(self) -> Reader | MemoryData:
+        """Where batches come from now; raises if there is nothing yet."""
+
+    def arrangement(self, label: str | None, config: ReaderConfig) -> Arrangement: ...
+
+
+class DatasetBatches:
+    """What `Trainer.fit`, `evaluate` and `predict` take; made by `dataset.batches()`.
+
+    Each time it is iterated is one pass over the dataset, as it is then.
+    """
+
+    def __init__(self, dataset: HasSource, label: str | None, config: ReaderConfig) -> None:
+        self._dataset = dataset
+        self._label = label
+        self._config = config
+
+    def __iter__(self) -> Iterator[Any]:
+        source = self._dataset.source()
+        return source.begin(self._dataset.arrangement(self._label, self._config))
+
+    def __len__(self) -> int:
+        """Batches of a pass, where the records are in memory; TypeError where they are not."""
+        source = self._dataset.source()
+        if isinstance(source, Reader):
+            raise TypeError("files do not tell how many batches are in them")
+        return len(source)
+
+    def stats(self) -> ReaderStats:
+        """What was read so far, for the trainer's summary."""
+        return self._dataset.source().stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the last pass has come; see `Reader.state_dict` and `MemoryData.state_dict`."""
+        return self._dataset.source().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next pass goes on where `state` was taken."""
+        self._dataset.source().load_state_dict(state)

@@ -1,0 +1,201 @@
+"""Datasets whose records are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparsefleet.data import MemoryData, Slot
+from sparsefleet.data.exchange import Workers
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.dataset_base import DatasetBase
+from sparsefleet.fluid.preload import Preload
+
+__all__ = ["InMemoryDataset"]
+
+_INS_ID = "ins_id"
+
+
+class InMemoryDataset(DatasetBase):
+    """Loads its files, shuffles the records, here or over all workers; any number of passes.
+
+    Zeros in sparse slots are left out; a record that has none left gets one 0. With several
+    threads, or queues, batches are taken from as many contiguous blocks in turn, and each may end
+    with a short one. The order stays the same until the records are shuffled again.
+    """
+
+    feed_name = "MultiSlotInMemoryDataFeed"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: MemoryData | None = None
+        self._preload: Preload | None = None
+        self._texts: dict[str, bool] = {_INS_ID: False, "content": False, "logkey": False}
+        self._queue_num: int | None = None
+        self._send_batch_size = 1024
+        self._send_sleep_s = 0.0
+        self._merge_size: int | None = None
+        self._loaded = 0
+        self._shuffled = False
+
+    # -- configuration ------------------------------------------------------------------------
+
+    def set_feed_type(self, data_feed_type: str) -> None:
+        """The class of the native reader; there is one, "MultiSlotInMemoryDataFeed"."""
+        if data_feed_type != self.feed_name:
+            raise ConfigError(
+                f"records in memory are read by {self.feed_name}, got {data_feed_type!r}"
+            )
+
+    def set_queue_num(self, queue_num: int) -> None:
+        """Blocks that batches are taken from; as many as threads by default, and never more."""
+        self._queue_num = queue_num
+
+    def set_parse_ins_id(self, parse_ins_id: bool) -> None:
+        """Lines begin with `1 id`, a text by which records can be merged."""
+        self._texts[_INS_ID] = bool(parse_ins_id)
+
+    def set_parse_content(self, parse_content: bool) -> None:
+        """`1 content` follows, another text."""
+        self._texts["content"] = bool(parse_content)
+
+    def set_parse_logkey(self, parse_logkey: bool) -> None:
+        """`1 logkey` follows, another text."""
+        self._texts["logkey"] = bool(parse_logkey)
+
+    def set_merge_by_lineid(self, merge_size: int = 2) -> None:
+        """`global_shuffle` makes one record of those with equal ids; implies set_parse_ins_id.
+
+        Groups of another size are dropped, with a warning; see `MemoryData.merge_by_text`.
+        """
+        self._merge_size = merge_size
+        self.set_parse_ins_id(True)
+
+    def set_fleet_send_batch_size(self, fleet_send_batch_size: int = 1024) -> None:
+        """Records that `global_shuffle` sends at once."""
+        self._send_batch_size = fleet_send_batch_size
+
+    def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: float = 0) -> None:
+        """How long `global_shuffle` pauses after each block that it has sent."""
+        self._send_sleep_s = fleet_send_sleep_seconds
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def load_into_memory(self) -> None:
+        """Reads all files; returns when they are in memory."""
+        self._take(self._load(self._desc.thread_num))
+
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Begins to read all files in the background; `wait_preload_done` must follow."""
+        threads = self._desc.thread_num if thread_num is None else thread_num
+        self._preload = Preload(lambda: self._load(threads))
+
+    def wait_preload_done(self) -> None:
+        """Returns when everything is in memory; raises what went wrong."""
+        preload, self._preload = self._preload, None
+        if preload is None:
+            raise ConfigError("wait_preload_done() must follow preload_into_memory()")
+        self._take(preload.result())
+
+    def release_memory(self) -> None:
+        """Forgets all records."""
+        self._data = None
+        self._loaded = 0
+        self._shuffled = False
+
+    def local_shuffle(self, *, seed: int | None = None) -> None:
+        """Shuffles the records of this worker; nothing if there are none."""
+        if self._data is not None:
+            self._data.local_shuffle(seed)
+            self._shuffled = True
+
+    def global_shuffle(
+        self, fleet: Workers | None = None, thread_num: int = 12, *, seed: int | None = None
+    ) -> None:
+        """Deals the records over all workers, each to exactly one, and shuffles them there.
+
+        All workers call it. Without a fleet this process is the only one. `thread_num` has no
+        meaning here: one thread sends while another receives. See `MemoryData.global_shuffle`.
+        """
+        del thread_num
+        data = self._loaded_data()
+        by = None if self._merge_size is None else _INS_ID
+        if fleet is not None:
+            data.global_shuffle(
+                fleet,
+                seed=seed,
+                by=by,
+                block_records=self._send_batch_size,
+                pause_s=self._send_sleep_s,
+            )
+        if self._merge_size is not None:
+            data.merge_by_text(_INS_ID, self._merge_size)
+        if fleet is None or self._merge_size is not None:
+            data.local_shuffle(seed)
+        self._shuffled = True
+
+    def slots_shuffle(self, slots: Iterable[str]) -> None:
+        """Gives the values of these slots to other records; of no slots, undoes it."""
+        if not self._may_shuffle_slots:
+            raise ConfigError("slots_shuffle is for evaluation: call set_fea_eval(n, True) first")
+        self._loaded_data().shuffle_slots(list(slots))
+
+    # -- sizes --------------------------------------------------------------------------------
+
+    def get_memory_data_size(self, fleet: Workers | None = None) -> int:
+        """Records that were loaded here or, with a fleet, by all workers, who all call it."""
+        return _sum_over(fleet, self._loaded)
+
+    def get_shuffle_data_size(self, fleet: Workers | None = None) -> int:
+        """Records held after a shuffle, 0 before one; with a fleet, of all workers."""
+        held = self._data.num_records if self._data is not None and self._shuffled else 0
+        return _sum_over(fleet, held)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def source(self) -> MemoryData:
+        """The records in memory, in batches as they are set now."""
+        data = self._loaded_data()
+        if not isinstance(self._desc.batch_size, int) or self._desc.batch_size < 1:
+            raise ConfigError(f"batch_size must be an int >= 1, got {self._desc.batch_size!r}")
+        data.batch_size = self._desc.batch_size
+        data.num_blocks = self._num_queues()
+        return data
+
+    def _loaded_data(self) -> MemoryData:
+        if self._preload is not None:
+            raise ConfigError("records are being loaded: call wait_preload_done() first")
+        if self._data is None:
+            raise ConfigError("there are no records in memory: call load_into_memory() first")
+        return self._data
+
+    def _load(self, threads: int) -> MemoryData:
+        self._num_queues()  # so that a wrong number is told before everything is read
+        return MemoryData(self._make_reader(max(1, threads)), drop_zeros=True)
+
+    def _num_queues(self) -> int:
+        threads = max(1, self._desc.thread_num)
+        queues = threads if self._queue_num is None else self._queue_num
+        if not 1 <= queues <= threads:
+            raise ConfigError(f"queue_num must be in 1..{threads}, the threads, got {queues}")
+        return queues
+
+    def _take(self, data: MemoryData) -> None:
+        self._data = data
+        self._loaded = data.num_records
+        self._shuffled = False
+
+    def _text_slots(self) -> list[Slot]:
+        return [Slot(name, "text") for name, is_there in self._texts.items() if is_there]
+
+    def _columns(self) -> tuple[Slot, ...]:
+        return self._all_slots() if self._data is None else self._data.columns
+
+    def _changed(self) -> None:
+        """What is loaded stays: files and slots hold from the next load on."""
+
+
+def _sum_over(fleet: Workers | None, mine: int) -> int:
+    if fleet is None:
+        return mine
+    gathered = fleet.all_gather(mine.to_bytes(8, "little"))
+    return sum(int.from_bytes(theirs, "little") for theirs in gathered)

@@ -1,0 +1,56 @@
+"""Workers of one job as threads of the test process, each with its Fleet; real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tests.servers import NativeServers
+from torch import nn
+
+from sparsefleet import optim
+from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+
+Outcome = TypeVar("Outcome")
+ENDED_WITHIN_S = 120.0
+
+
+def fleet_of(servers: NativeServers, index: int, num_workers: int) -> Fleet:
+    """Knows its role; has no model yet."""
+    fleet = Fleet()
+    fleet.init(
+        UserDefinedRoleMaker(
+            current_id=index,
+            role=Role.WORKER,
+            worker_num=num_workers,
+            server_endpoints=servers.endpoints,
+        )
+    )
+    return fleet
+
+
+@contextmanager
+def begun(fleet: Fleet) -> Iterator[Fleet]:
+    """With a small model, started."""
+    fleet.distribute(nn.Linear(1, 1), optim.SGD(lr=0.1), "async")
+    fleet.init_worker()
+    try:
+        yield fleet
+    finally:
+        fleet.stop_worker()
+
+
+def run_fleet(
+    servers: NativeServers, num_workers: int, work: Callable[[Fleet], Outcome]
+) -> list[Outcome]:
+    """What `work` returned in each worker, by rank; the first exception is raised."""
+
+    def run(index: int) -> Outcome:
+        with begun(fleet_of(servers, index, num_workers)) as fleet:
+            return work(fleet)
+
+    with ThreadPoolExecutor(num_workers) as pool:
+        running = [pool.submit(run, index) for index in range(num_workers)]
+        return [future.result(ENDED_WITHIN_S) for future in running]

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+
+import pytest
+from tests.servers import NativeServers
+
+from sparsefleet import _core
+from sparsefleet.errors import (
+    CheckpointError,
+    ConfigError,
+    DeadlineError,
+    InternalError,
+    NotFoundError,
+    ShapeError,
+    ShuttingDownError,
+    SparseFleetError,
+    TooLargeError,
+)
+from sparsefleet.server import CommandLoop
+from sparsefleet.store import LocalStore
+
+
+def echo(command: _core.Command) -> None:
+    command.reply(command.name.encode() + b" of " + command.client.encode() + b": " + command.body)
+
+
+def test_each_server_answers_ping_with_its_place() -> None:
+    with NativeServers(2) as servers, servers.connect() as store:
+        for index in range(2):
+            answer = json.loads(store.command(index, "ping"))
+            assert answer == {"index": index, "num_servers": 2}
+
+
+def test_handler_sees_name_sender_and_bytes_and_its_answer_comes_back() -> None:
+    with NativeServers(handlers={"echo": echo}) as servers, servers.connect(name="w-3") as store:
+        assert store.command(0, "echo", b"\x00\xff") == b"echo of w-3: \x00\xff"
+        body = bytes(range(256)) * 4096
+        assert store.command(0, "echo", body).endswith(body)
+        assert store.command(0, "echo", b"") == b"echo of w-3: "
+
+
+@pytest.mark.parametrize(
+    ("raised", "wanted"),
+    [
+        (ShapeError("3 rows, wanted 4"), ShapeError),
+        (CheckpointError("table 'ads' is not in it"), CheckpointError),
+        (ConfigError("no such setting"), ConfigError),
+        (FileNotFoundError("no file there"), NotFoundError),
+        (PermissionError("not your file"), OSError),
+    ],
+)
+def test_error_of_a_handler_is_raised_at_the_caller_as_its_kind(
+    raised: Exception, wanted: type[Exception]
+) -> None:
+    def refuse(command: _core.Command) -> None:
+        raise raised
+
+    with NativeServers(handlers={"refuse": refuse}) as servers, servers.connect() as store:
+        with pytest.raises(wanted, match=r"command 'refuse': asking server 0 .*" + str(raised)):
+            store.command(0, "refuse")
+
+
+def test_exception_nobody_meant_is_logged_once_and_internal_at_the_caller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def divide(command: _core.Command) -> None:
+        command.reply(bytes(1 // len(command.body)))
+
+    with NativeServers(handlers={"divide": divide}) as servers, servers.connect() as store:
+        with caplog.at_level(logging.ERROR), pytest.raises(InternalError, match="ZeroDivision"):
+            store.command(0, "divide")
+        assert [record.message for record in caplog.records] == [
+            "command 'divide' of client failed"
+        ]
+
+
+def test_unknown_command_is_not_found_and_names_those_there_are() -> None:
+    with NativeServers(handlers={"echo": echo}) as servers, servers.connect() as store:
+        with pytest.raises(NotFoundError, match=r"it has: echo, ping"):
+            store.command(0, "sing")
+
+
+def test_command_dropped_without_an_answer_fails() -> None:
+    with NativeServers(handlers={"drop": lambda _: None}) as servers, servers.connect() as store:
+        with pytest.raises(InternalError, match="without an answer"):
+            store.command(0, "drop")
+
+
+def test_handler_may_keep_a_command_and_answer_later_from_another_thread() -> None:
+    kept: queue.Queue[_core.Command] = queue.Queue()
+    with NativeServers(handlers={"keep": kept.put}) as servers, servers.connect() as store:
+        answers: list[bytes] = []
+        # More than the loop has threads: a kept command holds none.
+        callers = [
+            threading.Thread(target=lambda: answers.append(store.command(0, "keep")))
+            for _ in range(8)
+        ]
+        for caller in callers:
+            caller.start()
+        commands = [kept.get(timeout=20) for _ in callers]
+        assert answers == []
+        for command in commands:
+            command.reply(b"at last")
+        for caller in callers:
+            caller.join(20)
+        assert answers == [b"at last"] * 8
+
+
+def test_second_answer_is_refused_and_a_late_failure_is_without_effect() -> None:
+    seen: list[SparseFleetError] = []
+
+    def twice(command: _core.Command) -> None:
+        command.reply(b"first")
+        try:
+            command.reply(b"second")
+        except ConfigError as error:
+            seen.append(error)
+        command.fail("IO", "too late")
+
+    with NativeServers(handlers={"twice": twice}) as servers, servers.connect() as store:
+        assert store.command(0, "twice") == b"first"
+    assert "answered before" in str(seen[0])
+
+
+def test_code_that_is_none_is_refused() -> None:
+    def fail(command: _core.Command) -> None:
+        command.fail("NO_SUCH_CODE", "x")
+
+    with NativeServers(handlers={"fail": fail}) as servers, servers.connect() as store:
+        with pytest.raises(ConfigError, match="'NO_SUCH_CODE'"):
+            store.command(0, "fail")
+
+
+def test_answer_over_the_limit_is_too_large_on_both_sides() -> None:
+    seen: list[str] = []
+
+    def large(command: _core.Command) -> None:
+        try:
+            command.reply(bytes(70_000))
+        except TooLargeError as error:
+            seen.append(str(error))
+            raise
+
+    with NativeServers(handlers={"large": large}, max_frame_bytes=65536) as servers:
+        with servers.connect() as store, pytest.raises(TooLargeError, match="70000"):
+            store.command(0, "large")
+    assert len(seen) == 1
+
+
+def test_caller_hears_in_time_that_a_handler_is_still_at_work() -> None:
+    done = threading.Event()
+
+    def wait(command: _core.Command) -> None:
+        done.wait(20)
+        command.reply(b"")  # to nobody
+
+    with NativeServers(handlers={"wait": wait}) as servers, servers.connect() as store:
+        try:
+            with pytest.raises(DeadlineError, match="handler is still at work"):
+                store.command(0, "wait", timeout_s=0.3)
+        finally:
+            done.set()
+
+
+def test_server_that_stops_fails_commands_that_were_kept() -> None:
+    kept: queue.Queue[_core.Command] = queue.Queue()
+    servers = NativeServers(handlers={"keep": kept.put})
+    with servers, servers.connect() as store:
+        failures: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                store.command(0, "keep")
+            except ShuttingDownError as error:
+                failures.append(error)
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        command = kept.get(timeout=20)
+        servers.stop()
+        caller.join(20)
+        assert len(failures) == 1
+        command.reply(b"too late, and no harm")
+
+
+def test_loop_that_is_stopped_lets_handlers_end_and_refuses_the_rest() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def slow(command: _core.Command) -> None:
+        begun.set()
+        done.wait(20)
+        command.reply(b"done")
+
+    with NativeServers(handlers={"slow": slow}) as servers, servers.connect() as store:
+        answers: list[bytes] = []
+        caller = threading.Thread(target=lambda: answers.append(store.command(0, "slow")))
+        caller.start()
+        begun.wait(20)
+        loop = servers.loops[0]
+        assert not loop.stop(timeout_s=0.01)
+        with pytest.raises(ShuttingDownError):
+            store.command(0, "slow")
+        done.set()
+        assert loop.stop()
+        caller.join(20)
+        assert answers == [b"done"]
+
+
+def test_loop_never_started_stops_at_once() -> None:
+    with NativeServers() as servers:
+        servers.loops[0].stop()
+        assert CommandLoop(servers.servers[0], {}).stop()
+
+
+def test_server_that_is_none_and_a_local_store_are_refused() -> None:
+    with NativeServers() as servers, servers.connect() as store:
+        with pytest.raises(ConfigError, match="server 1 was asked, there are 1"):
+            store.command(1, "ping")
+        with pytest.raises(ConfigError, match="command name of 0 bytes"):
+            store.command(0, "")
+    with LocalStore() as local, pytest.raises(ConfigError, match="no server to ask"):
+        local.command(0, "ping")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sparsefleet.errors import ConfigError, PeerLostError, ProtocolError
+from sparsefleet.server.command_body import pack_body, unpack_body
+from sparsefleet.server.mailbox import Mailboxes
+
+LONG_S = 60.0
+
+
+class Question:
+    """A command that remembers its answer."""
+
+    def __init__(self, data: bytes = b"", **head: Any) -> None:
+        self.body = pack_body({"room": "r", "to": 0, "wait_s": LONG_S, **head}, data)
+        self.answered = threading.Event()
+        self.head: dict[str, Any] = {}
+        self.data = b""
+        self.failure = ""
+        self.is_gone = False
+
+    def reply(self, body: bytes) -> None:
+        if self.is_gone:
+            raise ConfigError("the command was answered before")
+        self.head, self.data = unpack_body(body)
+        self.answered.set()
+
+    def fail(self, code: str, message: str) -> None:
+        self.failure = f"{code}: {message}"
+        self.answered.set()
+
+
+def put(boxes: Mailboxes, letter: bytes, **head: Any) -> Question:
+    question = Question(letter, **head)
+    boxes.put(question)
+    return question
+
+
+def take(boxes: Mailboxes, **head: Any) -> Question:
+    question = Question(**head)
+    boxes.take(question)
+    return question
+
+
+def test_letters_come_in_order_to_the_one_they_are_for() -> None:
+    boxes = Mailboxes()
+    put(boxes, b"one")
+    put(boxes, b"for another", to=1)
+    put(boxes, b"three")
+    mine = take(boxes)
+    assert mine.head == {"sizes": [3, 5]}
+    assert mine.data == b"onethree"
+    assert take(boxes, to=1).data == b"for another"
+
+
+def test_who_takes_first_waits_for_a_letter() -> None:
+    boxes = Mailboxes()
+    waiting = take(boxes)
+    assert not waiting.answered.is_set()
+    assert put(boxes, b"late").head == {"stored": True}
+    assert waiting.data == b"late"
+
+
+def test_a_full_box_holds_up_its_senders_only() -> None:
+    boxes = Mailboxes(capacity_bytes=10)
+    assert put(boxes, b"123456").answered.is_set()
+    late = put(boxes, b"789ab")
+    later = put(boxes, b"c")
+    assert not late.answered.is_set()
+    assert not later.answered.is_set()  # in the order in which they came
+    assert put(boxes, b"123456", to=1).answered.is_set()
+    assert take(boxes).data == b"123456"
+    assert late.head == later.head == {"stored": True}
+    assert take(boxes).data == b"789abc"
+
+
+def test_a_letter_larger_than_the_box_goes_alone() -> None:
+    boxes = Mailboxes(capacity_bytes=10)
+    assert put(boxes, b"x" * 100).answered.is_set()
+    waiting = put(boxes, b"y")
+    assert not waiting.answered.is_set()
+    assert take(boxes).data == b"x" * 100
+    assert waiting.answered.is_set()
+
+
+def test_waits_end_with_their_time() -> None:
+    boxes = Mailboxes(capacity_bytes=1)
+    nothing = take(boxes, wait_s=0.01)
+    assert nothing.answered.wait(LONG_S)
+    assert nothing.head == {"sizes": []}
+    put(boxes, b"1")
+    full = put(boxes, b"2", wait_s=0.01)
+    assert full.answered.wait(LONG_S)
+    assert full.head == {"stored": False}
+    assert take(boxes).data == b"1"
+    assert not take(boxes).answered.is_set()  # what was refused is not stored
+
+
+def test_a_room_that_fails_wakes_all_and_lets_nobody_in() -> None:
+    boxes = Mailboxes(capacity_bytes=1)
+    put(boxes, b"1")
+    putting, taking = put(boxes, b"2"), take(boxes, to=1)
+    failing = Question(reason="worker 3: no memory")
+    boxes.fail(failing)
+    assert failing.answered.is_set()
+    for question in (putting, taking):
+        assert question.failure == "PEER_LOST: worker 3: no memory"
+    with pytest.raises(PeerLostError, match="worker 3: no memory"):
+        put(boxes, b"4")
+    with pytest.raises(PeerLostError, match="worker 3: no memory"):
+        take(boxes)
+    assert put(boxes, b"5", room="another").answered.is_set()
+
+
+def test_rooms_are_forgotten_when_all_have_closed() -> None:
+    boxes = Mailboxes()
+    put(boxes, b"1")
+    put(boxes, b"2", to=1)
+    assert boxes.num_rooms == 1
+    boxes.close(Question())
+    boxes.close(Question(to=1))
+    boxes.close(Question(to=1))
+    assert boxes.num_rooms == 0
+    for number in range(2000):
+        boxes.fail(Question(room=f"failed {number}", reason="x"))
+    assert len(boxes._failed) == 1024
+
+
+def test_a_letter_is_kept_if_its_taker_has_gone() -> None:
+    boxes = Mailboxes()
+    gone = take(boxes)
+    gone.is_gone = True
+    put(boxes, b"kept")
+    assert take(boxes).data == b"kept"
+
+
+def test_commands_that_make_no_sense_are_refused() -> None:
+    boxes = Mailboxes()
+    with pytest.raises(ProtocolError, match="needs a room"):
+        put(boxes, b"", room=3)
+    with pytest.raises(ProtocolError, match="wait_s must be"):
+        take(boxes, wait_s="long")
+    question = Question()
+    for body in (b"", b"\xff\xff\xff\xff{}", pack_body({})[:-1], b"\x02\0\0\0[]", b"\1\0\0\0x"):
+        question.body = body
+        with pytest.raises(ProtocolError):
+            boxes.put(question)
