@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.dtypes import dtype_name
-from sparsefleet.fluid.lod import as_lists, is_valid, offsets_of_lengths, offsets_of_lod
+from sparsefleet.fluid.lod import Level, as_lists, is_valid, offsets_of_lengths, offsets_of_lod
 from sparsefleet.fluid.places import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place, place_tensor
 
 __all__ = [
@@ -89,6 +89,10 @@ class LoDTensor:
         """The same there; itself if it is there already."""
         placed = place_tensor(self.tensor, place)
         return self if placed is self._tensor else LoDTensor(placed, self._lod)
+
+    def offsets(self) -> tuple[Level, ...]:
+        """As `lod`, as arrays int64: no copy."""
+        return self._lod
 
     def lod(self) -> list[list[int]]:
         """Offsets, outermost level first."""

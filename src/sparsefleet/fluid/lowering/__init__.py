@@ -1,0 +1,3 @@
+"""Programs to graphs of torch functions."""
+
+__all__: list[str] = []

@@ -1,0 +1,54 @@
+"""Optimizers of Fluid."""
+
+from sparsefleet.fluid.optimizer.kinds import (
+    Adadelta,
+    AdadeltaOptimizer,
+    Adagrad,
+    AdagradOptimizer,
+    Adam,
+    AdamOptimizer,
+    Adamax,
+    AdamaxOptimizer,
+    DecayedAdagrad,
+    DecayedAdagradOptimizer,
+    Ftrl,
+    FtrlOptimizer,
+    LambOptimizer,
+    LarsMomentum,
+    LarsMomentumOptimizer,
+    Momentum,
+    MomentumOptimizer,
+    RMSProp,
+    RMSPropOptimizer,
+    SGD,
+    SGDOptimizer,
+)
+from sparsefleet.fluid.optimizer.optimizer import Optimizer
+from sparsefleet.fluid.unknown_names import unknown_names
+
+__getattr__ = unknown_names("fluid.optimizer")
+
+__all__ = [
+    "Adadelta",
+    "AdadeltaOptimizer",
+    "Adagrad",
+    "AdagradOptimizer",
+    "Adam",
+    "AdamOptimizer",
+    "Adamax",
+    "AdamaxOptimizer",
+    "DecayedAdagrad",
+    "DecayedAdagradOptimizer",
+    "Ftrl",
+    "FtrlOptimizer",
+    "LambOptimizer",
+    "LarsMomentum",
+    "LarsMomentumOptimizer",
+    "Momentum",
+    "MomentumOptimizer",
+    "Optimizer",
+    "RMSProp",
+    "RMSPropOptimizer",
+    "SGD",
+    "SGDOptimizer",
+]
