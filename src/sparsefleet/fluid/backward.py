@@ -81,9 +81,7 @@ def _stop(block: Block, no_grad_set: Collection[Variable | str] | None) -> None:
         block.var(_name(item)).stop_gradient = True
 
 
-def _sources(
-    block: Block, targets: Sequence[str], also: Collection[str] = ()
-) -> list[Variable]:
+def _sources(block: Block, targets: Sequence[str], also: Collection[str] = ()) -> list[Variable]:
     """Variables with a gradient: they have an effect on the target, and something is trained."""
     needed = set(targets)
     path = []

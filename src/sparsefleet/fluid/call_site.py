@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from sparsefleet.errors import SparseFleetError
@@ -38,10 +39,10 @@ class ProgramError(SparseFleetError, ValueError):
 
 def call_site() -> CallSite | None:
     """The innermost line outside of this package; None if all are inside."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_PACKAGE) and not file.startswith("<frozen"):
             return CallSite(file, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None

@@ -31,7 +31,9 @@ class GradientClipBase(ABC):
     def apply(self, pairs: Pairs) -> Pairs:
         """Adds operators to the program of the gradients; what to update with."""
 
-    __call__ = apply
+    def __call__(self, params_grads: Pairs) -> Pairs:
+        """As `apply`."""
+        return self.apply(params_grads)
 
 
 class GradientClipByValue(GradientClipBase):
@@ -96,7 +98,9 @@ def set_gradient_clip(
     block = (program or default_main_program()).global_block()
     for item in block.all_parameters() if param_list is None else param_list:
         parameter = block.var(item) if isinstance(item, str) else item
-        parameter.gradient_clip_attr = clip  # type: ignore[union-attr]
+        if not isinstance(parameter, Parameter):
+            raise TypeError(f"param_list takes parameters, got {parameter!r}")
+        parameter.gradient_clip_attr = clip
 
 
 def append_gradient_clip_ops(param_grads: Pairs) -> Pairs:

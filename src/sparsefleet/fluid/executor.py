@@ -9,6 +9,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from sparsefleet.fluid.dataset_training import (
+    DatasetRun,
+    FetchHandler,
+    Fetching,
+    check_no_updates,
+)
 from sparsefleet.fluid.feeding import Fed, feed_of
 from sparsefleet.fluid.framework import Program, ProgramError, Variable, default_main_program
 from sparsefleet.fluid.lod_tensor import LoDTensor
@@ -73,6 +79,65 @@ class Executor:
             _fetched(name, value, lod, return_numpy)
             for name, value, lod in zip(fetches, result.fetched, result.lods, strict=True)
         ]
+
+    def train_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: Any = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> None:
+        """One pass over a Dataset, by `thread` threads; 0: as many as the dataset has.
+
+        Every print_period batches of the first thread, `info<TAB>name<TAB>values` is printed for
+        each variable of fetch_list.
+        """
+        program = self.checked(program)
+        if dataset is None:
+            raise RuntimeError("train_from_dataset and infer_from_dataset need a dataset")
+        if dataset.thread_num <= 0:
+            raise RuntimeError(f"the dataset has {dataset.thread_num} threads: call set_thread")
+        names = fetch_names(fetch_list)
+        fetching = Fetching(
+            names=names,
+            infos=names if fetch_info is None else fetch_info,
+            print_period=print_period,
+            debug=debug,
+            handler=fetch_handler,
+        )
+        threads = min(thread or dataset.thread_num, max(len(dataset.filelist), 1))
+        DatasetRun(self.run_fed, program, scope or global_scope(), fetching, threads).over(dataset)
+
+    def infer_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: Any = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> None:
+        """As `train_from_dataset`, for a program that does not train."""
+        check_no_updates(self.checked(program))
+        self.train_from_dataset(
+            program,
+            dataset,
+            scope,
+            thread,
+            debug,
+            fetch_list,
+            fetch_info,
+            print_period,
+            fetch_handler,
+        )
 
     def checked(self, program: Any) -> Program:
         """The program to run; the default one for None."""

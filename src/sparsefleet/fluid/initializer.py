@@ -56,6 +56,7 @@ class ConstantInitializer(Initializer):
         self.value = float(value)
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
+        del variable
         return "fill_constant", {"value": self.value}
 
 
@@ -68,6 +69,7 @@ class UniformInitializer(Initializer):
         self.low, self.high, self.seed = float(low), float(high), seed
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
+        del variable
         return "uniform_random", {"min": self.low, "max": self.high, "seed": self.seed}
 
 
@@ -80,6 +82,7 @@ class NormalInitializer(Initializer):
         self.mean, self.std, self.seed = float(loc), float(scale), seed
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
+        del variable
         return self.type, {"mean": self.mean, "std": self.std, "seed": self.seed}
 
 

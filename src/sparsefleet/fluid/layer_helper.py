@@ -102,7 +102,7 @@ class LayerHelper:
         *,
         is_table: bool = False,
     ) -> Parameter:
-        """The parameter of that name, or a new one with its first values in the start-up program."""
+        """The parameter of that name, or a new one; its first values go to the start-up program."""
         suffix = "b" if is_bias else "w"
         name = attr.name or unique_name.generate(f"{self.name}.{suffix}")
         block = self.main_program.global_block()
@@ -151,8 +151,12 @@ class LayerHelper:
         return made
 
     def add(
-        self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None,
-        *, slot: str = "Out",
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        slot: str = "Out",
     ) -> Variable:
         """Adds an operator with one output, and gives that."""
         out = self.new_variable()

@@ -46,7 +46,7 @@ class ParamAttr:
 
 
 def to_param_attr(given: Any) -> ParamAttr | None:
-    """What layers take: a ParamAttr, a name, an initializer, a regularizer, True; False for none."""
+    """What layers take: a ParamAttr, name, initializer, regularizer or True; False for none."""
     if given is False:
         return None
     if given is None or given is True:

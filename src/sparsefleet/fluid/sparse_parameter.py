@@ -122,7 +122,7 @@ class SparseParameter:
 
 
 def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
-    """The first value of rows for an operator that fills a parameter; None if rows cannot have it."""
+    """First values of rows for an operator that fills a parameter; None if there are none such."""
     if type == "fill_constant":
         return Constant(attrs["value"])
     if type == "uniform_random":

@@ -80,7 +80,9 @@ class Variable(VariableArithmetic):
 
     def __repr__(self) -> str:
         lod = f", lod_level={self.lod_level}" if self.lod_level else ""
-        return f"{type(self).__name__}({self.name!r}, shape={self.shape}, dtype={self.dtype!r}{lod})"
+        return (
+            f"{type(self).__name__}({self.name!r}, shape={self.shape}, dtype={self.dtype!r}{lod})"
+        )
 
 
 def data(

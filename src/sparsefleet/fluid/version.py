@@ -20,7 +20,7 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
     if low > _parts(FLUID_VERSION) or (
         max_version is not None and _parts(max_version) < _parts(FLUID_VERSION)
     ):
-        raise Exception(  # noqa: TRY002  what Fluid raises
+        raise Exception(
             f"the program wants Fluid {min_version} to {max_version or 'any'}; here it is "
             f"{FLUID_VERSION}"
         )

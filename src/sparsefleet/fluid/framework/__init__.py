@@ -1,7 +1,7 @@
 """Programs: what layers write and an Executor runs."""
 
-from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.call_site import CallSite, ProgramError, call_site
+from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.framework.default_programs import (
     default_main_program,
     default_startup_program,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
@@ -84,7 +84,7 @@ class Program:
     # -- copies -------------------------------------------------------------------------------
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy; for_test: without backward, update and schedules, and dropout and such at rest."""
+        """A copy; for_test: without backward pass and update, and with dropout and such at rest."""
         ops = [op.copy() for op in self.global_block().ops]
         if not for_test:
             return self._copy_with(ops, list(self.list_vars()))
@@ -116,7 +116,9 @@ class Program:
     def _named_by(self, ops: Sequence[Operator], *, keep_data: bool = False) -> list[Variable]:
         names = {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
         return [
-            found for found in self.list_vars() if found.name in names or (keep_data and found.is_data)
+            found
+            for found in self.list_vars()
+            if found.name in names or (keep_data and found.is_data)
         ]
 
     def _copy_with(self, ops: Sequence[Operator], variables: Sequence[Variable]) -> Program:

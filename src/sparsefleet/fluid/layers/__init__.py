@@ -95,7 +95,9 @@ from sparsefleet.fluid.layers.io import (
     read_file,
 )
 from sparsefleet.fluid.layers.learning_rate_scheduler import (
-    _decay_step_counter,
+    _decay_step_counter as _decay_step_counter,
+)
+from sparsefleet.fluid.layers.learning_rate_scheduler import (
     cosine_decay,
     exponential_decay,
     inverse_time_decay,

@@ -141,7 +141,7 @@ def linear_lr_warmup(
     learning_rate: float | Variable, warmup_steps: int, start_lr: float, end_lr: float
 ) -> Variable:
     """From start_lr to end_lr in warmup_steps, then learning_rate."""
-    attrs = {"warmup_steps": warmup_steps, "start_lr": start_lr, "end_lr": end_lr}
+    attrs: dict[str, Any] = {"warmup_steps": warmup_steps, "start_lr": start_lr, "end_lr": end_lr}
     if isinstance(learning_rate, Variable):
         return _schedule("linear_lr_warmup", inputs={"Rate": learning_rate}, **attrs)
     return _schedule("linear_lr_warmup", learning_rate=learning_rate, **attrs)

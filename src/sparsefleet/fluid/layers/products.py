@@ -35,7 +35,9 @@ def fc(
     """
     helper = LayerHelper("fc", name)
     inputs = [input] if isinstance(input, Variable) else list(input)
-    attrs = list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
+    attrs = (
+        list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
+    )
     if not inputs or len(attrs) != len(inputs):
         raise helper.refuse(f"{len(inputs)} inputs and {len(attrs)} param_attrs: wanted as many")
     products = []

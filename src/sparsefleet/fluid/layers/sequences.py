@@ -28,7 +28,7 @@ _POOLS = ("average", "first", "last", "max", "sqrt", "sum")
 def sequence_pool(
     input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0
 ) -> Variable:
-    """One row for each sequence: its sum, average, sqrt (sum / root of length), max, first, last."""
+    """One row for each sequence: sum, average, sqrt (sum / root of length), max, first or last."""
     del is_test
     helper = LayerHelper("sequence_pool")
     kind = str(pool_type).lower()
@@ -59,9 +59,7 @@ def _like(helper: LayerHelper, type: str, inputs: dict[str, Variable], **attrs: 
 
 
 @layer
-def sequence_softmax(
-    input: Variable, use_cudnn: bool = False, name: str | None = None
-) -> Variable:
+def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
     """softmax within each sequence."""
     del use_cudnn
     helper = LayerHelper("sequence_softmax", name)

@@ -107,6 +107,7 @@ def split(
 ) -> list[Variable]:
     """Parts along an axis: so many equal ones, or of these sizes."""
     helper = LayerHelper("split", name)
+    attrs: dict[str, Any]
     if isinstance(num_or_sections, int):
         count, attrs = num_or_sections, {"num": num_or_sections, "axis": dim}
     else:

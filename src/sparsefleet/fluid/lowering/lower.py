@@ -98,10 +98,7 @@ class _Lowering:
         """Placeholders for all that is fed or kept and that an operator or fetch names."""
         named = {name for op in self.ops for name in op.input_arg_names} | set(self._fetches)
         named |= {
-            name
-            for op in self.ops
-            if operator_def(op).in_place
-            for name in op.output_arg_names
+            name for op in self.ops if operator_def(op).in_place for name in op.output_arg_names
         }
         made = {name for op in self.ops for name in op.output_arg_names}
         self._feeds = [name for name in feeds if name in named]
@@ -109,7 +106,9 @@ class _Lowering:
         self._states = [
             name
             for name, variable in self.vars.items()
-            if variable.persistable and name in named and name not in self._feeds
+            if variable.persistable
+            and name in named
+            and name not in self._feeds
             and (name not in made or self._is_read_first(name))
         ]
         for name in self._feeds:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sparsefleet.fluid.dtypes import dtype_name
 from sparsefleet.fluid.call_site import ProgramError
+from sparsefleet.fluid.dtypes import dtype_name
 from sparsefleet.fluid.lowering.registry import OpDef, find_op
 
 if TYPE_CHECKING:

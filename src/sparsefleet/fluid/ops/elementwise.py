@@ -63,7 +63,9 @@ def add_all(tensors: list[Tensor]) -> Tensor:
 
 
 @op("scale", "X")
-def scale(x: Tensor, *, scale: float = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Tensor:
+def scale(
+    x: Tensor, *, scale: float = 1.0, bias: float = 0.0, bias_after_scale: bool = True
+) -> Tensor:
     if not x.is_floating_point():
         scale, bias = int(scale), int(bias)
     return x * scale + bias if bias_after_scale else (x + bias) * scale

@@ -26,7 +26,7 @@ def backward(
             source.retain_grad()
     first = torch.ones_like(loss) if target_gradient is None else target_gradient
     if loss.requires_grad:
-        loss.backward(first, retain_graph=again)
+        torch.autograd.backward(loss, first, retain_graph=again)
     found = []
     for source in sources:
         gradient, source.grad = source.grad, None

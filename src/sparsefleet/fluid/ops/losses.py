@@ -20,7 +20,7 @@ def _column(x: Tensor, label: Tensor, axis: int) -> Tensor:
 def cross_entropy(
     x: Tensor, label: Tensor, *, soft_label: bool = False, ignore_index: int = -100
 ) -> Tensor:
-    """x: probabilities float[..., C]. label: int64[..., 1], or with soft_label as x. -> [..., 1]."""
+    """x: probabilities [..., C]; label: int64[..., 1], or with soft_label as x -> [..., 1]."""
     if soft_label:
         return -(label * _log(x)).sum(-1, keepdim=True)
     index = _column(x, label, -1)

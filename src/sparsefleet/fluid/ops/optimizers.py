@@ -5,6 +5,7 @@ Letters: p parameter, g gradient, rate learning rate float32[1].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from sparsefleet.fluid.sparse_parameter import SparseParameter
 Tensor = torch.Tensor
 
 
-def _update(type: str, inputs: str) -> Any:
+def _update(type: str, inputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An operator that changes its inputs, without autograd."""
 
-    def register(function: Any) -> Any:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
         names = "Param Grad LearningRate " + inputs
         return op(type, names.strip(), "ParamOut", lod="none", in_place=True)(
             torch.no_grad()(function)
@@ -79,17 +80,6 @@ def decayed_adagrad(
     p.data.sub_(rate * g / (moment.sqrt() + epsilon))
 
 
-@_update("adadelta", "AvgSquaredGrad AvgSquaredUpdate")
-def adadelta(
-    p: Tensor, g: Tensor, rate: Tensor, squares: Tensor, updates: Tensor, *, rho: float, epsilon: float
-) -> None:
-    del rate  # Fluid's does not use it
-    squares.mul_(rho).add_((1 - rho) * g * g)
-    step = -((updates + epsilon) / (squares + epsilon)).sqrt() * g
-    updates.mul_(rho).add_((1 - rho) * step * step)
-    p.data.add_(step)
-
-
 @_update("adam", "Moment1 Moment2 Beta1Pow Beta2Pow")
 def adam(
     p: Tensor,
@@ -106,9 +96,8 @@ def adam(
 ) -> None:
     moment1.mul_(beta1).add_((1 - beta1) * g)
     moment2.mul_(beta2).add_((1 - beta2) * g * g)
-    deviation = (1 - beta2_pow).sqrt()
-    step = rate * deviation / (1 - beta1_pow)
-    p.data.sub_(step * moment1 / (moment2.sqrt() + epsilon * deviation))
+    step = rate * (1 - beta2_pow).sqrt() / (1 - beta1_pow)
+    p.data.sub_(step * moment1 / (moment2.sqrt() + epsilon))
     beta1_pow.mul_(beta1)
     beta2_pow.mul_(beta2)
 
@@ -169,21 +158,19 @@ def ftrl(
 ) -> None:
     grown = squares + g * g
     linear.add_(g - (grown.pow(-lr_power) - squares.pow(-lr_power)) / rate * p.data)
-    denominator = grown.pow(-lr_power) / rate + 2 * l2
+    denominator = grown.pow(-lr_power) / rate + l2  # 1.8.5's, not the 2 * l2 of the paper
     shrunk = (l1 * linear.sign() - linear) / denominator
     p.data.copy_(torch.where(linear.abs() > l1, shrunk, torch.zeros_like(p.data)))
     squares.copy_(grown)
 
 
-@_update("lamb", "Moment1 Moment2 Beta1Pow Beta2Pow")
+@_update("lamb", "Moment1 Moment2")
 def lamb(
     p: Tensor,
     g: Tensor,
     rate: Tensor,
     moment1: Tensor,
     moment2: Tensor,
-    beta1_pow: Tensor,
-    beta2_pow: Tensor,
     *,
     beta1: float,
     beta2: float,
@@ -192,10 +179,7 @@ def lamb(
 ) -> None:
     moment1.mul_(beta1).add_((1 - beta1) * g)
     moment2.mul_(beta2).add_((1 - beta2) * g * g)
-    mean, square = moment1 / (1 - beta1_pow), moment2 / (1 - beta2_pow)
-    step = mean / (square.sqrt() + epsilon) + weight_decay * p.data
+    step = moment1 / (moment2.sqrt() + epsilon) + weight_decay * p.data
     long, wide = p.data.norm(), step.norm()
     trust = long / wide if long > 0 and wide > 0 else 1.0
     p.data.sub_(rate * trust * step)
-    beta1_pow.mul_(beta1)
-    beta2_pow.mul_(beta2)

@@ -18,9 +18,7 @@ def _sized(x: Tensor) -> Tensor:
 
 def _register(type: str, function: Callable[..., Any]) -> None:
     @op(type, "X", lod="none")
-    def run(
-        x: Tensor, *, dim: Sequence[int] | None = None, keep_dim: bool = False
-    ) -> Tensor:
+    def run(x: Tensor, *, dim: Sequence[int] | None = None, keep_dim: bool = False) -> Tensor:
         axes = list(range(x.dim())) if dim is None else [d % x.dim() for d in dim]
         return _sized(function(x, axes, keep_dim))
 

@@ -67,7 +67,8 @@ def noam_decay(
     step: Tensor, *, learning_rate: float, d_model: float, warmup_steps: float
 ) -> Tensor:
     done = step.float()
-    return learning_rate * d_model**-0.5 * torch.minimum(done**-0.5, done * warmup_steps**-1.5)
+    least = torch.minimum(done**-0.5, done * warmup_steps**-1.5)
+    return torch.mul(least, learning_rate * d_model**-0.5)
 
 
 @op("cosine_decay", "Step", lod="none")

@@ -36,9 +36,7 @@ def _open(shape: tuple[int, ...], *others: Any, **settings: Any) -> list[tuple[i
 
 
 @op("sequence_pool", "X", lod="function", infer=_open)
-def sequence_pool(
-    x: Tensor, *, lods: Lods, pooltype: str = "SUM", pad_value: float = 0.0
-) -> Made:
+def sequence_pool(x: Tensor, *, lods: Lods, pooltype: str = "SUM", pad_value: float = 0.0) -> Made:
     """One row for each sequence; `pad_value` for an empty one."""
     offsets = level_of(lods[0], "X")
     lengths = offsets.diff()
@@ -138,17 +136,13 @@ def sequence_concat(tensors: list[Tensor], *, lods: Lods) -> Made:
     return torch.cat(parts), (torch.stack(levels).sum(0),)
 
 
-def _padded(
-    shape: tuple[int, ...], *others: Any, padded_length: int = -1
-) -> list[tuple[int, ...]]:
+def _padded(shape: tuple[int, ...], *others: Any, padded_length: int = -1) -> list[tuple[int, ...]]:
     del others
     return [(-1, padded_length, *shape[1:]), (-1,)]
 
 
 @op("sequence_pad", "X PadValue", "Out Length", lod="function", infer=_padded)
-def sequence_pad(
-    x: Tensor, pad_value: Tensor, *, lods: Lods, padded_length: int = -1
-) -> Made:
+def sequence_pad(x: Tensor, pad_value: Tensor, *, lods: Lods, padded_length: int = -1) -> Made:
     """Sequences of one length: [B, length, ...], and the lengths they had: int64[B]."""
     offsets = level_of(lods[0], "X")
     lengths = offsets.diff()
@@ -161,7 +155,12 @@ def sequence_pad(
     return [out.index_put((segments(offsets), inside), x), lengths], ()
 
 
-@op("sequence_unpad", "X Length", lod="function", infer=lambda x, n: [(-1, *x[2:])])
+def _unpadded(shape: tuple[int, ...], *others: Any) -> list[tuple[int, ...]]:
+    del others
+    return [(-1, *shape[2:])]
+
+
+@op("sequence_unpad", "X Length", lod="function", infer=_unpadded)
 def sequence_unpad(x: Tensor, length: Tensor, *, lods: Lods) -> Made:
     """The first rows of each, so many as `length` int64[B] says, as sequences."""
     del lods
@@ -170,7 +169,9 @@ def sequence_unpad(x: Tensor, length: Tensor, *, lods: Lods) -> Made:
 
 
 @op("lod_reset", "X Y?", lod="function", infer=_open)
-def lod_reset(x: Tensor, y: Tensor | None, *, lods: Lods, target_lod: list[int] | None = None) -> Made:
+def lod_reset(
+    x: Tensor, y: Tensor | None, *, lods: Lods, target_lod: list[int] | None = None
+) -> Made:
     """The same rows in other sequences: those of y, the offsets in y, or `target_lod`."""
     if y is None:
         return x, (torch.tensor(target_lod, dtype=torch.int64),)

@@ -72,7 +72,7 @@ def split(
     sizes = list(sections)
     if -1 in sizes:
         sizes[sizes.index(-1)] = x.shape[axis] - sum(size for size in sizes if size >= 0)
-    return [list(x.split(sizes, axis))]
+    return [list(torch.split_with_sizes(x, sizes, axis))]
 
 
 @op("unstack", "X", "Y*")

@@ -1,14 +1,13 @@
 """Optimizers of Fluid."""
 
 from sparsefleet.fluid.optimizer.kinds import (
-    Adadelta,
-    AdadeltaOptimizer,
+    SGD,
     Adagrad,
     AdagradOptimizer,
     Adam,
-    AdamOptimizer,
     Adamax,
     AdamaxOptimizer,
+    AdamOptimizer,
     DecayedAdagrad,
     DecayedAdagradOptimizer,
     Ftrl,
@@ -20,7 +19,6 @@ from sparsefleet.fluid.optimizer.kinds import (
     MomentumOptimizer,
     RMSProp,
     RMSPropOptimizer,
-    SGD,
     SGDOptimizer,
 )
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
@@ -29,8 +27,6 @@ from sparsefleet.fluid.unknown_names import unknown_names
 __getattr__ = unknown_names("fluid.optimizer")
 
 __all__ = [
-    "Adadelta",
-    "AdadeltaOptimizer",
     "Adagrad",
     "AdagradOptimizer",
     "Adam",

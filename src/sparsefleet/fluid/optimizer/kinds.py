@@ -8,8 +8,6 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = [
-    "Adadelta",
-    "AdadeltaOptimizer",
     "Adagrad",
     "AdagradOptimizer",
     "Adam",
@@ -108,6 +106,7 @@ class AdagradOptimizer(Optimizer):
         return {"epsilon": self._epsilon}
 
     def first_value(self, name: str, value: float) -> float:
+        del name, value
         return self._initial
 
     def table_settings(self) -> dict[str, Any]:
@@ -131,25 +130,6 @@ class DecayedAdagradOptimizer(Optimizer):
 
     def table_settings(self) -> dict[str, Any]:
         return {"class": "DecayedAdagrad", "decay": self._decay, "eps": self._epsilon}
-
-
-class AdadeltaOptimizer(Optimizer):
-    """Steps of the size of the last steps (Zeiler 2012)."""
-
-    type = "adadelta"
-    accumulators = (
-        ("AvgSquaredGrad", "_avg_squared_grad", 0.0),
-        ("AvgSquaredUpdate", "_avg_squared_update", 0.0),
-    )
-
-    def __init__(
-        self, learning_rate: Rate, epsilon: float = 1e-6, rho: float = 0.95, **common: Any
-    ) -> None:
-        super().__init__(learning_rate, **common)
-        self._settings = {"epsilon": epsilon, "rho": rho}
-
-    def settings(self) -> dict[str, Any]:
-        return self._settings
 
 
 class _WithBetas(Optimizer):
@@ -286,10 +266,12 @@ class FtrlOptimizer(Optimizer):
         return self._settings
 
     def table_settings(self) -> dict[str, Any] | None:
-        return None if self.regularization else {"class": "Ftrl", **self._settings}
+        if self.regularization:
+            return None
+        # The table's formula has 2 * l2 where Fluid has l2.
+        return {"class": "Ftrl", **self._settings, "l2": self._settings["l2"] / 2}
 
 
-Adadelta = AdadeltaOptimizer
 Adagrad = AdagradOptimizer
 Adam = AdamOptimizer
 Adamax = AdamaxOptimizer
