@@ -92,6 +92,11 @@ class LayerHelper:
 
     create_variable_for_type_inference = new_variable
 
+    def skip_names(self, count: int) -> None:
+        """Passes over names of variables that Fluid has here and this package does not need."""
+        for _ in range(count):
+            unique_name.generate(f"{self.name}.tmp")
+
     def create_parameter(
         self,
         attr: ParamAttr,

@@ -25,7 +25,7 @@ def cross_entropy(
     input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = _IGNORED
 ) -> Variable:
     """-log of the probability of the right class: input [..., C], label int64[..., 1]."""
-    helper = LayerHelper("cross_entropy")
+    helper = LayerHelper("cross_entropy" if soft_label else "cross_entropy2")
     attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
     inputs = {"X": helper.check_input(input), "Label": helper.check_input(label, "label")}
     return helper.add("cross_entropy", inputs, attrs, slot="Y")
@@ -98,6 +98,7 @@ def mse_loss(input: Variable, label: Variable) -> Variable:
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """Half the square of the difference up to delta, from there on a line."""
     helper = LayerHelper("huber_loss")
+    helper.skip_names(1)  # the differences
     return helper.add("huber_loss", {"X": input, "Y": label}, {"delta": delta})
 
 

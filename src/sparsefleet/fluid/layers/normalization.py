@@ -38,6 +38,7 @@ def layer_norm(
     if shift and shift_attr is not None:
         inputs["Bias"] = helper.create_parameter(shift_attr, [width], input.dtype, is_bias=True)
     attrs = {"begin_norm_axis": begin_norm_axis, "epsilon": epsilon}
+    helper.skip_names(2)  # mean and variance
     return helper.activate(helper.add("layer_norm", inputs, attrs, slot="Y"), act)
 
 
@@ -75,6 +76,7 @@ def batch_norm(
         )
         for given, value in ((moving_mean_name, 0.0), (moving_variance_name, 1.0))
     ]
+    helper.skip_names(2)  # mean and variance of the batch
     out = helper.new_variable(input.dtype)
     inputs = {"X": input, "Scale": scale, "Bias": bias, "Mean": states[0], "Variance": states[1]}
     outputs = {"Y": out, "MeanOut": states[0], "VarianceOut": states[1]}

@@ -75,7 +75,7 @@ def _probe(
     known = {size for variable in inputs for size in variable.shape if size > 0}
     is_open = any(-1 in variable.shape for variable in inputs)
     tries: list[tuple[int, ...]] = [_PROBES] if is_open else [(1,)]
-    # A batch that must be as large as something that is known: then all sizes are.
+    # A batch that must be as large as something that is known; the first size stays open.
     tries += [(size,) for size in sorted(known)] if is_open else []
     first: Exception | None = None
     for sizes in tries:
@@ -86,7 +86,8 @@ def _probe(
             continue
         for index, variable in enumerate(outputs):
             tensors = [run[index] for run in runs]
-            variable.shape = _common_sizes([tuple(tensor.shape) for tensor in tensors])
+            shape = _common_sizes([tuple(tensor.shape) for tensor in tensors])
+            variable.shape = (-1, *shape[1:]) if shape[:1] == sizes and is_open else shape
             variable.dtype = dtype_name(tensors[0].dtype)
         return
     given = ", ".join(f"{variable.name} {list(variable.shape)}" for variable in inputs)

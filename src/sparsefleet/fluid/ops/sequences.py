@@ -150,7 +150,7 @@ def sequence_pad(x: Tensor, pad_value: Tensor, *, lods: Lods, padded_length: int
     size = longest if padded_length < 0 else padded_length
     if longest > size:
         raise ValueError(f"maxlen is {size}, but a sequence has {longest} rows")
-    out = pad_value.to(x.dtype).expand(len(lengths), size, *x.shape[1:]).clone()
+    out = pad_value.detach().to(x.dtype).expand(len(lengths), size, *x.shape[1:]).clone()
     inside = torch.arange(len(x)) - torch.repeat_interleave(offsets[:-1], lengths)
     return [out.index_put((segments(offsets), inside), x), lengths], ()
 
