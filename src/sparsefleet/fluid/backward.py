@@ -86,7 +86,8 @@ def _sources(block: Block, targets: Sequence[str], also: Collection[str] = ()) -
     needed = set(targets)
     path = []
     for op in reversed(block.ops):
-        if op.role == "forward" and needed.intersection(op.output_arg_names):
+        passed = {name for name in op.output_arg_names if _may_have_gradient(block.vars[name])}
+        if op.role == "forward" and needed & passed:
             needed.update(op.input_arg_names)
             path.append(op)
     known = {

@@ -183,7 +183,8 @@ def create_lod_tensor(
                 f"data has sequences of {found} values, recursive_seq_lens say "
                 f"{list(recursive_seq_lens)[-1:]}"
             )
-        data = np.concatenate([np.asarray(sequence) for sequence in data]).reshape(-1, 1)
+        arrays = [np.asarray(sequence) for sequence in data if len(sequence)]  # [] has no type
+        data = np.concatenate(arrays or [np.empty(0, np.int64)]).reshape(-1, 1)
     elif not isinstance(data, (np.ndarray, torch.Tensor)):
         raise TypeError(f"data must be a LoDTensor, an array or a list, got {type(data).__name__}")
     made = LoDTensor()

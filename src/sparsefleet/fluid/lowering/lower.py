@@ -213,8 +213,12 @@ def _located(
     single = len(definition.outputs) == 1 and not definition.outputs[0].many
     by_lod = definition.lod == "function"
     hidden = {} if generator is None else {"generator": generator}
+    # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
+    restart = generator is not None and not definition.inputs
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if restart and generator is not None:
+            generator.manual_seed(generator.initial_seed())
         try:
             result = function(*args, **kwargs, **hidden)
         except ProgramError:
