@@ -1,3 +1,4 @@
+# ruff: noqa: ARG005  both functions of a case take all inputs
 """Layers beside what they compute: forward by torch, on the same inputs.
 
 Each case is built with any `fluid` that has the API, so that the table can also be run against
@@ -53,7 +54,7 @@ CASES: dict[str, Case] = {}
 
 
 def _unary(name: str, function: Callable[..., torch.Tensor], inputs: Any = X) -> None:
-    CASES[name] = Case(inputs, lambda L, x, name=name: getattr(L, name)(x), function)
+    CASES[name] = Case(inputs, lambda layers, x, name=name: getattr(layers, name)(x), function)
 
 
 for _name in ("abs", "exp", "sigmoid", "tanh", "square", "cos", "sin", "ceil", "floor", "relu"):
@@ -75,7 +76,7 @@ _unary("mean", lambda x: x.mean().reshape(1))
 
 
 def _binary(name: str, function: Callable[..., torch.Tensor]) -> None:
-    CASES[name] = Case(XY, lambda L, x, y, name=name: getattr(L, name)(x, y), function)
+    CASES[name] = Case(XY, lambda layers, x, y, name=name: getattr(layers, name)(x, y), function)
 
 
 _binary("elementwise_add", torch.add)
@@ -85,7 +86,7 @@ _binary("elementwise_div", torch.div)
 _binary("elementwise_max", torch.maximum)
 _binary("elementwise_min", torch.minimum)
 CASES["elementwise_pow"] = Case(
-    {"x": POSITIVE["x"], "y": XY["y"]}, lambda L, x, y: L.elementwise_pow(x, y), torch.pow
+    {"x": POSITIVE["x"], "y": XY["y"]}, lambda layers, x, y: layers.elementwise_pow(x, y), torch.pow
 )
 
 for _name, _torch in (
@@ -97,133 +98,153 @@ for _name, _torch in (
 ):
     CASES[f"reduce_{_name}"] = Case(
         XYZ,
-        lambda L, x, y, name=_name: getattr(L, f"reduce_{name}")(x, dim=1),
+        lambda layers, x, y, name=_name: getattr(layers, f"reduce_{name}")(x, dim=1),
         lambda x, y, f=_torch: f(x, 1),
     )
     CASES[f"reduce_{_name} of all"] = Case(
         X,
-        lambda L, x, name=_name: getattr(L, f"reduce_{name}")(x),
+        lambda layers, x, name=_name: getattr(layers, f"reduce_{name}")(x),
         lambda x, f=_torch: f(x.reshape(-1), 0).reshape(1),
     )
 
 CASES |= {
     "reduce_sum keeps": Case(
-        X, lambda L, x: L.reduce_sum(x, dim=[-1], keep_dim=True), lambda x: x.sum(-1, keepdim=True)
+        X,
+        lambda layers, x: layers.reduce_sum(x, dim=[-1], keep_dim=True),
+        lambda x: x.sum(-1, keepdim=True),
     ),
     "axis in the middle": Case(
         XYZ,
-        lambda L, x, y: L.elementwise_add(x, y, axis=1),
+        lambda layers, x, y: layers.elementwise_add(x, y, axis=1),
         lambda x, y: x + y[:, None],
         whole=("y",),
     ),
     "arithmetic": Case(
-        XY, lambda L, x, y: (x + 1.0) * 2.0 - x / y, lambda x, y: (x + 1) * 2 - x / y
+        XY, lambda layers, x, y: (x + 1.0) * 2.0 - x / y, lambda x, y: (x + 1) * 2 - x / y
     ),
-    "arithmetic from the right": Case(XY, lambda L, x, y: 1.0 - x * y, lambda x, y: 1 - x * y),
-    "scale": Case(X, lambda L, x: L.scale(x, 2.0, 1.0), lambda x: 2 * x + 1),
+    "arithmetic from the right": Case(XY, lambda layers, x, y: 1.0 - x * y, lambda x, y: 1 - x * y),
+    "scale": Case(X, lambda layers, x: layers.scale(x, 2.0, 1.0), lambda x: 2 * x + 1),
     "scale before": Case(
-        X, lambda L, x: L.scale(x, 2.0, 1.0, bias_after_scale=False), lambda x: 2 * (x + 1)
+        X,
+        lambda layers, x: layers.scale(x, 2.0, 1.0, bias_after_scale=False),
+        lambda x: 2 * (x + 1),
     ),
-    "clip": Case(X, lambda L, x: L.clip(x, -0.5, 0.5), lambda x: x.clamp(-0.5, 0.5)),
-    "pow": Case(POSITIVE, lambda L, x: L.pow(x, 1.5), lambda x: x**1.5),
-    "sums": Case(XY, lambda L, x, y: L.sums([x, y]), torch.add),
+    "clip": Case(X, lambda layers, x: layers.clip(x, -0.5, 0.5), lambda x: x.clamp(-0.5, 0.5)),
+    "pow": Case(POSITIVE, lambda layers, x: layers.pow(x, 1.5), lambda x: x**1.5),
+    "sums": Case(XY, lambda layers, x, y: layers.sums([x, y]), torch.add),
     "mul": Case(
         {"x": floats(2, 3, 4), "y": floats(12, 5)},
-        lambda L, x, y: L.mul(x, y),
+        lambda layers, x, y: layers.mul(x, y),
         lambda x, y: x.reshape(2, 12) @ y,
         whole=("y",),
     ),
     "matmul": Case(
         {"x": floats(2, 3, 4), "y": floats(2, 5, 4)},
-        lambda L, x, y: L.matmul(x, y, transpose_y=True, alpha=0.5),
+        lambda layers, x, y: layers.matmul(x, y, transpose_y=True, alpha=0.5),
         lambda x, y: 0.5 * x @ y.mT,
     ),
     "cos_sim": Case(
         XY,
-        lambda L, x, y: L.cos_sim(x, y),
+        lambda layers, x, y: layers.cos_sim(x, y),
         lambda x, y: functional.cosine_similarity(x, y, 1)[:, None],
     ),
     "cos_sim of one row": Case(
         {"x": floats(4, 3), "y": floats(1, 3)},
-        lambda L, x, y: L.cos_sim(x, y),
+        lambda layers, x, y: layers.cos_sim(x, y),
         lambda x, y: functional.cosine_similarity(x, y.expand(4, 3), 1)[:, None],
     ),
     "l2_normalize": Case(
-        X, lambda L, x: L.l2_normalize(x, axis=1), lambda x: functional.normalize(x, dim=1)
+        X,
+        lambda layers, x: layers.l2_normalize(x, axis=1),
+        lambda x: functional.normalize(x, dim=1),
     ),
-    "cast": Case(X, lambda L, x: L.cast(x, "float64"), torch.Tensor.double),
-    "reshape": Case(XYZ, lambda L, x, y: L.reshape(x, [0, -1]), lambda x, y: x.reshape(2, 12)),
+    "cast": Case(X, lambda layers, x: layers.cast(x, "float64"), torch.Tensor.double),
+    "reshape": Case(
+        XYZ, lambda layers, x, y: layers.reshape(x, [0, -1]), lambda x, y: x.reshape(2, 12)
+    ),
     "transpose": Case(
-        XYZ, lambda L, x, y: L.transpose(x, [2, 0, 1]), lambda x, y: x.permute(2, 0, 1)
+        XYZ, lambda layers, x, y: layers.transpose(x, [2, 0, 1]), lambda x, y: x.permute(2, 0, 1)
     ),
-    "squeeze": Case({"x": floats(4, 1, 3)}, lambda L, x: L.squeeze(x, [1]), lambda x: x[:, 0]),
-    "unsqueeze": Case(X, lambda L, x: L.unsqueeze(x, [1]), lambda x: x[:, None]),
-    "flatten": Case(XYZ, lambda L, x, y: L.flatten(x, 2), lambda x, y: x.reshape(6, 4)),
-    "concat": Case(XY, lambda L, x, y: L.concat([x, y], axis=1), lambda x, y: torch.cat([x, y], 1)),
-    "stack": Case(XY, lambda L, x, y: L.stack([x, y], axis=1), lambda x, y: torch.stack([x, y], 1)),
-    "split": Case(XYZ, lambda L, x, y: L.split(x, [1, -1], dim=1)[1], lambda x, y: x[:, 1:]),
-    "unstack": Case(XYZ, lambda L, x, y: L.unstack(x, axis=1)[2], lambda x, y: x[:, 2]),
-    "expand": Case(X, lambda L, x: L.expand(x, [2, 1]), lambda x: x.repeat(2, 1)),
-    "slice": Case(X, lambda L, x: L.slice(x, [0, 1], [1, 0], [3, -1]), lambda x: x[1:3, :-1]),
+    "squeeze": Case(
+        {"x": floats(4, 1, 3)}, lambda layers, x: layers.squeeze(x, [1]), lambda x: x[:, 0]
+    ),
+    "unsqueeze": Case(X, lambda layers, x: layers.unsqueeze(x, [1]), lambda x: x[:, None]),
+    "flatten": Case(XYZ, lambda layers, x, y: layers.flatten(x, 2), lambda x, y: x.reshape(6, 4)),
+    "concat": Case(
+        XY, lambda layers, x, y: layers.concat([x, y], axis=1), lambda x, y: torch.cat([x, y], 1)
+    ),
+    "stack": Case(
+        XY, lambda layers, x, y: layers.stack([x, y], axis=1), lambda x, y: torch.stack([x, y], 1)
+    ),
+    "split": Case(
+        XYZ, lambda layers, x, y: layers.split(x, [1, -1], dim=1)[1], lambda x, y: x[:, 1:]
+    ),
+    "unstack": Case(XYZ, lambda layers, x, y: layers.unstack(x, axis=1)[2], lambda x, y: x[:, 2]),
+    "expand": Case(X, lambda layers, x: layers.expand(x, [2, 1]), lambda x: x.repeat(2, 1)),
+    "slice": Case(
+        X, lambda layers, x: layers.slice(x, [0, 1], [1, 0], [3, -1]), lambda x: x[1:3, :-1]
+    ),
     "pad": Case(
         X,
-        lambda L, x: L.pad(x, [0, 1, 2, 0], 3.0),
+        lambda layers, x: layers.pad(x, [0, 1, 2, 0], 3.0),
         lambda x: functional.pad(x, [2, 0, 0, 1], value=3.0),
     ),
-    "reverse": Case(X, lambda L, x: L.reverse(x, 0), lambda x: x.flip(0)),
-    "assign": Case(X, lambda L, x: L.assign(x), lambda x: x),
-    "topk": Case(X, lambda L, x: L.topk(x, 2)[0], lambda x: x.topk(2).values),
-    "argsort": Case(X, lambda L, x: L.argsort(x, axis=1)[0], lambda x: x.sort(1).values),
+    "reverse": Case(X, lambda layers, x: layers.reverse(x, 0), lambda x: x.flip(0)),
+    "assign": Case(X, lambda layers, x: layers.assign(x), lambda x: x),
+    "topk": Case(X, lambda layers, x: layers.topk(x, 2)[0], lambda x: x.topk(2).values),
+    "argsort": Case(X, lambda layers, x: layers.argsort(x, axis=1)[0], lambda x: x.sort(1).values),
     "gather": Case(
         {"x": floats(4, 3), "y": np.array([2, 0, 2])},
-        lambda L, x, y: L.gather(x, y),
+        lambda layers, x, y: layers.gather(x, y),
         lambda x, y: x[y],
     ),
     "gather_nd": Case(
         {"x": floats(4, 3), "y": np.array([[2, 0], [1, 1]])},
-        lambda L, x, y: L.gather_nd(x, y),
+        lambda layers, x, y: layers.gather_nd(x, y),
         lambda x, y: x[y[:, 0], y[:, 1]],
     ),
     "scatter": Case(
         {"x": floats(4, 3), "y": np.array([2, 0]), "z": floats(2, 3)},
-        lambda L, x, y, z: L.scatter(x, y, z),
+        lambda layers, x, y, z: layers.scatter(x, y, z),
         lambda x, y, z: torch.stack([z[1], x[1], z[0], x[3]]),
     ),
-    "cumsum": Case(X, lambda L, x: L.cumsum(x, axis=0), lambda x: x.cumsum(0)),
+    "cumsum": Case(X, lambda layers, x: layers.cumsum(x, axis=0), lambda x: x.cumsum(0)),
     "cross_entropy": Case(
-        PROBABILITIES, lambda L, x, y: L.cross_entropy(x, y), lambda x, y: -x.log().gather(1, y)
+        PROBABILITIES,
+        lambda layers, x, y: layers.cross_entropy(x, y),
+        lambda x, y: -x.log().gather(1, y),
     ),
     "cross_entropy soft": Case(
         {"x": PROBABILITIES["x"], "y": np.full((4, 3), 0.25, np.float32)},
-        lambda L, x, y: L.cross_entropy(x, y, soft_label=True),
+        lambda layers, x, y: layers.cross_entropy(x, y, soft_label=True),
         lambda x, y: -(y * x.log()).sum(1, keepdim=True),
     ),
     "softmax_with_cross_entropy": Case(
         LOGITS,
-        lambda L, x, y: L.softmax_with_cross_entropy(x, y),
+        lambda layers, x, y: layers.softmax_with_cross_entropy(x, y),
         lambda x, y: functional.cross_entropy(x, y[:, 0], reduction="none")[:, None],
     ),
     "sigmoid_cross_entropy_with_logits": Case(
         {"x": floats(4, 1), "y": ints(4, 1, high=2).astype(np.float32)},
-        lambda L, x, y: L.sigmoid_cross_entropy_with_logits(x, y),
+        lambda layers, x, y: layers.sigmoid_cross_entropy_with_logits(x, y),
         lambda x, y: functional.binary_cross_entropy_with_logits(x, y, reduction="none"),
     ),
     "log_loss": Case(
         {"x": floats(4, 1, low=0.1, high=0.9), "y": ints(4, 1, high=2).astype(np.float32)},
-        lambda L, x, y: L.log_loss(x, y),
+        lambda layers, x, y: layers.log_loss(x, y),
         lambda x, y: -y * (x + 1e-4).log() - (1 - y) * (1 - x + 1e-4).log(),
     ),
     "square_error_cost": Case(
-        XY, lambda L, x, y: L.square_error_cost(x, y), lambda x, y: (x - y) ** 2
+        XY, lambda layers, x, y: layers.square_error_cost(x, y), lambda x, y: (x - y) ** 2
     ),
     "huber_loss": Case(
         XY,
-        lambda L, x, y: L.huber_loss(x, y, 0.5),
+        lambda layers, x, y: layers.huber_loss(x, y, 0.5),
         lambda x, y: functional.huber_loss(x, y, reduction="none", delta=0.5),
     ),
     "bpr_loss": Case(
         LOGITS,
-        lambda L, x, y: L.bpr_loss(x, y),
+        lambda layers, x, y: layers.bpr_loss(x, y),
         lambda x, y: torch.stack(
             [
                 -sum(functional.logsigmoid(row[k] - row[j]) for j in range(3) if j != k) / 2
@@ -232,13 +253,17 @@ CASES |= {
         )[:, None],
     ),
     "label_smooth": Case(
-        X, lambda L, x: L.label_smooth(x, epsilon=0.1), lambda x: 0.9 * x + 0.1 / 3
+        X, lambda layers, x: layers.label_smooth(x, epsilon=0.1), lambda x: 0.9 * x + 0.1 / 3
     ),
-    "layer_norm": Case(X, lambda L, x: L.layer_norm(x), lambda x: functional.layer_norm(x, (3,))),
-    "dropout at rest": Case(X, lambda L, x: L.dropout(x, 0.25, is_test=True), lambda x: 0.75 * x),
+    "layer_norm": Case(
+        X, lambda layers, x: layers.layer_norm(x), lambda x: functional.layer_norm(x, (3,))
+    ),
+    "dropout at rest": Case(
+        X, lambda layers, x: layers.dropout(x, 0.25, is_test=True), lambda x: 0.75 * x
+    ),
     "batch_norm": Case(
         X,
-        lambda L, x: L.batch_norm(x),
+        lambda layers, x: layers.batch_norm(x),
         lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3), training=True),
     ),
 }
@@ -247,7 +272,7 @@ CASES |= {
 def _pool(kind: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     CASES[f"sequence_pool {kind}"] = Case(
         SEQUENCES,
-        lambda L, x: L.sequence_pool(x, kind),
+        lambda layers, x: layers.sequence_pool(x, kind),
         lambda x: torch.stack([function(part) for part in x.split([2, 1, 3])]),
         LENGTHS,
     )
@@ -263,49 +288,49 @@ _pool("last", lambda part: part[-1])
 CASES |= {
     "sequence_softmax": Case(
         {"x": floats(6, 1)},
-        lambda L, x: L.sequence_softmax(x),
+        lambda layers, x: layers.sequence_softmax(x),
         lambda x: torch.cat([part.softmax(0) for part in x.split([2, 1, 3])]),
         LENGTHS,
     ),
     "sequence_expand": Case(
         {"x": floats(3, 2), "y": floats(6, 1)},
-        lambda L, x, y: L.sequence_expand(x, y),
+        lambda layers, x, y: layers.sequence_expand(x, y),
         lambda x, y: x[[0, 0, 1, 2, 2, 2]],
         {"y": [2, 1, 3]},
     ),
     "sequence_expand of sequences": Case(
         {"x": floats(4, 1), "y": floats(4, 1)},
-        lambda L, x, y: L.sequence_expand(x, y, ref_level=0),
+        lambda layers, x, y: layers.sequence_expand(x, y, ref_level=0),
         lambda x, y: x[[0, 1, 0, 1, 2, 3, 2, 3]],
         {"x": [2, 2], "y": [2, 2]},
     ),
     "sequence_expand_as": Case(
         {"x": floats(3, 2), "y": floats(6, 1)},
-        lambda L, x, y: L.sequence_expand_as(x, y),
+        lambda layers, x, y: layers.sequence_expand_as(x, y),
         lambda x, y: x[[0, 0, 1, 2, 2, 2]],
         {"y": [2, 1, 3]},
     ),
     "sequence_reshape": Case(
         {"x": floats(6, 2)},
-        lambda L, x: L.sequence_reshape(x, 4),
+        lambda layers, x: layers.sequence_reshape(x, 4),
         lambda x: x.reshape(3, 4),
         {"x": [2, 4]},
     ),
     "sequence_concat": Case(
         {"x": floats(3, 2), "y": floats(3, 2)},
-        lambda L, x, y: L.sequence_concat([x, y]),
+        lambda layers, x, y: layers.sequence_concat([x, y]),
         lambda x, y: torch.cat([x[:1], y[:2], x[1:], y[2:]]),
         {"x": [1, 2], "y": [2, 1]},
     ),
     "sequence_pad": Case(
         {"x": floats(3, 2), "y": np.zeros(1, np.float32)},
-        lambda L, x, y: L.sequence_pad(x, y)[0],
+        lambda layers, x, y: layers.sequence_pad(x, y)[0],
         lambda x, y: torch.stack([torch.cat([x[:1], torch.zeros(1, 2)]), x[1:]]),
         {"x": [1, 2]},
     ),
     "sequence_unpad": Case(
         {"x": floats(2, 3, 2), "y": np.array([1, 3])},
-        lambda L, x, y: L.sequence_unpad(x, y),
+        lambda layers, x, y: layers.sequence_unpad(x, y),
         lambda x, y: torch.cat([x[0, :1], x[1]]),
     ),
 }

@@ -13,81 +13,90 @@ from sparsefleet import fluid
 W = np.array([0.3, -0.2, 0.1], np.float32)
 G = np.array([[0.5, -1.0, 2.0], [0.1, 0.3, -0.7], [-1.5, 0.0, 0.4], [0.2, 0.2, 0.2]], np.float32)
 
-O = fluid.optimizer
+optimizer = fluid.optimizer
 L = fluid.layers
 
 KINDS: dict[str, tuple[Callable[[], Any], list[float]]] = {
-    "sgd": (lambda: O.SGD(0.1), [0.36999997, -0.14999999, -0.09000001]),
+    "sgd": (lambda: optimizer.SGD(0.1), [0.36999997, -0.14999999, -0.09000001]),
     "sgd_l2": (
-        lambda: O.SGD(0.1, regularization=fluid.regularizer.L2Decay(0.1)),
+        lambda: optimizer.SGD(0.1, regularization=fluid.regularizer.L2Decay(0.1)),
         [0.35836282, -0.1444923, -0.08899321],
     ),
     "sgd_l1": (
-        lambda: O.SGD(0.1, regularization=fluid.regularizer.L1Decay(0.1)),
+        lambda: optimizer.SGD(0.1, regularization=fluid.regularizer.L1Decay(0.1)),
         [0.33000001, -0.11, -0.06999999],
     ),
-    "momentum": (lambda: O.Momentum(0.1, 0.9), [0.36594999, 0.04259999, -0.49409997]),
+    "momentum": (lambda: optimizer.Momentum(0.1, 0.9), [0.36594999, 0.04259999, -0.49409997]),
     "nesterov": (
-        lambda: O.Momentum(0.1, 0.9, use_nesterov=True),
+        lambda: optimizer.Momentum(0.1, 0.9, use_nesterov=True),
         [0.42935503, 0.06833998, -0.62468994],
     ),
-    "lars": (lambda: O.LarsMomentum(0.1, 0.9), [0.30000576, -0.20000499, 0.09994015]),
-    "adagrad": (lambda: O.Adagrad(0.1), [0.26254326, -0.14754926, 0.00525038]),
+    "lars": (lambda: optimizer.LarsMomentum(0.1, 0.9), [0.30000576, -0.20000499, 0.09994015]),
+    "adagrad": (lambda: optimizer.Adagrad(0.1), [0.26254326, -0.14754926, 0.00525038]),
     "adagrad_init": (
-        lambda: O.Adagrad(0.1, initial_accumulator_value=0.1),
+        lambda: optimizer.Adagrad(0.1, initial_accumulator_value=0.1),
         [0.27937984, -0.15018815, 0.00640879],
     ),
-    "decayed": (lambda: O.DecayedAdagrad(0.1), [0.13070416, 0.02523845, -0.32736078]),
-    "adam": (lambda: O.Adam(0.1, epsilon=1e-3), [0.19522455, -0.01423556, -0.11556937]),
-    "adamax": (lambda: O.Adamax(0.1), [0.18044132, -0.04008197, -0.07583313]),
-    "rmsprop": (lambda: O.RMSProp(0.1, momentum=0.5), [-0.11522793, 0.31787705, -0.64877576]),
-    "rmsprop_c": (lambda: O.RMSProp(0.1, centered=True), [0.11958922, 0.03515065, -0.33971155]),
-    "ftrl": (lambda: O.Ftrl(0.1, l1=0.1, l2=0.2), [0.23533477, -0.13489695, 0.00052126]),
-    "lamb": (lambda: O.LambOptimizer(0.1), [0.28559747, -0.13853863, 0.02150087]),
+    "decayed": (lambda: optimizer.DecayedAdagrad(0.1), [0.13070416, 0.02523845, -0.32736078]),
+    "adam": (lambda: optimizer.Adam(0.1, epsilon=1e-3), [0.19522455, -0.01423556, -0.11556937]),
+    "adamax": (lambda: optimizer.Adamax(0.1), [0.18044132, -0.04008197, -0.07583313]),
+    "rmsprop": (
+        lambda: optimizer.RMSProp(0.1, momentum=0.5),
+        [-0.11522793, 0.31787705, -0.64877576],
+    ),
+    "rmsprop_c": (
+        lambda: optimizer.RMSProp(0.1, centered=True),
+        [0.11958922, 0.03515065, -0.33971155],
+    ),
+    "ftrl": (lambda: optimizer.Ftrl(0.1, l1=0.1, l2=0.2), [0.23533477, -0.13489695, 0.00052126]),
+    "lamb": (lambda: optimizer.LambOptimizer(0.1), [0.28559747, -0.13853863, 0.02150087]),
     "clip_value": (
-        lambda: O.SGD(0.1, grad_clip=fluid.clip.GradientClipByValue(0.5)),
+        lambda: optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByValue(0.5)),
         [0.26999998, -0.2, 0.04],
     ),
     "clip_norm": (
-        lambda: O.SGD(0.1, grad_clip=fluid.clip.GradientClipByNorm(0.5)),
+        lambda: optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByNorm(0.5)),
         [0.31089139, -0.21770656, 0.06903941],
     ),
     "clip_global": (
-        lambda: O.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5)),
+        lambda: optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5)),
         [0.31089139, -0.21770656, 0.06903941],
     ),
     "exp_decay": (
-        lambda: O.SGD(L.exponential_decay(0.1, 2, 0.5)),
+        lambda: optimizer.SGD(L.exponential_decay(0.1, 2, 0.5)),
         [0.31085786, -0.12828428, -0.0775736],
     ),
     "exp_stairs": (
-        lambda: O.SGD(L.exponential_decay(0.1, 2, 0.5, staircase=True)),
+        lambda: optimizer.SGD(L.exponential_decay(0.1, 2, 0.5, staircase=True)),
         [0.30500001, -0.14, -0.06000001],
     ),
     "nat_decay": (
-        lambda: O.SGD(L.natural_exp_decay(0.1, 2, 0.5)),
+        lambda: optimizer.SGD(L.natural_exp_decay(0.1, 2, 0.5)),
         [0.32374427, -0.13281135, -0.0791925],
     ),
     "inv_decay": (
-        lambda: O.SGD(L.inverse_time_decay(0.1, 2, 0.5)),
+        lambda: optimizer.SGD(L.inverse_time_decay(0.1, 2, 0.5)),
         [0.33057144, -0.13542856, -0.08209524],
     ),
     "poly": (
-        lambda: O.SGD(L.polynomial_decay(0.1, 2, 0.01, 2.0)),
+        lambda: optimizer.SGD(L.polynomial_decay(0.1, 2, 0.01, 2.0)),
         [0.25974998, -0.11175, -0.08325],
     ),
     "poly_cycle": (
-        lambda: O.SGD(L.polynomial_decay(0.1, 2, 0.01, 2.0, cycle=True)),
+        lambda: optimizer.SGD(L.polynomial_decay(0.1, 2, 0.01, 2.0, cycle=True)),
         [0.25862497, -0.112875, -0.084375],
     ),
     "piecewise": (
-        lambda: O.SGD(L.piecewise_decay([1, 3], [0.1, 0.05, 0.01])),
+        lambda: optimizer.SGD(L.piecewise_decay([1, 3], [0.1, 0.05, 0.01])),
         [0.31799999, -0.117, -0.087],
     ),
-    "noam": (lambda: O.SGD(L.noam_decay(64, 2)), [0.36481729, -0.19482233, 0.03211598]),
-    "cosine": (lambda: O.SGD(L.cosine_decay(0.1, 2, 4)), [0.35096192, -0.14707106, -0.08121321]),
+    "noam": (lambda: optimizer.SGD(L.noam_decay(64, 2)), [0.36481729, -0.19482233, 0.03211598]),
+    "cosine": (
+        lambda: optimizer.SGD(L.cosine_decay(0.1, 2, 4)),
+        [0.35096192, -0.14707106, -0.08121321],
+    ),
     "warmup": (
-        lambda: O.SGD(L.linear_lr_warmup(0.1, 3, 0.01, 0.1)),
+        lambda: optimizer.SGD(L.linear_lr_warmup(0.1, 3, 0.01, 0.1)),
         [0.37600002, -0.22199999, 0.05999999],
     ),
 }

@@ -71,7 +71,7 @@ def test_clone_for_test_drops_training_and_rests_dropout() -> None:
 
 
 def test_prune_keeps_what_the_targets_need() -> None:
-    loss, hidden = network()
+    _, hidden = network()
     pruned = fluid.default_main_program().prune([hidden], feeds=["x"])
     assert [op.type for op in pruned.global_block().ops] == [
         "mul",

@@ -150,11 +150,11 @@ def test_a_handler_sees_values_on_the_way(tmp_path: Path) -> None:
     network = ClickNetwork(width=4)
     fluid.optimizer.SGD(0.01).minimize(network.loss)
 
-    class Seen(fluid.FetchHandler):
-        results: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
 
+    class Seen(fluid.FetchHandler):
         def handler(self, res_dict: dict[str, Any]) -> None:
-            self.results.append(res_dict)
+            results.append(res_dict)
 
     handler = Seen({"loss": network.loss}, period_secs=0.001)
     exe = fluid.Executor()
@@ -162,9 +162,9 @@ def test_a_handler_sees_values_on_the_way(tmp_path: Path) -> None:
     dataset = network.dataset(synthetic_clicks(tmp_path))
     for _ in range(20):
         exe.train_from_dataset(dataset=dataset, fetch_handler=handler)
-        if any(Seen.results):
+        if any(results):
             break
-    assert next(result for result in Seen.results if result)["loss"].shape == (1,)
+    assert next(result for result in results if result)["loss"].shape == (1,)
 
 
 def test_words_are_learnt_from_their_neighbours() -> None:
