@@ -57,8 +57,7 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
                     const std::string& transport, std::uint32_t index, std::uint32_t num_servers,
                     std::uint32_t num_threads, std::uint64_t max_frame_bytes, double peer_timeout_s,
                     double handshake_timeout_s, double frame_timeout_s, double drain_timeout_s,
-                    std::string save_root, const std::map<std::string, nb::bytes>& notes,
-                    nb::object log) {
+                    const std::map<std::string, nb::bytes>& notes, nb::object log) {
   ServerOptions options;
   options.host = std::move(host);
   options.port = port;
@@ -72,7 +71,6 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
   options.handshake_timeout_s = handshake_timeout_s;
   options.frame_timeout_s = frame_timeout_s;
   options.drain_timeout_s = drain_timeout_s;
-  options.save_root = std::move(save_root);
   for (const auto& [key, value] : notes) {
     options.notes.emplace(key, std::string(value.c_str(), value.size()));
   }
@@ -104,8 +102,8 @@ void BindServer(nb::module_& m) {
   nb::class_<ServerHandle>(m, "Server", "Tables behind a listening socket.")
       .def(nb::new_(&Start), nb::kw_only(), "host"_a, "port"_a, "job_key"_a, "transport"_a,
            "index"_a, "num_servers"_a, "num_threads"_a, "max_frame_bytes"_a, "peer_timeout_s"_a,
-           "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "save_root"_a,
-           "notes"_a, "log"_a.none())
+           "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "notes"_a,
+           "log"_a.none())
       .def_prop_ro("port", [](const ServerHandle& h) { return (*h).port(); })
       .def(
           "has_client",

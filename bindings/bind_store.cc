@@ -151,19 +151,7 @@ void BindCalls(nb::class_<StoreHandle>& store) {
           "table"_a, "keys"_a, "timeout_s"_a)
       .def("open_cut", &OpenCut, "table"_a, "only_dirty"_a, "clear_dirty"_a, "timeout_s"_a)
       .def("import_rows", &Import, "table"_a, "keys"_a, "values"_a, "state"_a, "counters"_a,
-           "timeout_s"_a)
-      .def(
-          "save",
-          [](const StoreHandle& h, const std::string& directory, double timeout_s) {
-            Check(Wait(h, [&](Store& s) { return s.Save(directory, timeout_s); }));
-          },
-          "directory"_a, "timeout_s"_a)
-      .def(
-          "load",
-          [](const StoreHandle& h, const std::string& directory, double timeout_s) {
-            Check(Wait(h, [&](Store& s) { return s.Load(directory, timeout_s); }));
-          },
-          "directory"_a, "timeout_s"_a);
+           "timeout_s"_a);
 }
 
 void BindMeeting(nb::class_<StoreHandle>& store) {

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from tests.servers import NativeServers
 from torch import nn
 
 from sparsefleet import optim
@@ -17,7 +16,14 @@ Outcome = TypeVar("Outcome")
 ENDED_WITHIN_S = 120.0
 
 
-def fleet_of(servers: NativeServers, index: int, num_workers: int) -> Fleet:
+class HasEndpoints(Protocol):
+    """Servers, or what stands before them."""
+
+    @property
+    def endpoints(self) -> list[str]: ...
+
+
+def fleet_of(servers: HasEndpoints, index: int, num_workers: int) -> Fleet:
     """Knows its role; has no model yet."""
     fleet = Fleet()
     fleet.init(
@@ -43,7 +49,7 @@ def begun(fleet: Fleet) -> Iterator[Fleet]:
 
 
 def run_fleet(
-    servers: NativeServers, num_workers: int, work: Callable[[Fleet], Outcome]
+    servers: HasEndpoints, num_workers: int, work: Callable[[Fleet], Outcome]
 ) -> list[Outcome]:
     """What `work` returned in each worker, by rank; the first exception is raised."""
 

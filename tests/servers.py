@@ -25,7 +25,6 @@ SERVER_DEFAULTS: dict[str, Any] = {
     "handshake_timeout_s": 10.0,
     "frame_timeout_s": 30.0,
     "drain_timeout_s": 10.0,
-    "save_root": "",
     "notes": {},
     "log": None,
 }

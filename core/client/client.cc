@@ -13,7 +13,6 @@ namespace sparsefleet {
 namespace {
 
 constexpr std::size_t kMaxClientNameBytes = 255;
-constexpr std::size_t kMaxDirectoryBytes = 4096;
 
 Status CheckOptions(const ClientOptions& options) {
   if (options.endpoints.empty()) return {Code::kInvalidArgument, "no server endpoint was given"};
@@ -41,12 +40,6 @@ Status CheckOptions(const ClientOptions& options) {
                 std::to_string(options.heartbeat_interval_s)};
   }
   return Status::Ok();
-}
-
-Status CheckDirectory(std::string_view directory) {
-  if (!directory.empty() && directory.size() <= kMaxDirectoryBytes) return Status::Ok();
-  return {Code::kInvalidArgument, "directory name of " + std::to_string(directory.size()) +
-                                      " bytes, wanted 1 to " + std::to_string(kMaxDirectoryBytes)};
 }
 
 }  // namespace
@@ -125,18 +118,6 @@ Result<std::vector<StatMap>> Client::Stats(double timeout_s) {
     all.push_back(std::move(stats).value());
   }
   return all;
-}
-
-Status Client::Save(std::string_view directory, double timeout_s) {
-  if (Status s = CheckDirectory(directory); !s.ok()) return s;
-  const CallSpec spec{MessageType::kSave, "", "saving on", timeout_s, true};
-  return CallAll(*core_, spec, EncodeText(directory)).status();
-}
-
-Status Client::Load(std::string_view directory, double timeout_s) {
-  if (Status s = CheckDirectory(directory); !s.ok()) return s;
-  const CallSpec spec{MessageType::kLoad, "", "loading on", timeout_s, true};
-  return CallAll(*core_, spec, EncodeText(directory)).status();
 }
 
 Status Client::Shutdown(double timeout_s) {

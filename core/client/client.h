@@ -82,8 +82,6 @@ class Client final : public Store {
   Status Import(std::string_view table, const RowBatch& rows, double timeout_s) override;
   Status WatchChanges(std::string_view table, double timeout_s) override;
   Result<std::unique_ptr<StoreCut>> TakeChanges(std::string_view table, double timeout_s) override;
-  Status Save(std::string_view directory, double timeout_s) override;
-  Status Load(std::string_view directory, double timeout_s) override;
   Result<std::vector<std::byte>> Command(std::uint32_t server, std::string_view name,
                                          std::span<const std::byte> body,
                                          double timeout_s) override;

@@ -1,10 +1,8 @@
 // The client with real servers, held against LocalStore wherever both can do the same.
 #include "client/client.h"
 
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <random>
@@ -375,28 +373,6 @@ const Test kWaits("barriers, notes and versions make clients wait for each other
   Expect(alone.message().find("1 of 2") != std::string::npos, alone.message());
   ExpectCode(client->PutNote("big", std::string(70'000, 'x'), kTimeout_s), Code::kTooLarge);
   ExpectCode(client->PutNote("", "x", kTimeout_s), Code::kInvalidArgument);
-});
-
-const Test kSaveLoad("tables saved by three servers are loaded by two", [] {
-  const auto directory = std::filesystem::temp_directory_path() /
-                         ("sparsefleet_client_test." + std::to_string(::getpid()));
-  std::mt19937_64 generator(4);
-  const auto keys = RandomKeys(generator, 300, 10'000);
-  std::vector<float> rows;
-  {
-    Fleet fleet(3);
-    auto client = fleet.NewClient();
-    RequireOk(client->Define(Ads(), kTimeout_s));
-    rows = PullRows(*client, keys, 3);
-    RequireOk(client->Save(directory.string(), kTimeout_s));
-  }
-  Fleet fleet(2);
-  auto client = fleet.NewClient();
-  RequireOk(client->Define(Ads(), kTimeout_s));
-  RequireOk(client->Load(directory.string(), kTimeout_s));
-  Expect(PullRows(*client, keys, 3, PullMode::kInferZeros) == rows);
-  ExpectCode(client->Load((directory / "nothing").string(), kTimeout_s), Code::kNotFound);
-  std::filesystem::remove_all(directory);
 });
 
 const Test kStats("statistics come one map a server, learning rates are set on all", [] {

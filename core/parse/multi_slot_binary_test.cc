@@ -1,6 +1,7 @@
 #include "parse/multi_slot_binary.h"
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,24 @@ const Test kBad("a count that cannot be is an error that names the slot", [] {
          empty.message());
   ColumnBatch texts({{"line_id", ValueKind::kText, 0}});
   ExpectCode(ReadBinaryRecords(good, texts, 10).status(), Code::kInvalidArgument);
+});
+
+const Test kDamaged("whatever the bytes, records are whole and nothing beyond them is read", [] {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = Record({0.5f, 1.0f}, {random(), random()}) + Record({2.0f, 3.0f}, {9});
+    for (std::uint64_t times = random() % 4; times > 0; --times) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    const std::vector<char> exact(bytes.begin(), bytes.begin() + random() % (bytes.size() + 1));
+    ColumnBatch batch(kSlots);
+    const auto used = ReadBinaryRecords({exact.data(), exact.size()}, batch, 1 + random() % 3);
+    if (used.ok()) Expect(used.value() <= exact.size());
+    ExpectEqual(batch.columns()[0].floats.size(), 2 * batch.num_records());
+    ExpectEqual(batch.columns()[1].offsets.size(), batch.num_records() + 1);
+    ExpectEqual(batch.columns()[1].ids.size(),
+                static_cast<std::size_t>(batch.columns()[1].offsets[batch.num_records()]));
+  }
 });
 
 }  // namespace

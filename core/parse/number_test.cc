@@ -142,6 +142,36 @@ const Test kFloat("floats are those of strtof, to the bit", [] {
   }
 });
 
+const Test kShortFloat("short floats are those of strtof, at every end of the text", [] {
+  std::mt19937_64 random(3);
+  const auto digits = [&random](std::size_t count) {
+    std::string text;
+    while (text.size() < count) text += static_cast<char>('0' + random() % 10);
+    return text;
+  };
+  for (std::size_t whole = 0; whole <= 10; ++whole) {
+    for (std::size_t places = 0; places <= 10; ++places) {
+      if (whole + places == 0) continue;
+      for (int i = 0; i < 200; ++i) {
+        std::string text = (i % 2 == 0 ? "" : "-") + digits(whole);
+        if (places > 0 || i % 3 == 0) text += "." + digits(places);
+        ExpectLikeStrtof(text);
+        float alone = 0;
+        Float(text, alone);
+        for (const char* behind : {" ", "\t12345678", " 0.5 1 1 1", "\xff\xff", "x", "..", "e"}) {
+          float value = 0;
+          const Read read = Float(text + behind, value);
+          Expect(read.fault == NumberFault::kNone, text);
+          if (behind[0] != '.' || text.find('.') != std::string::npos) {
+            ExpectEqual(read.used, text.size());
+          }
+          Expect(std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(alone), text);
+        }
+      }
+    }
+  }
+});
+
 const Test kNoFloat("NaN, infinity and hexadecimal are no decimal numbers", [] {
   float value = 0;
   for (const std::string text : {"", "-", "+", ".", "-.", "e5", "nan", "inf", "--1", "+-1"}) {

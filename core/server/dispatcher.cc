@@ -238,10 +238,6 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::WatchChanges;
     case MessageType::kTakeChanges:
       return &Dispatcher::TakeChanges;
-    case MessageType::kSave:
-      return &Dispatcher::Save;
-    case MessageType::kLoad:
-      return &Dispatcher::Load;
     case MessageType::kShutdown:
       return &Dispatcher::Shutdown;
     case MessageType::kCommand:

@@ -30,7 +30,6 @@ struct DispatcherOptions {
   std::uint64_t max_frame_bytes = 256ull << 20;
   std::uint64_t max_dense_bytes = UINT64_MAX;  // of all dense tables with their state
   double peer_timeout_s = 10.0;
-  std::string save_root;  // see ServerOptions
 };
 
 // What the dispatcher asks of the server around it. All must be set.
@@ -132,10 +131,6 @@ class Dispatcher {
   Answer Import(const Call& call);
   Answer WatchChanges(const Call& call);
   Answer TakeChanges(const Call& call);
-  Answer Save(const Call& call);
-  Answer Load(const Call& call);
-
-  Result<std::string> CheckedDirectory(std::span<const std::byte> body) const;
 
   const DispatcherOptions options_;
   const DispatcherHooks hooks_;

@@ -8,7 +8,6 @@
 
 #include "testing/frame_corpus.h"
 #include "testing/fuzz_target.h"
-#include "testing/scratch_directory.h"
 
 namespace {
 
@@ -21,7 +20,7 @@ class Fuzzer {
  public:
   // The first byte picks a type, the rest is its body; past the types, the rest is a whole frame.
   void Feed(std::span<const std::byte> input) {
-    if (inputs_++ % kInputsPerTarget == 0) target_ = std::make_unique<FuzzTarget>(scratch_.path());
+    if (inputs_++ % kInputsPerTarget == 0) target_ = std::make_unique<FuzzTarget>();
     if (input.empty()) return;
     const auto pick = std::to_integer<std::size_t>(input[0]);
     input = input.subspan(1);
@@ -36,8 +35,7 @@ class Fuzzer {
   }
 
  private:
-  ScratchDirectory scratch_{"sparsefleet-fuzz"};
-  const std::vector<CorpusFrame> corpus_ = CorpusFrames(scratch_.path());
+  const std::vector<CorpusFrame> corpus_ = CorpusFrames();
   std::unique_ptr<FuzzTarget> target_;
   int inputs_ = 0;
   std::uint64_t sequence_ = 0;

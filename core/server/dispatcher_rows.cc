@@ -1,13 +1,10 @@
-// Requests that move or remove whole rows: shrink, erase, cuts, import, save and load.
+// Requests that move or remove whole rows: shrink, erase, cuts, import.
 #include <algorithm>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "server/dispatcher.h"
 #include "store/table_views.h"
-#include "table/dump.h"
 
 namespace sparsefleet {
 namespace {
@@ -21,22 +18,6 @@ constexpr std::uint64_t kTakenBytes = 4u << 20;
 std::size_t RowBytes(const SparseTable& table) {
   return sizeof(Key) + sizeof(float) * (table.dim() + table.state_dim()) +
          sizeof(std::uint32_t) * table.counter_dim();
-}
-
-// Free of symbolic links, ".." and a slash at the end, so that two can be compared.
-Result<std::filesystem::path> Resolve(const std::string& directory) {
-  std::error_code error;
-  const auto path = std::filesystem::weakly_canonical(directory, error);
-  if (error) {
-    return Status(Code::kIo, "cannot resolve directory '" + directory + "': " + error.message());
-  }
-  return path.has_filename() ? path : path.parent_path();
-}
-
-bool IsBelow(const std::filesystem::path& path, const std::filesystem::path& root) {
-  const auto [root_end, ignored] =
-      std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-  return root_end == root.end();
 }
 
 }  // namespace
@@ -141,50 +122,6 @@ Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
                               received, static_cast<std::size_t>(max_rows));
   if (!rows.ok()) return rows.status();
   return ReplyBody(EncodeRows("", rows.value()));
-}
-
-Result<std::string> Dispatcher::CheckedDirectory(std::span<const std::byte> body) const {
-  auto text = DecodeText(body);
-  if (!text.ok()) return text.status();
-  const std::string directory(text.value());
-  if (!std::filesystem::path(directory).is_absolute() ||
-      directory.find('\0') != std::string::npos) {
-    return Status(Code::kInvalidArgument,
-                  "directory '" + directory + "' must be an absolute path on the server");
-  }
-  auto path = Resolve(directory);
-  if (!path.ok()) return path.status();
-  if (options_.save_root.empty()) return path.value().string();
-  auto root = Resolve(options_.save_root);
-  if (!root.ok()) return root.status();
-  if (!IsBelow(path.value(), root.value())) {
-    return Status(
-        Code::kInvalidArgument,
-        "directory '" + directory + "' is not below this server's '" + options_.save_root + "'");
-  }
-  return path.value().string();
-}
-
-Dispatcher::Answer Dispatcher::Save(const Call& call) {
-  auto directory = CheckedDirectory(call.body);
-  if (!directory.ok()) return directory.status();
-  return RunAsJob(call, [this, path = directory.value()]() -> Result<ReplyBody> {
-    Status s =
-        SaveTables(tables_, path, options_.index, options_.num_servers, give_up_jobs_.get_token());
-    if (!s.ok()) return s;
-    return ReplyBody();
-  });
-}
-
-Dispatcher::Answer Dispatcher::Load(const Call& call) {
-  auto directory = CheckedDirectory(call.body);
-  if (!directory.ok()) return directory.status();
-  return RunAsJob(call, [this, path = directory.value()]() -> Result<ReplyBody> {
-    Status s =
-        LoadTables(tables_, path, options_.index, options_.num_servers, give_up_jobs_.get_token());
-    if (!s.ok()) return s;
-    return ReplyBody();
-  });
 }
 
 }  // namespace sparsefleet

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <filesystem>
 #include <mutex>
 #include <random>
 #include <system_error>
@@ -59,10 +58,6 @@ Status CheckOptions(const ServerOptions& options) {
                                         std::to_string(options.max_frame_bytes) +
                                         ", wanted 4096 to " + std::to_string(UINT32_MAX)};
   }
-  if (!options.save_root.empty() && !std::filesystem::path(options.save_root).is_absolute()) {
-    return {Code::kInvalidArgument, "ServerOptions.save_root is '" + options.save_root +
-                                        "', wanted an absolute path or nothing"};
-  }
   return Status::Ok();
 }
 
@@ -88,8 +83,6 @@ DispatcherOptions DispatcherOptionsOf(const ServerOptions& options) {
   out.max_dense_bytes =
       options.max_dense_bytes > 0 ? options.max_dense_bytes : MachineMemoryBytes();
   out.peer_timeout_s = options.peer_timeout_s;
-  const auto root = std::filesystem::path(options.save_root).lexically_normal();
-  out.save_root = (root.has_filename() ? root : root.parent_path()).string();
   return out;
 }
 

@@ -29,11 +29,8 @@ struct ServerOptions {
   double peer_timeout_s = 10.0;                  // a client silent for this long counts as lost
   double handshake_timeout_s = 10.0;             // a connection must prove the key within this
   double frame_timeout_s = 30.0;  // a frame once begun must be whole within this of its last byte
-  double drain_timeout_s = 30.0;  // Stop(): requests, saves and loads under way get this long
+  double drain_timeout_s = 30.0;  // Stop(): requests under way get this long
 
-  // Save and load requests may name directories below this absolute path alone, symbolic links
-  // followed; empty: any absolute path.
-  std::string save_root;
   // Of all dense tables together, with their optimizers' state; 0: the memory of this machine.
   std::uint64_t max_dense_bytes = 0;
   // Notes (see Store::PutNote) that are there before the first client is.

@@ -2,13 +2,11 @@
 #include "server/server.h"
 
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "testing/check.h"
-#include "testing/scratch_directory.h"
 #include "testing/test_server.h"
 
 using namespace sparsefleet;
@@ -82,9 +80,7 @@ const Test kBadRequests("a bad request gets a typed error and the connection goe
   ExpectEqual(push.message(), "table 'ads' has width 10, the push brings 8");
   const auto conflict = client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 9)), 3).status;
   ExpectCode(conflict, Code::kTableConflict);
-  ExpectCode(client->Call(MessageType::kSave, EncodeText("relative/path"), 4).status,
-             Code::kInvalidArgument);
-  ExpectCode(client->Call(MessageType::kNextCut, Encode(NextCutRequest{1, 10}), 5).status,
+  ExpectCode(client->Call(MessageType::kNextCut, Encode(NextCutRequest{1, 10}), 4).status,
              Code::kNotFound);
   RequireOk(client->Call(MessageType::kPull, PullOf("ads", 10, kTwoKeys)).status);
 });
@@ -251,35 +247,6 @@ const Test kStopEndsWaits("stop ends waits with SHUTTING_DOWN and refuses nothin
   server.server->Stop();
 });
 
-const Test kSaveRoot("saves stay below save_root, also one with a slash at its end", [] {
-  ScratchDirectory scratch("sparsefleet-root");
-  ScratchDirectory outside("sparsefleet-outside");
-  std::filesystem::create_directory(scratch.path() + "/inner");
-  std::filesystem::create_directory_symlink(scratch.path() + "/inner", scratch.path() + "/in");
-  std::filesystem::create_directory_symlink(outside.path(), scratch.path() + "/out");
-  for (const std::string& root : {scratch.path(), scratch.path() + "/", scratch.path() + "/in/"}) {
-    ServerOptions options;
-    options.save_root = root;
-    TestServer server(options);
-    auto client = server.Join(7, "worker-0");
-    std::uint64_t sequence = 1;
-    RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 1)), sequence++).status);
-    const auto save = [&](const std::string& to) {
-      return client->Call(MessageType::kSave, EncodeText(to), sequence++).status;
-    };
-    for (const char* below : {"", "/in", "/in/a/", "/in/../in/b"}) {
-      if (root.ends_with("/in/") && std::string(below).empty()) continue;
-      RequireOk(save(scratch.path() + below));
-    }
-    RequireOk(
-        client->Call(MessageType::kLoad, EncodeText(scratch.path() + "/in/a"), sequence++).status);
-    for (const char* beyond : {"-more", "/../x", "/out", "/out/a", "/none/../../x"}) {
-      ExpectCode(save(scratch.path() + beyond), Code::kInvalidArgument);
-    }
-  }
-  Expect(std::filesystem::is_empty(outside.path()), "a save went through a symbolic link");
-});
-
 const Test kTwoServers("two servers in one process keep their tables apart", [] {
   TestServer first;
   TestServer second;
@@ -313,9 +280,6 @@ const Test kBadOptions("options that cannot be are refused", [] {
   options.peer_timeout_s = 0;
   ExpectCode(Server::Start(options).status(), Code::kInvalidArgument);
   options.peer_timeout_s = 1;
-  options.save_root = "relative/path";
-  ExpectCode(Server::Start(options).status(), Code::kInvalidArgument);
-  options.save_root.clear();
   options.security.job_key = "short";
   ExpectCode(Server::Start(options).status(), Code::kInvalidArgument);
 });

@@ -15,7 +15,6 @@
 #include "store/left_groups.h"
 #include "store/rounds.h"
 #include "store/table_views.h"
-#include "table/dump.h"
 
 namespace sparsefleet {
 namespace {
@@ -329,14 +328,6 @@ Result<std::unique_ptr<StoreCut>> LocalStore::TakeChanges(std::string_view table
   }
   return std::unique_ptr<StoreCut>(
       std::make_unique<LocalChanges>(std::move(sparse).value(), watch->second));
-}
-
-Status LocalStore::Save(std::string_view directory, double /*timeout_s*/) {
-  return SaveTables(impl_->tables, std::string(directory), 0, 1);
-}
-
-Status LocalStore::Load(std::string_view directory, double /*timeout_s*/) {
-  return LoadTables(impl_->tables, std::string(directory), 0, 1);
 }
 
 Result<std::vector<std::byte>> LocalStore::Command(std::uint32_t /*server*/, std::string_view name,

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "testing/check.h"
-#include "testing/scratch_directory.h"
 
 using namespace sparsefleet;
 using namespace sparsefleet::testing;
@@ -139,8 +138,7 @@ const Test kCutClears("a clearing cut read to its end leaves no dirty rows", [] 
   ExpectEqual(count(true), 0u);
 });
 
-const Test kCut("a cut hands out every row; import and save bring them back", [] {
-  ScratchDirectory scratch("sparsefleet-local-store");
+const Test kCut("a cut hands out every row; import brings them back", [] {
   LocalStore store;
   RequireOk(store.Define(Spec(1), kTimeout));
   PushOnes(store);
@@ -150,13 +148,9 @@ const Test kCut("a cut hands out every row; import and save bring them back", []
   ExpectEqual(rows.keys.size(), 2u);
   RowBatch end;
   Expect(!RequireOk(cut->Next(10, end)), "the end");
-  RequireOk(store.Save(scratch.path(), kTimeout));
   RequireOk(store.Erase("ads", kKeys, kTimeout));
   RequireOk(store.Import("ads", rows, kTimeout));
   Expect(PullAll(store) == std::vector<float>{-1, -1}, "imported");
-  PushOnes(store);
-  RequireOk(store.Load(scratch.path(), kTimeout));
-  Expect(PullAll(store) == std::vector<float>{-1, -1}, "loaded");
 });
 
 }  // namespace

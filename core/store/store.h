@@ -124,11 +124,6 @@ class Store {
   virtual Result<std::unique_ptr<StoreCut>> TakeChanges(std::string_view table,
                                                         double timeout_s) = 0;
 
-  // Each server writes its part of every table below `directory` (its own file system), or
-  // reads back the keys it owns, whoever wrote them. See core/table/dump.h.
-  virtual Status Save(std::string_view directory, double timeout_s) = 0;
-  virtual Status Load(std::string_view directory, double timeout_s) = 0;
-
   // Hands `name` (1 to 255 bytes) and `body` to the program around a server, exactly once, also
   // where the call had to be retried, and returns its answer; its errors come back as they are.
   virtual Result<std::vector<std::byte>> Command(std::uint32_t server, std::string_view name,

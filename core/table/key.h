@@ -24,7 +24,7 @@ constexpr std::uint32_t ScaleTo(std::uint32_t hash, std::uint32_t n) {
 
 // The server, of `num_servers`, that owns the row of `key`. Salted, so that it is
 // independent of the placement inside a table.
-// Format: clients and dumps depend on it; do not change.
+// Format: clients and checkpoints depend on it; do not change.
 constexpr std::uint32_t OwnerOf(Key key, std::uint32_t num_servers) {
   if (num_servers <= 1) return 0;
   return ScaleTo(static_cast<std::uint32_t>(Mix64(key ^ 0x5350464c45455421ULL) >> 32), num_servers);

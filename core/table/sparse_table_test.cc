@@ -130,7 +130,7 @@ const Test kImportBeforeSteps("rows imported before any step age from the first 
   ExpectEqual(table->Shrink(1'000'000), 0U);
   PushRows(*table, {1}, {1}, 1'000'050);
   ExpectEqual(table->Shrink(1'000'100), 0U);
-  // The same after its rows went through a dump.
+  // The same after its rows went through a cut and back.
   RowBatch rows;
   Require(table->OpenCut().Next(10, rows), "rows");
   auto copy = RequireOk(SparseTable::Create(spec));

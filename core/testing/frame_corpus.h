@@ -63,8 +63,8 @@ struct CorpusFrame {
   Body body;
 };
 
-// At least one frame of each type. Save and load name directories below `directory`.
-inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
+// At least one frame of each type.
+inline std::vector<CorpusFrame> CorpusFrames() {
   static const std::vector<Key> keys = {1, 2, 0xffffffffffffffffULL, 0, 2};
   static const std::vector<float> values(5 * 4, 0.25f);
   static const std::vector<float> dense(33, -0.5f);
@@ -121,8 +121,6 @@ inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
           {T::kImport, EncodeRows("ads", rows)},
           {T::kWatchChanges, Encode(ads)},
           {T::kTakeChanges, Encode(ads)},
-          {T::kSave, EncodeText(directory + "/dump")},
-          {T::kLoad, EncodeText(directory + "/dump")},
           {T::kShutdown, {}},
           {T::kCommand, Encode(CommandRequest{"ping", std::as_bytes(std::span(keys))})},
           {T::kCommand, Encode(CommandRequest{"", {}})}};
@@ -131,8 +129,7 @@ inline std::vector<CorpusFrame> CorpusFrames(const std::string& directory) {
 // Damaged frames, the same ones for the same seed. Not thread-safe.
 class FrameMutator {
  public:
-  FrameMutator(std::uint64_t seed, const std::string& directory)
-      : random_(seed), corpus_(CorpusFrames(directory)) {}
+  explicit FrameMutator(std::uint64_t seed) : random_(seed) {}
 
   Bytes Next() {
     Bytes frame = Pick();
@@ -146,13 +143,8 @@ class FrameMutator {
   std::uint64_t Below(std::uint64_t limit) { return random_() % limit; }
 
   Bytes Pick() {
-    const CorpusFrame* frame = &corpus_[Below(corpus_.size())];
-    // Files are slow; a few do.
-    while ((frame->type == MessageType::kSave || frame->type == MessageType::kLoad) &&
-           Below(50) != 0) {
-      frame = &corpus_[Below(corpus_.size())];
-    }
-    return FrameOf(frame->type, frame->body, next_sequence_++);
+    const CorpusFrame& frame = corpus_[Below(corpus_.size())];
+    return FrameOf(frame.type, frame.body, next_sequence_++);
   }
 
   template <typename T>
@@ -214,7 +206,7 @@ class FrameMutator {
   }
 
   std::mt19937_64 random_;
-  const std::vector<CorpusFrame> corpus_;
+  const std::vector<CorpusFrame> corpus_ = CorpusFrames();
   std::uint64_t next_sequence_ = 1;
 };
 

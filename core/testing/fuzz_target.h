@@ -34,13 +34,12 @@ class FuzzTarget {
  public:
   static constexpr std::uint64_t kMaxFrameBytes = 1 << 20;
 
-  explicit FuzzTarget(const std::string& save_root)
+  FuzzTarget()
       : sessions_(std::chrono::hours(1)),
         rounds_([this](std::span<const PushSection> sections, std::uint64_t step) {
           return tables_.Push(sections, step);
         }),
-        dispatcher_(Options(save_root), Hooks(), tables_, coordinator_, rounds_, commands_,
-                    sessions_) {
+        dispatcher_(Options(), Hooks(), tables_, coordinator_, rounds_, commands_, sessions_) {
     for (const auto& spec : CorpusSparseTables()) (void)tables_.Define(spec);
     for (const auto& spec : CorpusDenseTables()) (void)tables_.Define(spec);
     Rejoin();
@@ -99,11 +98,10 @@ class FuzzTarget {
   std::uint64_t greeted() const { return greeted_; }
 
  private:
-  static DispatcherOptions Options(const std::string& save_root) {
+  static DispatcherOptions Options() {
     DispatcherOptions options;
     options.max_frame_bytes = kMaxFrameBytes;
     options.max_dense_bytes = 1 << 20;
-    options.save_root = save_root;
     return options;
   }
   static DispatcherHooks Hooks() {

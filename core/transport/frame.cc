@@ -41,8 +41,6 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kImport, "import rows", true},
     {MessageType::kWatchChanges, "watch changes", true},
     {MessageType::kTakeChanges, "take changes", true},
-    {MessageType::kSave, "save", true},
-    {MessageType::kLoad, "load", true},
     {MessageType::kShutdown, "shutdown", false},
     {MessageType::kCommand, "command", true},
 };
@@ -78,8 +76,6 @@ bool IsKnown(MessageType type) { return FindType(type) != nullptr; }
 Window WindowOf(MessageType type) {
   switch (type) {
     case MessageType::kShrink:
-    case MessageType::kSave:
-    case MessageType::kLoad:
       return Window::kJob;
     // Heartbeats tell of meetings that were given up, before the client comes to another one.
     case MessageType::kHeartbeat:

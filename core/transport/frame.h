@@ -45,8 +45,7 @@ enum class MessageType : std::uint8_t {
   kImport = 55,
   kWatchChanges = 56,
   kTakeChanges = 57,
-  kSave = 60,
-  kLoad = 61,
+  // 60 and 61 saved and loaded tables in a format of the past: do not use them again.
   kShutdown = 70,
   kCommand = 80,
 };

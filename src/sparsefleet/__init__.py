@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DenseSpec",
     "LocalStore",
+    "Predictor",
     "PushResult",
     "RemoteStore",
     "RemoteStoreConfig",
@@ -28,7 +29,9 @@ __all__ = [
     "TrainerConfig",
     "__version__",
     "batch",
+    "data",
     "errors",
+    "export",
     "fleet",
     "fluid",
     "metrics",
@@ -36,5 +39,6 @@ __all__ = [
     "nn",
     "optim",
     "reader",
+    "serve",
     "train",
 ]

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded at first use: torch alone takes seconds to load."""
+"""Names of a package that are loaded at first use: torch and pyarrow take seconds to load."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _HOMES = {
+    "Predictor": "sparsefleet.serve",
     "Trainer": "sparsefleet.train",
     "TrainerConfig": "sparsefleet.train",
     "batch": "sparsefleet.reader",
+    "data": "sparsefleet.data",
+    "export": "sparsefleet.export",
     "fluid": "sparsefleet.fluid",
     "modes": "sparsefleet.modes",
     "nn": "sparsefleet.nn",
     "reader": "sparsefleet.reader",
+    "serve": "sparsefleet.serve",
     "train": "sparsefleet.train",
 }
 

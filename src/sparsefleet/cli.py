@@ -15,14 +15,25 @@ from collections.abc import Sequence
 from typing import get_args
 
 from sparsefleet import __version__
+from sparsefleet.checkpoint.command_line import (
+    CHECKPOINT_DESCRIPTION,
+    add_checkpoint_commands,
+    run_checkpoint_command,
+)
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.export_command import EXPORT_DESCRIPTION, add_export_flags, run_export_command
 from sparsefleet.launch import (
     LAUNCH_DESCRIPTION,
     LAUNCH_EPILOG,
     add_launch_flags,
     launch_config,
     run_job,
+)
+from sparsefleet.predict_command import (
+    PREDICT_DESCRIPTION,
+    add_predict_flags,
+    run_predict_command,
 )
 from sparsefleet.server import ServerConfig, TransportName, run_server
 
@@ -73,6 +84,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_server_command(commands)
     _add_stats_command(commands)
     _add_launch_command(commands)
+    _add_file_commands(commands)
     return parser
 
 
@@ -193,6 +205,36 @@ def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     add_launch_flags(parser)
 
 
+def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Those that work on files alone: no transport, no key."""
+    for name, summary, description, add_flags in (
+        (
+            "checkpoint",
+            "look into checkpoints, compare and convert them",
+            CHECKPOINT_DESCRIPTION,
+            add_checkpoint_commands,
+        ),
+        ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
+        ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
+    ):
+        parser = commands.add_parser(
+            name,
+            help=summary,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(parser=parser)
+        add_flags(parser)
+        _add_log_level(parser, "warning")
+
+
+def _run_checkpoint_command(options: argparse.Namespace) -> int:
+    try:
+        return run_checkpoint_command(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+
+
 def _run_server_command(options: argparse.Namespace) -> int:
     try:
         config = ServerConfig(
@@ -261,7 +303,10 @@ def _show(number: float | None) -> str:
 
 
 _COMMANDS = {
+    "checkpoint": _run_checkpoint_command,
+    "export": run_export_command,
     "launch": _run_launch_command,
+    "predict": run_predict_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
 }

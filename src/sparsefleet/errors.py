@@ -10,10 +10,16 @@ __all__ = [
     "AuthError",
     "BadLineError",
     "CheckpointError",
+    "CheckpointIoError",
+    "CheckpointMismatchError",
+    "CheckpointMissingError",
+    "CheckpointVersionError",
     "ConfigError",
     "CorruptFileError",
     "DataError",
     "DeadlineError",
+    "ExportError",
+    "FeedError",
     "InputFileError",
     "InputMissingError",
     "InternalError",
@@ -38,6 +44,7 @@ __all__ = [
     "WorkerError",
     "code_name_of",
     "error_for",
+    "error_named",
 ]
 
 
@@ -119,6 +126,30 @@ class CheckpointError(SparseFleetError):
 
 class CorruptFileError(CheckpointError):
     """A file whose checksum or structure is wrong."""
+
+
+class CheckpointMissingError(CheckpointError, FileNotFoundError):
+    """No checkpoint at that path, or one of its files is gone."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A whole checkpoint, but of another model: another table, width, optimizer or shape."""
+
+
+class CheckpointVersionError(CheckpointError):
+    """A checkpoint in a format that is newer than this version of sparsefleet."""
+
+
+class CheckpointIoError(CheckpointError, OSError):
+    """The file system refused: no space left, no permission, no connection."""
+
+
+class ExportError(SparseFleetError):
+    """A model that cannot be turned into files that predict."""
+
+
+class FeedError(SparseFleetError, ValueError):
+    """Inputs that an exported model does not take; the message has what was given and wanted."""
 
 
 class IoError(SparseFleetError, OSError):
@@ -207,6 +238,16 @@ def error_for(code: int, message: str) -> SparseFleetError:
     if found is None:
         return InternalError(f"native code {code}, unknown to this version: {message}")
     return found(message)
+
+
+def error_named(name: str, message: str) -> SparseFleetError:
+    """The exception for a code of that name, as `code_name_of` gives it.
+
+    >>> type(error_named("SHAPE_MISMATCH", "3 rows, wanted 4")).__name__
+    'ShapeError'
+    """
+    kinds = {known: kind for _, known, kind in _CODES}
+    return kinds.get(name, InternalError)(message)
 
 
 def code_name_of(error: BaseException) -> str | None:

@@ -19,7 +19,7 @@ def test_demo_shows_its_training_and_a_saved_model_that_predicts_the_same(tmp_pa
     assert "where the time went" in printed
     assert number_after("held-out AUC", printed) > 0.6
     assert "loaded again: all 4,000 predictions are the same" in printed
-    assert (out / "model.json").exists()
+    assert (out / "manifest.json").exists()
     assert "trained 10,000 examples" in (tmp_path / "logs" / "workerlog.1").read_text()
 
 

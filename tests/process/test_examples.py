@@ -14,7 +14,7 @@ def test_ctr_dnn_alone_learns_and_its_saved_model_predicts_the_same(tmp_path: Pa
     assert number_after("held-out AUC", printed) > 0.6
     assert "loaded again: all 4,000 predictions are the same" in printed
     assert "trained" not in printed
-    assert (tmp_path / "model" / "model.json").exists()
+    assert (tmp_path / "model" / "manifest.json").exists()
 
 
 def test_deepfm_learns_alone() -> None:

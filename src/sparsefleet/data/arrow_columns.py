@@ -169,8 +169,8 @@ def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
         return np.zeros(1, np.int64)
     else:
         dtype = np.int64 if pa.types.is_large_list(kind) else np.int32
-        borders = np.frombuffer(array.buffers()[1], dtype)
-        borders = borders[array.offset : array.offset + num_rows + 1].astype(np.int64)
+        end = array.offset + num_rows + 1
+        borders = np.frombuffer(array.buffers()[1], dtype, end)[array.offset :].astype(np.int64)
         if array.null_count == 0:
             borders -= borders[0]
             return borders

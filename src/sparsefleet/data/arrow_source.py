@@ -17,7 +17,7 @@ from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import ColumnPart, FilePart, SourceContext, slice_column
 from sparsefleet.data.slot import Slot
-from sparsefleet.errors import ConfigError, InputFileError
+from sparsefleet.errors import ConfigError, DataError, InputFileError
 
 _MAX_KEPT_BYTES = 64 * 1024  # of a bad row
 
@@ -141,3 +141,16 @@ class ArrowSource:
 def _text_of(row: pa.RecordBatch) -> bytes:
     text = json.dumps(row.to_pylist()[0], default=str)
     return text.encode("utf-8", "replace")[:_MAX_KEPT_BYTES]
+
+
+@contextlib.contextmanager
+def file_errors(path: str, noun: str) -> Iterator[None]:
+    """What Arrow or the file system raises inside, as InputFileError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise InputFileError(
+            f"{path}: is no {noun} file, was cut off, or is damaged: {error}"
+        ) from error

@@ -139,7 +139,8 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
     dtype = np.dtype(array.type.to_pandas_dtype())
     if len(array) == 0:
         return np.empty(0, dtype)
-    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+    end = array.offset + len(array)
+    return np.frombuffer(array.buffers()[1], dtype, end)[array.offset :]
 
 
 def _hash(array: pa.Array, seed: int) -> NDArray[np.int64]:
@@ -150,10 +151,10 @@ def _hash(array: pa.Array, seed: int) -> NDArray[np.int64]:
     if len(array) == 0:
         return np.empty(0, np.int64)
     _, offsets, data = array.buffers()
-    begins = np.frombuffer(offsets, np.int64 if wide else np.int32)
+    end = array.offset + len(array) + 1
+    begins = np.frombuffer(offsets, np.int64 if wide else np.int32, end)[array.offset :]
     texts = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    part = begins[array.offset : array.offset + len(array) + 1]
-    return _core.hash_texts(texts, part, seed)
+    return _core.hash_texts(texts, begins, seed)
 
 
 def _never(_: pa.DataType) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsefleet.data.dealing import Dealer
 from sparsefleet.data.exchange import Exchange
-from sparsefleet.data.memory_columns import CompactColumn, compact
+from sparsefleet.data.memory_columns import CompactColumn, compact, shared_if_even
 from sparsefleet.data.memory_records import MemoryRecords, num_records_of
 from sparsefleet.data.record_block import (
     EndOfRecords,
@@ -120,7 +120,12 @@ class GlobalShuffle:
             return
         if came.number in self._came[came.sender]:
             raise InternalError(f"block {came.number} of worker {came.sender} came twice")
-        self._came[came.sender][came.number] = came.columns
+        # Copies, as the columns of a block share its memory: joining them lets go of one after the
+        # other.
+        self._came[came.sender][came.number] = [
+            (values.copy(), None if lengths is None else shared_if_even(lengths.copy()))
+            for values, lengths in came.columns
+        ]
 
     def _has_everything(self) -> bool:
         if len(self._ends) < self._exchange.size - 1:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparsefleet.data.arrow_source import ArrowFormat, RowBatches
+from sparsefleet.data.arrow_source import ArrowFormat, RowBatches, file_errors
 from sparsefleet.data.byte_source import open_file
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_source import FilePart
-from sparsefleet.errors import DataError, InputFileError
+from sparsefleet.errors import InputFileError
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
+_NOUN = "Arrow IPC"
 
 
 class ArrowIpc(ArrowFormat):
@@ -35,28 +36,29 @@ class ArrowIpc(ArrowFormat):
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
         path = part.path
-        with open_file(path, config.storage_options) as file, _named_errors(path):
-            magic = file.read(len(_FILE_MAGIC))
-            if magic.startswith(_FEATHER_1_MAGIC):
-                raise InputFileError(
-                    f"{path}: is a Feather file of version 1: write it again with "
-                    "pyarrow.feather.write_feather(table, path), which gives version 2"
-                )
-            source = pa.PythonFile(file, "r") if "://" in path else pa.OSFile(path)
-            opener = pa.ipc.open_file if magic == _FILE_MAGIC else pa.ipc.open_stream
-            source.seek(0)
-            schema = opener(source).schema
-            source.seek(0)
-            names = self.column_names
-            wanted = [index for index, name in enumerate(schema.names) if name in names]
-            options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
-            reader = opener(source, options=options)
+        with open_file(path, config.storage_options) as file:
+            with file_errors(path, _NOUN):
+                magic = file.read(len(_FILE_MAGIC))
+                if magic.startswith(_FEATHER_1_MAGIC):
+                    raise InputFileError(
+                        f"{path}: is a Feather file of version 1: write it again with "
+                        "pyarrow.feather.write_feather(table, path), which gives version 2"
+                    )
+                source = pa.PythonFile(file, "r") if "://" in path else pa.OSFile(path)
+                opener = pa.ipc.open_file if magic == _FILE_MAGIC else pa.ipc.open_stream
+                source.seek(0)
+                schema = opener(source).schema
+                source.seek(0)
+                names = self.column_names
+                wanted = [index for index, name in enumerate(schema.names) if name in names]
+                options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+                reader = opener(source, options=options)
             yield RowBatches(schema, _batches(reader, path), 0, None)
 
 
 def _batches(reader: Any, path: str) -> Iterator[pa.RecordBatch]:
     """The batches of a file or a stream; damage is found before values are used."""
-    with _named_errors(path):
+    with file_errors(path, _NOUN):
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
             for index in range(reader.num_record_batches):
                 yield _checked(reader.get_batch(index))
@@ -68,15 +70,3 @@ def _batches(reader: Any, path: str) -> Iterator[pa.RecordBatch]:
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     batch.validate(full=True)
     return batch
-
-
-@contextlib.contextmanager
-def _named_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise InputFileError(
-            f"{path}: is no Arrow IPC file, was cut off, or is damaged: {error}"
-        ) from error

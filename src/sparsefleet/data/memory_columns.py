@@ -112,7 +112,18 @@ def compact(column: TakenColumn) -> CompactColumn:
     array([1, 2], dtype=uint8)
     """
     values, offsets = column
-    return values, None if offsets is None else _narrow(np.diff(offsets))
+    return values, None if offsets is None else shared_if_even(_narrow(np.diff(offsets)))
+
+
+def shared_if_even(lengths: NDArray[Any]) -> NDArray[Any]:
+    """The same lengths in no memory of their own, if all are equal.
+
+    >>> shared_if_even(np.array([3, 3, 3], np.uint8)).strides
+    (0,)
+    """
+    if len(lengths) and (lengths == lengths[0]).all():
+        return np.broadcast_to(lengths[0].copy(), len(lengths))
+    return lengths
 
 
 def split_texts(column: TakenColumn) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +15,12 @@ from sparsefleet.data.exchange import Workers
 from sparsefleet.data.global_shuffle import GlobalShuffle
 from sparsefleet.data.memory_columns import Records
 from sparsefleet.data.memory_loading import load_records
+from sparsefleet.data.memory_pass import MemoryPass
 from sparsefleet.data.memory_records import MemoryRecords
 from sparsefleet.data.merging import merge_records
 from sparsefleet.data.reader import Reader
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
-from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.data.shuffle_seed import agree_on_seed, checked_seed
-from sparsefleet.data.sparse_zeros import fill_empty
 from sparsefleet.errors import ConfigError
 
 _VERSION = 2
@@ -128,9 +127,9 @@ class MemoryData:
     ) -> None:
         """Deals the records over all workers, each to exactly one, and shuffles them there.
 
-        All workers call it, at the same time and with the same arguments; the outcome is the same
-        for the same seed, data and number of workers. Each has as many records afterwards, within
-        one for each other worker. If a worker or a server is lost meanwhile, all raise
+        All workers call it, between passes and with the same arguments; the outcome is the same
+        for the same seed, data and number of workers. Each has as many records afterwards, give
+        or take one for each worker. If a worker or a server is lost meanwhile, all raise
         and have no records any more.
 
         workers: `sparsefleet.fleet.fleet`, or any Fleet whose worker has begun.
@@ -139,12 +138,13 @@ class MemoryData:
         block_records: records that are sent at once, about.
         pause_s: after each block that was sent, to spare the network.
         """
-        seed = agree_on_seed(workers, checked_seed(seed), self.columns, was_given=seed is not None)
         rank, size = workers.worker_index(), workers.worker_num()
+        drawn = checked_seed(seed)
         if size > 1:
+            drawn = agree_on_seed(workers, drawn, self.columns, was_given=seed is not None)
             records = self._records
             if by is None:
-                dealer: Dealer = RandomDealer(records.num_records, size, (seed, rank))
+                dealer: Dealer = RandomDealer(records.num_records, size, (drawn, rank))
             else:
                 dealer = TextDealer(records, self._text_slot(by), size)
             self.release_memory()  # a shuffle that fails leaves nothing
@@ -155,8 +155,8 @@ class MemoryData:
                 block_records=block_records,
                 pause_s=pause_s,
             ).run()
-        self._dealt.append([seed, size])
-        self._shuffle([seed, rank])
+        self._dealt.append([drawn, size])
+        self._shuffle([drawn, rank])
 
     def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
         """Makes one record of those with equal text in `slot`; returns how many were dropped.
@@ -179,38 +179,22 @@ class MemoryData:
 
     # -- passes -------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> MemoryPass:
         """One pass, in the order of the last shuffle before it."""
         return self.begin(self.arrangement)
 
-    def begin(self, arrangement: Arrangement) -> Iterator[Any]:
+    def begin(self, arrangement: Arrangement) -> MemoryPass:
         """As `iter()`, with batches arranged otherwise."""
         self._walk, self._resumed = self._resumed or self._new_walk(), None
-        return self._batches(self._walk, self._records, self._order, arrangement)
-
-    def _batches(
-        self,
-        walk: BlockWalk,
-        records: MemoryRecords,
-        order: Records | None,
-        arrangement: Arrangement,
-    ) -> Iterator[Any]:
-        while (span := walk.take()) is not None:
-            begin, end = span
-            some = np.arange(begin, end, dtype=np.uint32) if order is None else order[begin:end]
-            batch = arrangement.arrange(self._take(records, some), end - begin)
-            self._given.add(records=end - begin, batches=1)
-            yield batch
-
-    def _take(self, records: MemoryRecords, some: Records) -> list[TakenColumn]:
-        taken = []
-        for index, column in enumerate(records.columns):
-            other = self._slot_orders.get(index)
-            values, offsets = column.take(some if other is None else other[some])
-            if self._drops_zeros and offsets is not None:
-                values, offsets = fill_empty(values, offsets)
-            taken.append((values, offsets))
-        return taken
+        return MemoryPass(
+            self._records,
+            self._walk,
+            arrangement,
+            self._given,
+            order=self._order,
+            slot_orders=self._slot_orders,
+            fills_empty=self._drops_zeros,
+        )
 
     # -- state --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsefleet.data.arrow_source import ArrowFormat, RowBatches
+from sparsefleet.data.arrow_source import ArrowFormat, RowBatches, file_errors
 from sparsefleet.data.byte_source import open_file
 from sparsefleet.data.progress import FileToRead, missing_spans
 from sparsefleet.data.reader_config import ReaderConfig
@@ -17,8 +17,10 @@ from sparsefleet.data.record_source import FilePart
 from sparsefleet.errors import InputFileError
 
 _PART_BYTES = 1 << 22  # row groups smaller than that go to a thread together
-_CHUNK_BYTES = 1 << 22  # of a row group, decoded at once
-_CHUNK_ROWS = (64, 1 << 16)
+_CHUNK_BYTES = 1 << 23  # of a row group with all its columns, decoded at once
+_CHUNK_ROWS = 1 << 16
+_CHUNK_ROWS_OF_LISTS = 1 << 13
+_NOUN = "Parquet"
 
 
 class Parquet(ArrowFormat):
@@ -59,17 +61,23 @@ class Parquet(ArrowFormat):
 
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
+        names = self.column_names
         with _open(part.path, config, part.detail) as parquet:
             assert part.end is not None
-            groups, begin = _groups_within(parquet.metadata, part.begin, part.end)
+            metadata = parquet.metadata
+            groups, begin = _groups_within(metadata, part.begin, part.end)
+            with file_errors(part.path, _NOUN):
+                schema = parquet.schema_arrow
+            wanted = [field.type for field in schema if field.name in names]
+            has_lists = any(pa.types.is_nested(kind) for kind in wanted)
             batches = parquet.iter_batches(
-                _chunk_rows(parquet.metadata, groups, self.column_names),
+                _chunk_rows(metadata, groups, has_lists),
                 row_groups=groups,
-                columns=self.column_names,
+                columns=names,
                 use_threads=False,
             )
-            cut = _until(_named_errors(batches, part.path), part.end - begin)
-            yield RowBatches(parquet.schema_arrow, cut, begin, parquet.metadata.num_rows)
+            cut = _first_rows(batches, part.end - begin, part.path)
+            yield RowBatches(schema, cut, begin, metadata.num_rows)
 
 
 @contextlib.contextmanager
@@ -77,7 +85,7 @@ def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.Parquet
     """metadata: of an earlier opening, so that it need not be read again; or None."""
     remote = "://" in path
     with open_file(path, config.storage_options) as file:
-        try:
+        with file_errors(path, _NOUN):
             parquet = pq.ParquetFile(
                 file if remote else path,
                 metadata=metadata,
@@ -86,10 +94,6 @@ def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.Parquet
                 buffer_size=0 if remote else config.block_bytes,
                 page_checksum_verification=True,
             )
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputFileError(
-                f"{path}: is no Parquet file, was cut off, or is damaged: {error}"
-            ) from error
         with parquet:
             yield parquet
 
@@ -121,30 +125,25 @@ def _groups_within(metadata: Any, begin: int, end: int) -> tuple[list[int], int]
     return groups, first if groups else begin
 
 
-def _chunk_rows(metadata: Any, groups: list[int], names: list[str]) -> int:
-    """How many rows to decode at once, for about `_CHUNK_BYTES`."""
-    num_bytes = num_rows = 0
-    for index in groups:
-        group = metadata.row_group(index)
-        num_rows += group.num_rows
-        for place in range(group.num_columns):
-            column = group.column(place)
-            if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
-                # Encoded values are at most as large as decoded ones, of 8 bytes as a rule.
-                num_bytes += max(column.total_uncompressed_size, 8 * column.num_values)
-    low, high = _CHUNK_ROWS
-    return min(max(low, _CHUNK_BYTES * num_rows // max(num_bytes, 1)), high)
+def _chunk_rows(metadata: Any, groups: list[int], has_lists: bool) -> int:
+    """How many rows to decode at once, for a few MB: lists may be much larger than their encoding.
+
+    Metadata of columns would tell more, but pyarrow ends the process where it is damaged.
+    """
+    num_rows: int = sum(metadata.row_group(index).num_rows for index in groups)
+    num_bytes: int = sum(metadata.row_group(index).total_byte_size for index in groups)
+    most = _CHUNK_ROWS_OF_LISTS if has_lists else _CHUNK_ROWS
+    return min(max(_CHUNK_BYTES * num_rows // max(num_bytes, 1), 1), most)
 
 
-def _named_errors(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except (pa.ArrowException, OSError) as error:
-        raise InputFileError(f"{path}: cannot be read, or is damaged: {error}") from error
-
-
-def _until(batches: Iterator[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
-    """The first `num_rows` rows; no more is read than they need."""
-    while num_rows > 0 and (batch := next(batches, None)) is not None:
-        yield batch.slice(0, num_rows)
-        num_rows -= batch.num_rows
+def _first_rows(
+    batches: Iterator[pa.RecordBatch], num_rows: int, path: str
+) -> Iterator[pa.RecordBatch]:
+    """The first `num_rows` rows; no more is read than they need. Fewer are an error."""
+    with file_errors(path, _NOUN):
+        while num_rows > 0:
+            batch = next(batches, None)
+            if batch is None:
+                raise InputFileError(f"{path}: row groups have {num_rows} rows less than they say")
+            yield batch.slice(0, num_rows)
+            num_rows -= batch.num_rows

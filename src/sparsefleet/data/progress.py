@@ -187,12 +187,12 @@ def missing_spans(spans: Spans, begin: int, end: int) -> list[tuple[int, int]]:
     """
     missing = []
     for first, last in spans:
-        if first > begin:
+        if begin < min(first, end):
             missing.append((begin, min(first, end)))
         begin = max(begin, last)
-        if begin >= end:
-            return [span for span in missing if span[0] < span[1]]
-    return [*(span for span in missing if span[0] < span[1]), (begin, end)] if begin < end else []
+    if begin < end:
+        missing.append((begin, end))
+    return missing
 
 
 def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:

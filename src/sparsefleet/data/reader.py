@@ -15,7 +15,7 @@ from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.data.file_cursor import FileCursor, PartCursor
 from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.producer import MarkedBatch, Producer
-from sparsefleet.data.progress import Progress
+from sparsefleet.data.progress import Progress, merge_states
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
 from sparsefleet.data.record_format import RecordFormat
@@ -75,6 +75,8 @@ class Reader:
     ) -> None:
         _check_count("batch_size", batch_size)
         _check_count("threads", threads)
+        if not isinstance(format, RecordFormat):
+            raise ConfigError(f"format must be a RecordFormat as MultiSlot(...), got {format!r}")
         self.config = config or ReaderConfig()
         self._format = format
         self.batch_size = batch_size
@@ -176,6 +178,17 @@ class Reader:
         Of plain lists, dicts, texts and numbers. After a pass that was over, the next is whole.
         """
         return (self._resumed or self._progress).state()
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """What `state_dict` would say if all files of this worker were read to their end."""
+        return {**Progress().state(), "done": sorted(self.files)}
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """As `load_state_dict`, from the readers of all workers of an earlier run, however many.
+
+        All of them must have read the same list of files.
+        """
+        self.load_state_dict(merge_states(states))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken, at the record; those after it are whole.

@@ -33,7 +33,8 @@ class ReaderConfig:
     """Batches that may wait to be taken; when full, reading waits. More: more memory."""
 
     max_bad_lines: int = 0
-    """Malformed lines of a pass that are skipped; one more ends it with BadLineError."""
+    """Malformed lines, rows or records of a pass that are skipped; one more ends it with
+    BadLineError."""
 
     quarantine: str | os.PathLike[str] | None = None
     """A file for the bad lines, each with its place and what is wrong. Workers need one each."""

@@ -20,13 +20,14 @@ class ReaderStats:
     files: int = 0
     """Read to their end."""
     lines: int = 0
-    """Good and bad ones."""
+    """Lines, or rows or records where there are no lines, good and bad ones."""
     bytes: int = 0
-    """Of text, after decompression and pipe commands."""
+    """Of text, after decompression and pipe commands; of columns, as decoded."""
     records: int = 0
     """Handed to the queue, in batches."""
     batches: int = 0
     bad_lines: int = 0
+    """Those of `lines` that were malformed."""
     producers_blocked_s: float = 0.0
     """Seconds that reading threads waited for room in the queue, in sum."""
     consumers_blocked_s: float = 0.0

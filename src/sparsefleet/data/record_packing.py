@@ -25,48 +25,60 @@ class MismatchError(DataError, ValueError):
         self.what = what
 
 
-def pack_records(fields: Sequence[Field], records: Sequence[Any]) -> list[TakenColumn]:
-    """Columns of B records, each a mapping by slot or a list or tuple in the order of slots.
+class RecordPacker:
+    """Packs records or batches with these slots; raises MismatchError if one is not as it should.
 
-    Raises MismatchError if any of them is not as it should be.
+    A record, or a batch, is a mapping by slot, or a list or tuple in the order of slots.
     """
-    rows = [_values_by_slot(fields, record) for record in records]
-    return [_pack_slot(field, [row[index] for row in rows]) for index, field in enumerate(fields)]
 
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        self._names = [field.name for field in fields]
+        self._name_set = set(self._names)
 
-def pack_batch(fields: Sequence[Field], batch: Any) -> tuple[list[TakenColumn], int]:
-    """Columns of a batch of B records that were columns already, and B.
+    def pack_records(self, records: Sequence[Any]) -> list[TakenColumn]:
+        """Columns of B records."""
+        rows = [self._values_by_slot(record) for record in records]
+        columns = zip(*rows, strict=True)
+        return [
+            _pack_slot(field, list(values))
+            for field, values in zip(self._fields, columns, strict=True)
+        ]
 
-    A slot with a shape is an array [B, *shape], one without (values [N], offsets [B + 1]).
-    """
-    columns = [
-        _check_column(field, column)
-        for field, column in zip(fields, _values_by_slot(fields, batch), strict=True)
-    ]
-    sizes = [len(values) if offsets is None else len(offsets) - 1 for values, offsets in columns]
-    for field, size in zip(fields, sizes, strict=True):
-        if size != sizes[0]:
-            raise _mismatch(field, f"{sizes[0]} records, as '{fields[0].name}' has", size)
-    return columns, sizes[0]
+    def pack_batch(self, batch: Any) -> tuple[list[TakenColumn], int]:
+        """Columns of a batch of B records that were columns already, and B.
 
+        A slot with a shape is an array [B, *shape], one without (values [N], offsets [B + 1]).
+        """
+        columns = [
+            _check_column(field, column)
+            for field, column in zip(self._fields, self._values_by_slot(batch), strict=True)
+        ]
+        sizes = [
+            len(values) if offsets is None else len(offsets) - 1 for values, offsets in columns
+        ]
+        for field, size in zip(self._fields, sizes, strict=True):
+            if size != sizes[0]:
+                raise _mismatch(field, f"{sizes[0]} records, as '{self._names[0]}' has", size)
+        return columns, sizes[0]
 
-def _values_by_slot(fields: Sequence[Field], record: Any) -> Sequence[Any]:
-    names = [field.name for field in fields]
-    if isinstance(record, Mapping):
-        if record.keys() != set(names):
+    def _values_by_slot(self, record: Any) -> Sequence[Any]:
+        names = self._names
+        if isinstance(record, Mapping):
+            if record.keys() != self._name_set:
+                raise MismatchError(
+                    f"'{min(self._name_set ^ record.keys(), key=str)}'",
+                    f"expected a value for each of {names}, found {list(record)!r:.200}",
+                )
+            return [record[name] for name in names]
+        if not isinstance(record, (list, tuple)) or len(record) != len(names):
+            size = f" of {len(record)}" if isinstance(record, (list, tuple)) else ""
             raise MismatchError(
-                f"'{min(set(names) ^ record.keys(), key=str)}'",
-                f"expected a value for each of {names}, found {list(record)!r:.200}",
+                f"'{names[0]}'",
+                f"expected a dict, or a tuple of {len(names)} values, found a "
+                f"{type(record).__name__}{size}",
             )
-        return [record[name] for name in names]
-    if not isinstance(record, (list, tuple)) or len(record) != len(fields):
-        size = f" of {len(record)}" if isinstance(record, (list, tuple)) else ""
-        raise MismatchError(
-            f"'{names[0]}'",
-            f"expected a dict, or a tuple of {len(fields)} values, found a "
-            f"{type(record).__name__}{size}",
-        )
-    return record
+        return record
 
 
 def _pack_slot(field: Field, values: list[Any]) -> TakenColumn:

@@ -10,7 +10,7 @@ from sparsefleet.data.bad_lines import BadLine
 from sparsefleet.data.field import as_fields
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_format import RecordFormat
-from sparsefleet.data.record_packing import MismatchError, pack_batch, pack_records
+from sparsefleet.data.record_packing import MismatchError, RecordPacker
 from sparsefleet.data.record_source import (
     ColumnPart,
     FilePart,
@@ -85,6 +85,7 @@ class RecordsSource:
     def __init__(self, format: Records, context: SourceContext) -> None:  # noqa: A002
         self._format = format
         self._context = context
+        self._packer = RecordPacker(format.fields)
         self._pack = self._pack_batches if format.gives_batches else self._pack_records
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
@@ -149,7 +150,7 @@ class RecordsSource:
         if not chunk:
             return
         try:
-            columns = pack_records(self._format.fields, [record for _, record in chunk])
+            columns = self._packer.pack_records([record for _, record in chunk])
         except MismatchError as error:
             if len(chunk) == 1:
                 number, record = chunk[0]
@@ -169,7 +170,7 @@ class RecordsSource:
         total = 0
         for number, batch in enumerate(items):
             try:
-                columns, size = pack_batch(self._format.fields, batch)
+                columns, size = self._packer.pack_batch(batch)
             except MismatchError as error:  # how many records it has, nobody knows
                 raise DataError(f"{part.path}, batch {number + 1}: {error}") from error
             begin = min(max(part.begin - total, 0), size)

@@ -78,8 +78,9 @@ class WorkList:
         return set(self._owners.values())
 
     @property
-    def is_over(self) -> bool:
-        return not self._waiting and not self._owners
+    def unread(self) -> list[FileToRead]:
+        """Files, or what is left of them, that were not read to their end."""
+        return self._progress.remaining([*self._waiting, *self._owners])
 
 
 class WorkLists:
@@ -179,6 +180,8 @@ class WorkLists:
             return
         oldest = min(epoch for worker, epoch in epochs.items() if self._is_present(worker))
         for key in [key for key in self._lists if key[0] == name and key[1] < oldest]:
-            work = self._lists.pop(key)
-            if not work.is_over:
-                _log.warning("epoch %d of '%s' ended before all files were read", key[1], name)
+            unread = self._lists.pop(key).unread
+            if unread:
+                _log.warning(
+                    "epoch %d of '%s' is over; not read to the end: %s", key[1], name, unread
+                )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,21 +17,16 @@ from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
-from sparsefleet.fleet.model_files import load_model, save_inference_model, save_model
+from sparsefleet.fleet.model_checkpoint import ModelSave, Predicate, load_model
+from sparsefleet.fleet.model_tensors import ModelTensors
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
+from sparsefleet.fleet.step_calls import StepCalls
 from sparsefleet.fleet.torch_stepping import TorchStepping
-from sparsefleet.fleet.training_step import Step
+from sparsefleet.fleet.trainable import require_local, require_something_to_train
 from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
-from sparsefleet.nn import (
-    LookupPlans,
-    PulledRows,
-    StepRows,
-    bind,
-    pull_rows,
-    sparse_modules,
-)
+from sparsefleet.nn import bind, sparse_modules
 from sparsefleet.store import DenseSpec, LocalStore, RemoteStore, Store, TableSpec
 
 __all__ = ["DistributedModel"]
@@ -43,11 +35,12 @@ Floats = NDArray[np.float32]
 Part = TypeVar("Part")
 
 
-class DistributedModel:
+class DistributedModel(StepCalls):
     """A model whose tables and parameters live in a store; made by `fleet.distribute`.
 
     Nothing happens on the wire before `start()`. Dense parameters become views of flat buffers.
     `name` is what the workers call this training among themselves; each training has another.
+    `track_dirty`: tables remember which rows changed, for saves of only those.
 
     >>> from sparsefleet.nn import SparseEmbedding
     >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
@@ -72,6 +65,7 @@ class DistributedModel:
         schedule: ScheduleLike | None = None,
         name: str = "model",
         wait_s: float = 600.0,
+        track_dirty: bool = False,
     ) -> None:
         self.model = model
         self.name = name
@@ -80,21 +74,27 @@ class DistributedModel:
         self._optimizer = optimizer
         self._stepping = TorchStepping(optimizer)
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
-        self._wait_s = wait_s
+        self.wait_s = wait_s
+        self._track_dirty = track_dirty
         self._groups = dense_groups(model, optimizer)
         self._modules = sparse_modules(model)
-        self._require_something_to_train()
+        require_something_to_train(model, self._groups, self._modules)
         self._by_torch = [group for group in self._groups if group.optimizer is None]
-        self._require_known_optimizers()
+        if self._by_torch:
+            require_local(self._by_torch[0], role, self._mode_like)
         self.flat = FlatParameters(model, {g.table: g.parameters for g in self._groups})
+        self.tensors = ModelTensors(
+            model,
+            {group.table: self.flat.names_of(group.table) for group in self._native_groups()},
+            self._stepping.optimizer if self._by_torch else None,
+        )
+        """The dense tensors by name."""
         self._rates = self._rates_of(schedule)
         self._steps = 0  # of the schedule, counted by modes before the present one
         self._starts = 0
         self._failed = False
-        self._replicas: list[nn.Module] = [model]
-        self._parameters = {id(model): self.flat.parameters_of(model)}
-        self._plans = LookupPlans()
-        self._lock = threading.Lock()
+        # Torch steps on the model's own parameters, which no thread may use then.
+        self._start_steps(self.flat, model, spares_model=bool(self._by_torch))
         self._store: Store | None = None
         self._mode: Mode | None = None
         self._meeting: Meeting | None = None
@@ -142,10 +142,12 @@ class DistributedModel:
                 self._store,
                 self.role,
                 name=f"{self.name}/{self._starts}",
-                wait_s=self._wait_s,
+                wait_s=self.wait_s,
                 go_on_without_lost=_keeps_going(),
             )
-            self._tables = bind(self.model, self._store, self._table_default())
+            self._tables = bind(
+                self.model, self._store, self._table_default(), track_dirty=self._track_dirty
+            )
             for group in self._native_groups():
                 self._store.define(_dense_spec(group))
             self._first_values()
@@ -207,121 +209,48 @@ class DistributedModel:
         if self._mode is not None:
             self._mode.fail(error)
 
-    # -- steps --------------------------------------------------------------------------------
-
-    def replicas(self, count: int) -> list[nn.Module]:
-        """`count` models over the same parameters, one a thread; the first is the model itself.
-
-        Unless torch steps on the model's own parameters, which no thread may use then.
-        """
-        first = 1 if self._by_torch and count > 1 else 0
-        with self._lock:
-            while len(self._replicas) < first + count:
-                replica = self.flat.replica()
-                self._parameters[id(replica)] = self.flat.parameters_of(replica)
-                self._replicas.append(replica)
-            return self._replicas[first : first + count]
-
-    def step(
-        self,
-        replica: nn.Module | None = None,
-        *,
-        batch: Any = None,
-        pulled: PulledRows | None = None,
-    ) -> Step:
-        """A training step as a context: forward and backward inside, gradients go at its end.
-
-        With the `batch` (any nesting of tensors), the rows for all its ids come in one request a
-        server, once a first batch has shown which ids go where. `pulled` are rows that `prefetch`
-        brought for this batch.
-        """
-        mode = self.mode
-        learn = None if batch is None else self._plans.learn_more
-        if pulled is None and batch is not None:
-            lookups = self._plans.lookups(batch)
-            if lookups:
-                pulled = pull_rows(lookups, mode.pull)
-            elif lookups is None:
-                learn = self._plans.learn
-        rows = StepRows(mode.pull, pulled=pulled)
-        return Step(
-            mode, rows, self._parameters[id(replica or self.model)], batch=batch, learn=learn
-        )
-
-    def prefetch(self, batch: Any) -> PulledRows | None:
-        """The rows of a batch to come; None where the mode wants them fresh, or before a plan."""
-        lookups = self._plans.lookups(batch) if self.mode.may_prefetch else None
-        return pull_rows(lookups, self.mode.pull) if lookups else None
-
-    @contextmanager
-    def evaluating(
-        self, replica: nn.Module | None = None, *, batch: Any = None
-    ) -> Iterator[nn.Module]:
-        """The model in evaluation: no gradients, rows are read and none is created.
-
-        `with distributed.evaluating() as model: model(ids)`. For `batch` see `step`.
-        """
-        model, pull = replica or self.model, self.mode.pull
-        lookups = None if batch is None else self._plans.lookups(batch)
-        pulled = pull_rows(lookups, pull, train=False) if lookups else None
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
-            with torch.no_grad(), StepRows(pull, train=False, pulled=pulled) as rows:
-                yield model
-        finally:
-            for module, was_training in modes:
-                module.training = was_training
-        if batch is not None and lookups is None:
-            self._plans.learn(rows, batch)
-
     # -- files --------------------------------------------------------------------------------
 
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes model and tables with all optimizer state; one worker calls it."""
-        self.flush()
-        steps = self._steps + self.mode.steps_of_schedule
-        save_model(Path(directory).absolute(), self.model, self.store, steps=steps)
+    @property
+    def schedule_steps(self) -> int:
+        """Where the schedule is, as far as known here."""
+        return self._steps + (0 if self._mode is None else self._mode.steps_of_schedule)
 
-    def load(self, directory: str | os.PathLike[str]) -> None:
+    def save(self, directory: str | os.PathLike[str], *, only: Predicate | None = None) -> None:
+        """Writes model and tables with all optimizer state; one worker calls it.
+
+        Returns when the checkpoint is in force. What other workers hand over meanwhile may be in
+        it or not; for one moment of all see `Trainer.save`. only: what to save, by name.
+        """
+        self.flush()
+        save = ModelSave(self, directory, schedule_steps=self.schedule_steps, only=only)
+        save.open()
+        save.write()
+
+    def load(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        only: Predicate | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Reads what `save` wrote. All workers call it; the first one has it loaded.
 
-        A schedule goes on where it was, here or in what was saved, whichever is further.
+        A schedule goes on where it was, here or in what was saved, whichever is further. only:
+        what to load, by name. On an error nothing has changed, and all workers get one.
         """
         self.finish()
-        self.meeting.barrier()  # nobody's last push comes after the loaded values
-        if self.role.is_first_worker:
-            self._load(Path(directory).absolute())
+
+        def load(_: list[bytes]) -> bytes:
+            """In the first worker, when nobody's last push is still to come."""
+            self._load(directory, only, storage_options)
+            return b""
+
+        self.meeting.decide(b"", load)
         self._share_values()
         self.start()
 
-    def save_inference_model(self, directory: str | os.PathLike[str]) -> None:
-        """Writes what prediction needs, without optimizer state; one worker calls it."""
-        self.flush()
-        save_inference_model(Path(directory).absolute(), self.model, self.store, self._tables)
-
     # -- inside -------------------------------------------------------------------------------
-
-    def _require_something_to_train(self) -> None:
-        if not self._groups and not self._modules:
-            raise ConfigError(
-                f"{type(self.model).__name__} has no parameter that the optimizer holds and no "
-                "SparseEmbedding: there is nothing to train"
-            )
-        own = {group.table for group in self._groups}
-        for module in self._modules:
-            if module.name in own:
-                raise ConfigError(
-                    f"a {type(module).__name__} has the table name '{module.name}', which is kept "
-                    "for dense parameters: choose another"
-                )
-
-    def _require_known_optimizers(self) -> None:
-        if not self._by_torch:
-            return
-        if self.role.server_endpoints or self._mode_like != "local":
-            where = "with servers" if self.role.server_endpoints else f"in mode {self._mode_like!r}"
-            raise ConfigError(f"{self._by_torch[0].reason}; {where} only these can be used")
 
     def _native_groups(self) -> list[DenseGroup]:
         return [] if self._by_torch else self._groups
@@ -356,7 +285,7 @@ class DistributedModel:
             schedule=self._rates,
             first_step=self._steps,
             go_on_without_lost=_keeps_going(),
-            wait_s=self._wait_s,
+            wait_s=self.wait_s,
             dense_step=self._step_by_torch if self._by_torch else None,
         )
 
@@ -378,13 +307,19 @@ class DistributedModel:
             return
         directory = self._directory_of_servers()
         if directory is not None:
-            self._load(directory)
+            self._load(directory, None, None)
             return
         for group in self._native_groups():
             self.store.write_dense(group.table, self.flat.arrays[group.table])
 
-    def _load(self, directory: Path) -> None:
-        self._steps = max(self._steps, load_model(directory, self.model, self.store))
+    def _load(
+        self,
+        directory: str | os.PathLike[str],
+        only: Predicate | None,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        steps = load_model(self, directory, only=only, storage_options=storage_options)
+        self._steps = max(self._steps, steps)
 
     def _share_values(self) -> None:
         """What is in the store, and the first worker's frozen state, becomes everybody's."""
@@ -411,9 +346,9 @@ class DistributedModel:
         """Whether the mode trains on copies of the store's values."""
         return isinstance(mode_config(self._mode_like), GeoConfig)
 
-    def _directory_of_servers(self) -> Path | None:
+    def _directory_of_servers(self) -> str | None:
         try:
-            return Path(os.fsdecode(self.store.get_note(MODEL_DIR_NOTE)))
+            return os.fsdecode(self.store.get_note(MODEL_DIR_NOTE))
         except NotFoundError:
             return None
 

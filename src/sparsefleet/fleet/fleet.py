@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.fleet_sharding import FleetSharding
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
 from sparsefleet.fleet.roles import split_files
@@ -15,12 +15,18 @@ from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.strategies import DistributedStrategy, strategy_from
 from sparsefleet.fleet.transpiler_config import DistributeTranspilerConfig
 from sparsefleet.server import ServerConfig, run_server
+from sparsefleet.store.checkpoint_path import absolute_path
 
 if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
     from torch import nn
 
+    from sparsefleet.export import Manifest, RowFormat
+    from sparsefleet.export.inference_model import InferenceModel
+    from sparsefleet.export.recorded_graph import Varying
+    from sparsefleet.export.targets import TargetsLike
     from sparsefleet.fleet.distributed_model import DistributedModel
+    from sparsefleet.fleet.fleet_sharding import FleetSharding
     from sparsefleet.fleet.mail_exchange import MailExchange
     from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
     from sparsefleet.fleet.rate_schedule import ScheduleLike
@@ -123,12 +129,14 @@ class Fleet:
         *,
         threads: int = 1,
         schedule: ScheduleLike | None = None,
+        track_dirty: bool = False,
     ) -> DistributedModel:
         """Takes charge of the model; `init_worker()` then starts it.
 
         mode: "local", "sync", "half_async", "async", "hybrid", "geo" or a config of
             `sparsefleet.modes`; by default async with servers and local without.
         schedule: a scheduler of torch for `optimizer`, or a function from step to factor.
+        track_dirty: tables remember which rows changed, for saves of only those.
         """
         from sparsefleet.fleet.distributed_model import DistributedModel
 
@@ -141,6 +149,7 @@ class Fleet:
             threads=threads,
             schedule=schedule,
             name=f"model-{self._num_models}",
+            track_dirty=track_dirty,
         )
         return self._model
 
@@ -191,12 +200,15 @@ class Fleet:
         """Gets this server ready; with `model_dir`, tables start as `save_persistables` left them.
 
         The first worker has them loaded once the tables are defined; every server must see the
-        directory.
+        directory, and so must the first worker. Any number of servers may have saved it.
         """
         self._require_server("init_server")
-        if model_dir is not None and not os.path.isdir(model_dir):
-            raise ConfigError(f"model_dir {os.fspath(model_dir)!r} is not a directory")
-        self._model_dir = None if model_dir is None else os.path.abspath(model_dir)
+        self._model_dir = None
+        if model_dir is not None:
+            path = absolute_path(model_dir)
+            if "://" not in path and not os.path.isdir(path):
+                raise ConfigError(f"model_dir {os.fspath(model_dir)!r} is not a directory")
+            self._model_dir = path
         self._server_ready = True
 
     def run_server(self) -> None:
@@ -252,26 +264,61 @@ class Fleet:
 
         All workers read the same list of files under one name. Used from `init_worker()` on.
         """
+        from sparsefleet.fleet.fleet_sharding import FleetSharding
+
         return FleetSharding(lambda: (self.model.store, self.model.meeting), name)
 
     # -- files --------------------------------------------------------------------------------
 
-    def save_persistables(self, dirname: str | os.PathLike[str]) -> None:
+    def save_persistables(
+        self, dirname: str | os.PathLike[str], *, only: Callable[[str], bool] | None = None
+    ) -> None:
         """Writes model and tables with optimizer state, to go on training; one worker calls it.
 
-        `init_server(dirname)` starts from it, at any number of servers.
+        It is the servers' state that is saved, in every mode, with all that this worker has handed
+        over. `init_server(dirname)` starts from it, at any number of servers; all servers and this
+        worker must see the directory. only: what to save, by name of parameter or table.
         """
-        self.model.save(dirname)
+        self.model.save(dirname, only=only)
 
-    def save_inference_model(self, dirname: str | os.PathLike[str]) -> None:
-        """Writes what prediction needs; `load_inference_model` reads it. One worker calls it."""
-        self.model.save_inference_model(dirname)
+    def save_inference_model(
+        self,
+        dirname: str | os.PathLike[str],
+        example_inputs: Any,
+        feeds: Sequence[str] | None = None,
+        targets: TargetsLike = None,
+        *,
+        rows: RowFormat = "float32",
+        golden: Any = None,
+        onnx: bool | None = None,
+        varying: Varying | None = None,
+    ) -> Manifest:
+        """Writes what prediction needs of the model, pruned to what `targets` need.
 
-    def load_inference_model(self, dirname: str | os.PathLike[str], model: nn.Module) -> nn.Module:
-        """Fills a new `model` of the same make, in this process, ready to predict."""
-        from sparsefleet.fleet.inference_model import load_inference_model
+        As `sparsefleet.export.save_inference_model`, with the fleet's model and tables.
+        `load_inference_model` and `sparsefleet.Predictor` read it. One worker calls it.
+        """
+        from sparsefleet.export.model_export import save_inference_model
 
-        return load_inference_model(dirname, model)
+        self.model.flush()
+        return save_inference_model(
+            dirname,
+            self.model.model,
+            example_inputs,
+            feeds=feeds,
+            targets=targets,
+            store=self.model.store,
+            rows=rows,
+            golden=golden,
+            onnx=onnx,
+            varying=varying,
+        )
+
+    def load_inference_model(self, dirname: str | os.PathLike[str]) -> InferenceModel:
+        """The model of `save_inference_model`, ready to predict, without servers."""
+        from sparsefleet.export.inference_model import load_inference_model
+
+        return load_inference_model(dirname)
 
     def _require_server(self, call: str) -> None:
         if not self.role.is_server:

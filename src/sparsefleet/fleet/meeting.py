@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from sparsefleet.errors import ConfigError, DeadlineError, NotFoundError, PeerLostError
+import logging
+from collections.abc import Callable
+
+from sparsefleet.errors import (
+    ConfigError,
+    DeadlineError,
+    NotFoundError,
+    PeerLostError,
+    code_name_of,
+    error_named,
+)
 from sparsefleet.fleet.mail_exchange import MailExchange
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.store import RoundMember, Store
 
 __all__ = ["Meeting"]
 
+_log = logging.getLogger("sparsefleet.fleet")
 _CHUNK_BYTES = 60_000  # a note holds 64 KiB
 
 
@@ -66,18 +77,27 @@ class Meeting:
     def is_alone(self) -> bool:
         return self._role.worker_num == 1
 
-    def barrier(self) -> None:
-        """Returns when every worker has called it; raises after `wait_s`, saying who is missing."""
+    def barrier(self, *, patient: bool = False) -> None:
+        """Returns when every worker has called it; raises after `wait_s`, saying who is missing.
+
+        patient: the others may be busy for hours; it goes on waiting as long as they are there.
+        """
         self._count += 1
         if self.is_alone:
             return
-        try:
-            self._store.advance_clock(self._member, self._count, bound=0, timeout_s=self._wait_s)
-        except DeadlineError as error:
-            raise DeadlineError(
-                "start, evaluate, save, load, settle and barriers are meetings that all workers "
-                f"must come to, in the same order: {error}"
-            ) from error
+        while True:
+            try:
+                self._store.advance_clock(
+                    self._member, self._count, bound=0, timeout_s=self._wait_s
+                )
+                return
+            except DeadlineError as error:
+                if not patient:
+                    raise DeadlineError(
+                        "start, evaluate, save, load, settle and barriers are meetings that all "
+                        f"workers must come to, in the same order: {error}"
+                    ) from error
+                _log.info("still waiting: %s", error)
 
     def all_gather(self, data: bytes) -> list[bytes]:
         """What every worker gave, by rank, on every worker; without those that are lost."""
@@ -93,6 +113,47 @@ class Meeting:
         for name in names:
             self._store.delete_note(name)
         return [part for part in found if part is not None]
+
+    def decide(
+        self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
+    ) -> bytes | None:
+        """The first worker's answer to what all workers gave, on every worker. All must call it.
+
+        `rule` gets what each gave, by rank, without those that are lost. It runs in the first
+        worker, when all are there and before any goes on; what it raises is raised on all workers.
+        None if the first worker is lost and the others go on without it. For `patient` see
+        `barrier`.
+
+        >>> from sparsefleet.store import LocalStore
+        >>> meeting = Meeting(LocalStore(), RoleInfo(kind="local"))
+        >>> meeting.decide(b"3", lambda given: max(given) + b" wins")
+        b'3 wins'
+        """
+        if self.is_alone:
+            return rule([data])
+        prefix = f"{self._name}/decide/{self._count + 1}"
+        names = self._put(f"{prefix}/{self._role.index}", data)
+        self.barrier(patient=patient)
+        failure: Exception | None = None
+        if self._role.is_first_worker:
+            found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
+            try:
+                answer = b"+" + rule([part for part in found if part is not None])
+            except Exception as error:  # raised again below, when the others know of it
+                failure = error
+                answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
+            names += self._put(f"{prefix}/answer", answer)
+        self.barrier(patient=patient)
+        told = self._get(f"{prefix}/answer", 0)
+        self.barrier()  # notes may go only when everybody has read them
+        for name in names:
+            self._store.delete_note(name)
+        if failure is not None:
+            raise failure
+        if told is not None and told.startswith(b"-"):
+            code, _, message = told[1:].decode().partition(" ")
+            raise error_named(code, f"in worker 0: {message}")
+        return None if told is None else told[1:]
 
     def open_exchange(self) -> MailExchange:
         """An exchange of bytes between all workers, each with each. All must call it."""

@@ -23,14 +23,15 @@ class TorchStepping:
     """
 
     def __init__(self, optimizer: object) -> None:
-        self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self.optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        """Torch's optimizer; None if it is another's."""
         self._hook: Any = None
         self._stepping = False
 
     def guard(self) -> None:
         """From now on ``optimizer.step()`` raises."""
-        if self._optimizer is not None and self._hook is None:
-            self._hook = self._optimizer.register_step_pre_hook(self._refuse)
+        if self.optimizer is not None and self._hook is None:
+            self._hook = self.optimizer.register_step_pre_hook(self._refuse)
 
     def release(self) -> None:
         """The optimizer is the user's again. Idempotent."""
@@ -44,7 +45,7 @@ class TorchStepping:
         gradients: Mapping[str, NDArray[np.float32]],
     ) -> None:
         """One step with the flat gradients of each dense table; one thread at a time."""
-        assert self._optimizer is not None
+        assert self.optimizer is not None
         for table, flat in gradients.items():
             begin = 0
             for parameter in parameters[table]:
@@ -53,10 +54,10 @@ class TorchStepping:
                 begin += parameter.numel()
         self._stepping = True
         try:
-            self._optimizer.step()
+            self.optimizer.step()
         finally:
             self._stepping = False
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _refuse(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         del args, kwargs

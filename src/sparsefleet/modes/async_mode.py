@@ -164,6 +164,18 @@ class AsyncMode(Mode):
         self._fetch_dense()
         self._since_refresh = 0
 
+    def pause(self) -> None:
+        self.flush()
+        if self._pace is not None:
+            self._pace.leave()
+
+    def resume(self) -> None:
+        self._raise_failure()
+        if self._pace is not None:
+            self._pace.next_pass()
+            if not self._presence.present:
+                self._pace.leave()
+
     def fail(self, error: BaseException) -> None:
         super().fail(error)
         if self._pace is not None:

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sparsefleet.errors import WorkerError
 from sparsefleet.modes.merge_gradients import merge_gradients
@@ -26,6 +26,8 @@ class MeetingMode(Mode):
 
     The last thread to come (or to leave) merges, pushes and fetches for all.
     """
+
+    steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "threads"
 
     def __init__(self, setting: ModeSetting) -> None:
         super().__init__(setting)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sparsefleet.errors import ConfigError, WorkerError
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
@@ -23,8 +23,8 @@ class Mode(ABC):
 
     A thread's step is ``pull`` → forward and backward → ``hand_over``. A thread without more data
     calls ``leave``; before the next pass over the data ``rejoin`` is called once. Made by
-    :func:`~sparsefleet.modes.make_mode`. Thread-safe, but for ``start``, ``rejoin``, ``flush``
-    and ``finish``: those are called while no thread is in a step.
+    :func:`~sparsefleet.modes.make_mode`. Thread-safe, but for ``start``, ``rejoin``, ``flush``,
+    ``pause``, ``resume`` and ``finish``: those are called while no thread is in a step.
     """
 
     name: ClassVar[str]
@@ -35,6 +35,9 @@ class Mode(ABC):
 
     keeps_gradients: ClassVar[bool] = False
     """Whether arrays handed over are still read after ``hand_over`` has returned."""
+
+    steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "nobody"
+    """Who takes each step together: none may stop while others wait for it in one."""
 
     def __init__(self, setting: ModeSetting) -> None:
         self._setting = setting
@@ -85,6 +88,13 @@ class Mode(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Returns when all that was handed over is applied and the dense values are fetched."""
+
+    def pause(self) -> None:
+        """`flush`, and no other worker waits for this one until it `resume`s."""
+        self.flush()
+
+    def resume(self) -> None:  # noqa: B027  (most modes hold nobody up)
+        """Goes on after `pause`, in the same pass; all workers call it."""
 
     def fail(self, error: BaseException) -> None:
         """A thread of this worker failed: the others stop at their next call, or wake with it."""

@@ -15,6 +15,11 @@ class Presence:
         self._present = threads
         self._lock = threading.Lock()
 
+    @property
+    def present(self) -> int:
+        """Threads that have not left."""
+        return self._present
+
     def leave(self) -> int:
         """One thread fewer; returns how many are left."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sparsefleet.modes.half_async import MeetingMode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
@@ -23,6 +23,7 @@ class SyncMode(MeetingMode):
     """
 
     name: ClassVar[str] = "sync"
+    steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "workers"
 
     def __init__(self, setting: ModeSetting) -> None:
         super().__init__(setting)
@@ -45,9 +46,13 @@ class SyncMode(MeetingMode):
             self._group.leave()
 
     def rejoin(self) -> None:
-        """Also waits for the other workers, and takes over their count of rounds."""
+        """Also waits for the other workers, and takes over their count of rounds and what they did.
+
+        A worker that ran out of data early has not seen the last rounds of the others.
+        """
         super().rejoin()
         self._rounds = self._group.next_pass(self._rounds)
+        self._fetch_dense()
 
     def _push(self, merged: StepGradients, count: int) -> None:
         # Every worker sets the rates: after the round before was applied everywhere, and before

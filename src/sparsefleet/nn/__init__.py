@@ -1,6 +1,7 @@
 """Embeddings for torch modules whose rows live in tables."""
 
 from sparsefleet.nn.binding import bind, sparse_modules
+from sparsefleet.nn.import_embedding import import_embedding, import_embeddings
 from sparsefleet.nn.lookup import Lookup
 from sparsefleet.nn.lookup_plan import LookupPlan
 from sparsefleet.nn.lookup_plans import LookupPlans
@@ -24,6 +25,8 @@ __all__ = [
     "apply_gradients",
     "bind",
     "discard_gradients",
+    "import_embedding",
+    "import_embeddings",
     "pull_rows",
     "sparse_modules",
 ]

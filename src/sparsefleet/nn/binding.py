@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from sparsefleet.errors import ConfigError
@@ -16,13 +18,18 @@ def sparse_modules(model: nn.Module) -> list[SparseModule]:
 
 
 def bind(
-    model: nn.Module, store: Store, default_optimizer: Optimizer | None = None
+    model: nn.Module,
+    store: Store,
+    default_optimizer: Optimizer | None = None,
+    *,
+    track_dirty: bool = False,
 ) -> dict[str, TableSpec]:
     """Puts the tables of all sparse modules of ``model`` into ``store``; returns their specs.
 
     Modules of the same name share a table and must describe it alike. ``default_optimizer``
     (else Adagrad) is for tables whose modules name none. Rows that modules already have in this
     process move to ``store``, with their optimizer state where the optimizer stays the same.
+    ``track_dirty`` switches that on for all tables.
 
     >>> from sparsefleet.nn import SparseEmbedding
     >>> from sparsefleet.store import LocalStore
@@ -35,6 +42,8 @@ def bind(
         if isinstance(module, SparseModule):
             tables.setdefault(module.name, []).append((path or type(module).__name__, module))
     specs = {table: _common_spec(users, default_optimizer) for table, users in tables.items()}
+    if track_dirty:
+        specs = {table: replace(spec, track_dirty=True) for table, spec in specs.items()}
     for users in tables.values():
         _refuse_rows_trained_apart(users, store)
     for table, users in tables.items():

@@ -11,8 +11,10 @@ from typing import Literal, get_args
 import torch
 
 from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.nn.bag_sums import SumBags, bags_of_lengths, traced_bags
 from sparsefleet.nn.lookup import check_ids, check_offsets
 from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.nn.step_rows import is_traced
 from sparsefleet.store import (
     AdmitAlways,
     AdmitByCount,
@@ -102,18 +104,18 @@ class SparseEmbeddingBag(SparseModule):
                 raise ShapeError(f"table '{self.name}': ids is a pair with offsets; give no others")
             ids, offsets = ids
         check_ids(self.name, ids)
-        lengths = self._lengths(ids, offsets)
+        sum_bags = self._bags(ids, offsets)
         if weights is not None:
             self._check_weights(ids, weights)
         rows = self._look_up(ids)  # zeros for padding
         scaled = rows if weights is None else rows * weights.unsqueeze(-1)
-        total = _sum_bags(scaled, lengths, -2)
+        total = sum_bags(scaled, -2)
         if self.mode == "sum":
             return total
         shares = self._shares(ids, weights)
         if self.mode == "sqrtn" and weights is not None:
             shares = shares * shares
-        divisor = _sum_bags(shares, lengths, -1).unsqueeze(-1)
+        divisor = sum_bags(shares, -1).unsqueeze(-1)
         # Infinity makes zeros of what has nothing below the line, in value and in gradient.
         divisor = divisor.masked_fill(divisor == 0, math.inf)
         return total / (divisor.sqrt() if self.mode == "sqrtn" else divisor)
@@ -121,24 +123,26 @@ class SparseEmbeddingBag(SparseModule):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
 
-    def _lengths(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> torch.Tensor | None:
-        """Ids in each bag, int64[B]; None for bags along the last dimension."""
+    def _bags(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> SumBags:
+        """How the values of ids become those of bags."""
         if offsets is None:
             if ids.dim() < 2:
                 raise ShapeError(
                     f"table '{self.name}': ids of shape {tuple(ids.shape)} need offsets, "
                     "or bags along the last of two or more dimensions"
                 )
-            return None
+            return torch.sum
         if ids.dim() != 1:
             raise ShapeError(
                 f"table '{self.name}': ids with offsets must have one dimension, "
                 f"got shape {tuple(ids.shape)}"
             )
+        if is_traced():
+            return traced_bags(ids, offsets[:-1] if self.include_last_offset else offsets)
         check_offsets(self.name, offsets, ids.numel(), closed=self.include_last_offset)
         if self.include_last_offset:
-            return offsets.diff()
-        return offsets.diff(append=offsets.new_tensor([ids.numel()]))
+            return bags_of_lengths(offsets.diff())
+        return bags_of_lengths(offsets.diff(append=offsets.new_tensor([ids.numel()])))
 
     def _check_weights(self, ids: torch.Tensor, weights: torch.Tensor) -> None:
         if weights.dtype is not torch.float32 or weights.shape != ids.shape:
@@ -153,10 +157,3 @@ class SparseEmbeddingBag(SparseModule):
         if self.padding_id is None:
             return shares
         return shares.masked_fill(ids == self.padding_id, 0.0)
-
-
-def _sum_bags(values: torch.Tensor, lengths: torch.Tensor | None, dim: int) -> torch.Tensor:
-    if lengths is None:
-        return values.sum(dim)
-    # "unsafe" trusts the lengths, which come from offsets that have been checked.
-    return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True, initial=0.0)

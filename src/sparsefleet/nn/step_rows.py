@@ -40,6 +40,12 @@ def active_step() -> StepRows | None:
     return _active.steps[-1] if _active.steps else None
 
 
+def is_traced() -> bool:
+    """Whether this thread records a model as a graph: what depends on values must wait."""
+    step = active_step()
+    return step is not None and step.traced
+
+
 class StepRows:
     """One step: while it is active, all lookups of this thread go through it.
 
@@ -60,6 +66,9 @@ class StepRows:
     (array([7, 9], dtype=uint64), array([[2., 2.],
            [1., 1.]], dtype=float32))
     """
+
+    traced = False
+    """True in a step that records a model as a graph: tensors have shapes but no values there."""
 
     def __init__(self, pull: Pull, *, train: bool = True, pulled: PulledRows | None = None) -> None:
         self.lookups: list[Lookup] = []

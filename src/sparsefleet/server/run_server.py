@@ -36,7 +36,11 @@ def run_server(config: ServerConfig) -> None:
     with _EndingSignals() as ending:
         server = _start(config)
         handlers = default_handlers(
-            server.tables(), config.index, config.num_servers, has_client=server.has_client
+            server.tables(),
+            config.index,
+            config.num_servers,
+            save_root=config.save_root,
+            has_client=server.has_client,
         )
         commands = CommandLoop(server, handlers)
         try:
@@ -77,7 +81,6 @@ def _start(config: ServerConfig) -> _core.Server:
         handshake_timeout_s=config.handshake_timeout_s,
         frame_timeout_s=config.frame_timeout_s,
         drain_timeout_s=config.drain_timeout_s,
-        save_root=config.save_root,
         notes=dict(config.notes),
         log=_write_log,
     )

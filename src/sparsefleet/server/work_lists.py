@@ -13,15 +13,17 @@ A file is [path, [[begin, end], ...]]: records read before. A mark is [path, beg
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet import _core
-from sparsefleet.data.progress import FileMark, FileToRead
-from sparsefleet.data.work_list import WorkLists
 from sparsefleet.errors import ProtocolError, SparseFleetError
 from sparsefleet.server.command_body import pack_body, unpack_body
 from sparsefleet.server.command_loop import Handler
+
+if TYPE_CHECKING:
+    from sparsefleet.data.work_list import WorkLists
 
 __all__ = ["work_list_handlers"]
 
@@ -30,31 +32,51 @@ _Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 def work_list_handlers(has_client: Callable[[str], bool]) -> dict[str, Handler]:
     """Handlers by the name of their command; `has_client` tells who is lost."""
-    lists = WorkLists(has_client)
+    answers = _Answers(has_client)
+    calls = (answers.begin, answers.take, answers.report, answers.finish, answers.release)
+    return {f"work.{call.__name__}": _handler(call) for call in calls}
 
-    def begin(worker: str, head: dict[str, Any]) -> dict[str, Any]:
+
+class _Answers:
+    """What the commands do. Readers' code is loaded at the first one: few servers need it."""
+
+    def __init__(self, has_client: Callable[[str], bool]) -> None:
+        self._has_client = has_client
+        self._lock = threading.Lock()
+        self._made: WorkLists | None = None
+
+    @property
+    def _lists(self) -> WorkLists:
+        from sparsefleet.data.work_list import WorkLists
+
+        with self._lock:
+            self._made = self._made or WorkLists(self._has_client)
+            return self._made
+
+    def begin(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        from sparsefleet.data.progress import FileToRead
+
         files = [FileToRead(str(path), _spans(done)) for path, done in head["files"]]
-        lists.begin(*_place(worker, head), int(head["num_workers"]), files)
+        self._lists.begin(*_place(worker, head), int(head["num_workers"]), files)
         return {}
 
-    def take(worker: str, head: dict[str, Any]) -> dict[str, Any]:
-        file = lists.take(*_place(worker, head), keep_going=bool(head["keep_going"]))
+    def take(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        file = self._lists.take(*_place(worker, head), keep_going=bool(head["keep_going"]))
         return {"path": None} if file is None else {"path": file.path, "done": file.done}
 
-    def report(worker: str, head: dict[str, Any]) -> dict[str, Any]:
-        lists.report(*_place(worker, head), [FileMark(*mark) for mark in head["marks"]])
+    def report(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        from sparsefleet.data.progress import FileMark
+
+        self._lists.report(*_place(worker, head), [FileMark(*mark) for mark in head["marks"]])
         return {}
 
-    def finish(worker: str, head: dict[str, Any]) -> dict[str, Any]:
-        lists.finish(*_place(worker, head))
+    def finish(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        self._lists.finish(*_place(worker, head))
         return {}
 
-    def release(worker: str, head: dict[str, Any]) -> dict[str, Any]:
-        lists.release(*_place(worker, head))
+    def release(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        self._lists.release(*_place(worker, head))
         return {}
-
-    answers = (begin, take, report, finish, release)
-    return {f"work.{answer.__name__}": _handler(answer) for answer in answers}
 
 
 def _handler(answer: _Answer) -> Handler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from sparsefleet import _core
 from sparsefleet.store.arrays import Floats, as_keys
 from sparsefleet.store.rows import PushResult
 from sparsefleet.store.store import Store
+
+if TYPE_CHECKING:
+    from sparsefleet.server.table_files import TableFiles
 
 
 class LocalStore(Store):
@@ -26,6 +29,21 @@ class LocalStore(Store):
 
     def __init__(self, *, timeout_s: float = 30.0) -> None:
         super().__init__(_core.Store.local(), timeout_s=timeout_s)
+        self._files: TableFiles | None = None
+
+    def command(
+        self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
+    ) -> bytes:
+        """As a server's Python would answer: the commands of saving and loading; others raise."""
+        self._deadline(timeout_s)
+        if self._files is None:
+            from sparsefleet.server.table_files import TableFiles
+
+            self._files = TableFiles(self._native)
+        answer = self._files.calls().get(name)
+        if answer is None or server != 0:
+            return super().command(server, name, body, timeout_s=timeout_s)
+        return answer(body)
 
     def live_dense(self, table: str) -> Floats:
         """The values of a dense table themselves, float32[size]: pushes change them in place.

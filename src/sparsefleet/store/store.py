@@ -19,6 +19,7 @@ from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import is_number
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
+from sparsefleet.store.file_calls import FileCalls
 from sparsefleet.store.lowering import lower_dense, lower_table
 from sparsefleet.store.meeting_calls import MeetingCalls
 from sparsefleet.store.round_member import RoundMember, lower_member
@@ -39,7 +40,7 @@ _CHANGES_CHUNK_ROWS = 65536
 _log = logging.getLogger("sparsefleet.store")
 
 
-class Store(MeetingCalls):
+class Store(MeetingCalls, FileCalls):
     """Tables by name: pull rows, push gradients, meet other workers.
 
     Made as :class:`LocalStore` (tables in this process) or :class:`RemoteStore` (tables on
@@ -66,6 +67,7 @@ class Store(MeetingCalls):
         self._native = native
         self._timeout_s = timeout_s
         self._pid = os.getpid()
+        self._specs: dict[str, TableSpec | DenseSpec] = {}
         self._dims: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._step = 0
@@ -120,6 +122,12 @@ class Store(MeetingCalls):
         else:
             self._native.define_dense(lower_dense(spec), deadline_s)
             self._sizes[spec.name] = spec.size
+        self._specs[spec.name] = spec
+
+    @property
+    def specs(self) -> Mapping[str, TableSpec | DenseSpec]:
+        """The tables that this store object has defined, by name."""
+        return self._specs
 
     def info(self, table: str, *, timeout_s: float | None = None) -> _core.TableInfo:
         """Kind, width and size of a table, also of one that another worker defined."""
@@ -356,23 +364,6 @@ class Store(MeetingCalls):
         deadline_s = self._deadline(timeout_s)
         return _changes(self._native.take_changes(table, self._dim(table), deadline_s))
 
-    def save(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
-        """Each server writes its part of every table below ``directory`` on its own disk.
-
-        A relative path is taken from here. Use an empty directory: files of another save in it
-        are not removed.
-        """
-        self._require_tables("save")
-        self._native.save(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
-
-    def load(self, directory: str | os.PathLike[str], *, timeout_s: float | None = None) -> None:
-        """Replaces the rows of all defined tables by the saved ones.
-
-        Whatever number of servers saved them; each server must see all files.
-        """
-        self._require_tables("load")
-        self._native.load(os.fspath(os.path.abspath(directory)), self._deadline(timeout_s))
-
     def command(
         self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
     ) -> bytes:
@@ -427,10 +418,6 @@ class Store(MeetingCalls):
         if result.rejected_non_finite:
             self._tell_rejected(", ".join(s[0] for s in sections), result.rejected_non_finite)
         return result
-
-    def _require_tables(self, verb: str) -> None:
-        if not any(name.startswith("table.") for server in self.stats() for name in server):
-            raise ConfigError(f"no table is defined, so there is nothing to {verb}: define() first")
 
     def _dim(self, table: str) -> int:
         dim = self._dims.get(table)

@@ -1,8 +1,16 @@
 """Training: the Trainer, its threads, evaluation and what a person sees of it."""
 
+from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.history import Epoch, History
 from sparsefleet.train.time_shares import TimeShares
 from sparsefleet.train.trainer import Trainer
 from sparsefleet.train.trainer_config import TrainerConfig
 
-__all__ = ["Epoch", "History", "TimeShares", "Trainer", "TrainerConfig"]
+__all__ = [
+    "CheckpointConfig",
+    "Epoch",
+    "History",
+    "TimeShares",
+    "Trainer",
+    "TrainerConfig",
+]

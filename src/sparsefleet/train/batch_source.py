@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,13 @@ from torch import Tensor
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.train.batch import Batch, as_batch
+from sparsefleet.train.data_position import (
+    DataPosition,
+    PassStart,
+    StatefulData,
+    skip_batches,
+)
+from sparsefleet.train.random_state import random_state, set_random_state
 from sparsefleet.train.reading import ReadingWatch
 
 __all__ = ["BatchFeed", "BatchSource", "Data"]
@@ -27,9 +35,19 @@ class BatchFeed:
     (1, 2, None)
     """
 
-    def __init__(self, batches: Iterator[Any], *, labelled: bool) -> None:
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        *,
+        labelled: bool,
+        data: object = None,
+        before: DataPosition | None = None,
+    ) -> None:
+        """data: what can tell its position, if anything can. before: where the pass began."""
         self._batches = batches
         self._labelled = labelled
+        self._data = data
+        self._before = before or DataPosition()
         self._lock = threading.Lock()
         self._taken = 0
         self._ended = False
@@ -56,6 +74,21 @@ class BatchFeed:
             number = self._taken
         return as_batch(raw, number, labelled=self._labelled)
 
+    @property
+    def is_through(self) -> bool:
+        """Whether all batches have been given out."""
+        return self._ended
+
+    def position(self) -> DataPosition:
+        """What was given out, in this pass and before it; called while nobody takes."""
+        before = self._before
+        state = before.state
+        if isinstance(self._data, StatefulData):
+            # At the end of a pass, state_dict() is that of the next one.
+            at_end = getattr(self._data, "finished_state_dict", self._data.state_dict)
+            state = at_end() if self._ended else self._data.state_dict()
+        return replace(before, batches=before.batches + self._taken, state=state)
+
     def stop(self) -> None:
         """No more batches for anybody; does not wait for one that is being read."""
         self._ended = True
@@ -66,6 +99,7 @@ class BatchSource:
 
     def __init__(self, data: Data, *, passes: int = 1, labelled: bool = True) -> None:
         self._labelled = labelled
+        self._data = data
         self._open: Callable[[], Iterable[Any]]
         if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
             raise ConfigError(
@@ -92,14 +126,31 @@ class BatchSource:
         self.num_batches = _length_of(data)
         """Batches of a pass, where the data knows."""
 
-    def begin_pass(self) -> BatchFeed:
-        """The batches once more, from the first."""
+    def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
+        """The batches once more, from the first, or from `start`."""
+        if start is not None and start.is_through:
+            return BatchFeed(iter(()), labelled=self._labelled, before=start.own())
+        own = None if start is None else start.own()
+        is_loaded = start is not None and start.load_into(self._data)
+        if not is_loaded and own is not None and own.random_at_start is not None:
+            set_random_state(own.random_at_start)
+        before = DataPosition(random_at_start=random_state())
         batches = self._open()
         if not isinstance(batches, Iterable):
             raise ConfigError(
                 f"the data function returned a {type(batches).__name__}, wanted an iterator"
             )
-        return BatchFeed(iter(batches), labelled=self._labelled)
+        data = self._data if isinstance(self._data, StatefulData) else batches
+        if start is not None and not is_loaded:
+            is_loaded = start.load_into(batches)
+        iterator = iter(batches)
+        if start is not None and not is_loaded:
+            if own is not None:
+                skip_batches(iterator, own.batches)
+                before = replace(before, batches=own.batches)
+            else:
+                start.tell_beginning_anew()
+        return BatchFeed(iterator, labelled=self._labelled, data=data, before=before)
 
 
 def _length_of(data: Any) -> int | None:

@@ -27,8 +27,12 @@ class Supplied(NamedTuple):
 class BatchSupply(Protocol):
     """Gives one thread its batches, and puts the time it waited on the clock."""
 
-    def take(self, clock: StepClock) -> Supplied | None:
-        """The next batch; None at the end."""
+    @property
+    def has_ahead(self) -> bool:
+        """Whether a batch was read, or is being read, that nobody has taken."""
+
+    def take(self, clock: StepClock, *, read_ahead: bool = True) -> Supplied | None:
+        """The next batch; None at the end. Without `read_ahead` none is read after it."""
 
     def close(self) -> None:
         """Reads nothing more."""
@@ -40,7 +44,12 @@ class DirectSupply:
     def __init__(self, feed: BatchFeed) -> None:
         self._feed = feed
 
-    def take(self, clock: StepClock) -> Supplied | None:
+    @property
+    def has_ahead(self) -> bool:
+        return False
+
+    def take(self, clock: StepClock, *, read_ahead: bool = True) -> Supplied | None:
+        del read_ahead
         begun = perf_counter()
         batch = self._feed.take()
         clock.data_s += perf_counter() - begun
@@ -76,13 +85,20 @@ class PrefetchingSupply:
         self._thread = threading.Thread(
             target=self._read_ahead, name="sparsefleet-prefetch", daemon=True
         )
-        self._wanted.put(True)
+        self._is_asked = False
+        self._ask()
         self._thread.start()
 
-    def take(self, clock: StepClock) -> Supplied | None:
+    @property
+    def has_ahead(self) -> bool:
+        return self._is_asked
+
+    def take(self, clock: StepClock, *, read_ahead: bool = True) -> Supplied | None:
         if self._ended:
             return None
         begun = perf_counter()
+        if not self._is_asked:
+            self._ask()
         ahead = self._wait()
         if ahead is None or ahead.error is not None or ahead.supplied is None:
             self._ended = True
@@ -90,7 +106,9 @@ class PrefetchingSupply:
             if ahead is not None and ahead.error is not None:
                 raise ahead.error
             return None
-        self._wanted.put(True)
+        self._is_asked = False
+        if read_ahead:
+            self._ask()
         waited_s = perf_counter() - begun
         # Reading comes before fetching, so what is waited for last is the fetching.
         pull_s = min(waited_s, ahead.pull_s)
@@ -101,6 +119,10 @@ class PrefetchingSupply:
     def close(self) -> None:
         self._ended = True
         self._wanted.put(False)
+
+    def _ask(self) -> None:
+        self._is_asked = True
+        self._wanted.put(True)
 
     def _wait(self) -> _Ahead | None:
         while not self._stopped.is_set():

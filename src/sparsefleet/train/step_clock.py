@@ -36,6 +36,7 @@ class StepClock:
         "loss_sum",
         "pull_s",
         "recent",
+        "save_s",
         "skipped",
         "steps",
     )
@@ -57,6 +58,8 @@ class StepClock:
         """Forward, loss, backward."""
         self.hand_over_s = 0.0
         """From the end of the backward pass until the mode let the thread go on."""
+        self.save_s = 0.0
+        """Stopped for saves."""
         self.elapsed_s = 0.0
         """The thread's whole time; set when it ends."""
         self.recent: deque[Scored] = deque(maxlen=window_batches)

@@ -35,7 +35,7 @@ class TimeShares:
     """Handing gradients over: collecting and merging them and, as the mode wants, sending."""
 
     wait: float = 0.0
-    """Waiting for other threads, or for room in a queue."""
+    """Waiting for other threads, for room in a queue, or for a save to begin."""
 
     other: float = 0.0
     """The rest: counting, and waiting for the interpreter."""
@@ -59,13 +59,13 @@ class TimeShares:
     def of(clock: StepClock, wait_s: float) -> TimeShares:
         """From a clock, and the seconds of its handing over that the mode spent waiting."""
         wait = min(max(wait_s, 0.0), clock.hand_over_s)
-        known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s
+        known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
         return TimeShares(
             data=clock.data_s,
             pull=clock.pull_s,
             compute=clock.compute_s,
             push=clock.hand_over_s - wait,
-            wait=wait,
+            wait=wait + clock.save_s,
             other=max(clock.elapsed_s - known, 0.0),
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,26 +18,38 @@ from sparsefleet.fleet import Fleet
 from sparsefleet.fleet import fleet as process_fleet
 from sparsefleet.metrics import Metric
 from sparsefleet.modes import mode_config
+from sparsefleet.train.batch import as_batch
 from sparsefleet.train.batch_source import BatchSource, Data
+from sparsefleet.train.checkpoint_config import CheckpointConfig
+from sparsefleet.train.checkpoint_series import CheckpointSeries
+from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.history import History
 from sparsefleet.train.inference import Inference
 from sparsefleet.train.progress import ProgressDisplay, make_display
 from sparsefleet.train.progress_reporter import ProgressReporter
+from sparsefleet.train.resume import check_resume, resume_training
+from sparsefleet.train.save_together import save_together
 from sparsefleet.train.scoring import Figures, Scorer
 from sparsefleet.train.summary import summary_lines, summary_table
 from sparsefleet.train.tensorboard_log import TensorBoardLog
 from sparsefleet.train.time_shares import advise
 from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_pass import TrainingPass
+from sparsefleet.train.training_place import TrainingPlace
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from sparsefleet.export import Manifest, RowFormat
+    from sparsefleet.export.recorded_graph import Varying
+    from sparsefleet.export.targets import TargetsLike
     from sparsefleet.fleet.distributed_model import DistributedModel
     from sparsefleet.fleet.rate_schedule import ScheduleLike
     from sparsefleet.modes import ModeConfig
 
 __all__ = ["Trainer"]
+
+_log = logging.getLogger("sparsefleet.train")
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -56,6 +69,9 @@ class Trainer:
         of steps to a factor.
     fleet: what this process is in its job; None is the one of the process, found out from the
         environment if nobody has called its `init`.
+    checkpoints: save while training; see `CheckpointConfig`.
+    resume: "auto" goes on from the newest checkpoint of `checkpoints`, or begins where there is
+        none; a path, from that one. Calls of `fit` that it has behind it return at once.
 
     A batch is `(inputs, labels)`: a tensor goes to the model as its argument, a tuple or list as
     its arguments, a dict as named ones; `(*inputs, labels)` does as well. With `loss=None` all of
@@ -90,8 +106,11 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
         schedule: ScheduleLike | None = None,
         fleet: Fleet | None = None,
+        checkpoints: CheckpointConfig | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> None:
         _check(model, loss, threads)
+        check_resume(resume, checkpoints)
         self.config = config or TrainerConfig()
         self.model = model
         self._loss = loss
@@ -104,8 +123,17 @@ class Trainer:
         self._distributed: DistributedModel | None = None
         if not self._fleet.is_server():
             self._distributed = self._fleet.distribute(
-                model, optimizer, mode, threads=threads, schedule=schedule
+                model,
+                optimizer,
+                mode,
+                threads=threads,
+                schedule=schedule,
+                track_dirty=checkpoints is not None and checkpoints.deltas_between_fulls > 0,
             )
+        self._checkpoints = checkpoints
+        self._resume = resume
+        self._place = TrainingPlace()
+        self._series: CheckpointSeries | None = None
         self._all_left = False
         self._closed = False
 
@@ -122,11 +150,12 @@ class Trainer:
         """Everything handed over is applied and connections end.
 
         Tables in this process stay with the model: it predicts, has a `state_dict`, and may be
-        given to another trainer.
+        given to another trainer. Raises CheckpointError, after all that, if the last save of
+        `checkpoints` failed; earlier failures are in the log.
         """
-        self._closed = True
-        if self._distributed is not None:
-            self._distributed.close()
+        self._close()
+        if self._series is not None:
+            self._series.raise_last_error()
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +166,10 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # what the block raised says more
+            self._close()
 
     # -- work ---------------------------------------------------------------------------------
 
@@ -153,6 +185,9 @@ class Trainer:
         if not isinstance(epochs, int) or epochs < 1:
             raise ConfigError(f"epochs must be an int >= 1, got {epochs!r}")
         distributed = self._begin()
+        if not self._place.begin_fit():
+            _log.info("fit %d was over when the checkpoint was made", self._place.fit)
+            return History()
         labelled = self._loss is not None
         source = BatchSource(data, passes=epochs, labelled=labelled)
         held_out = None
@@ -167,9 +202,12 @@ class Trainer:
             log_interval_s=self.config.log_interval_s,
             tensorboard=tensorboard,
         )
+        checkpoints = self._begin_checkpoints(distributed)
         try:
-            return self._fit(source, held_out, epochs, reporter, display)
+            return self._fit(source, held_out, epochs, reporter, display, checkpoints)
         finally:
+            if checkpoints is not None:
+                checkpoints.close()
             reporter.stop()
             display.close()
             if tensorboard is not None:
@@ -189,28 +227,76 @@ class Trainer:
         labelled: batches have labels, as for `fit`; they are not looked at. False: a batch is
             all input.
         """
-        if self._loss is None and self.config.predictions is None:
-            raise ConfigError(
-                "with loss=None the model's output is the loss, which predicts nothing: call the "
-                "module that predicts, or give TrainerConfig(predictions=...)"
-            )
+        self._require_predictions()
         distributed = self._begin()
         distributed.flush()
         inference = Inference(distributed, self._scorer, self.config)
         return inference.predictions(BatchSource(data, labelled=labelled))
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes model, tables and optimizer state, once for the job. All workers call it."""
+        """Writes model, tables, optimizer state and where the training is, once for the job.
+
+        All workers call it; it returns when the checkpoint is in force, and raises on all workers
+        if it could not be written. What was there before stays in force until then.
+        """
         distributed = self._begin()
-        distributed.settle()
-        if distributed.role.is_first_worker:
-            distributed.save(directory)
-        distributed.meeting.barrier()
+        save_together(distributed, directory, self._place.report(distributed))
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Takes up what `save` wrote, at any number of servers. All workers call it."""
+        """Takes up what `save` wrote, at any number of servers and workers. All workers call it.
+
+        Where the training was is not taken up: the next `fit` begins with its first batch. To go
+        on within an epoch give `resume=`.
+        """
         self._begin().load(directory)
         self._all_left = False
+
+    def export(
+        self,
+        directory: str | os.PathLike[str],
+        example_batch: Any,
+        feeds: Sequence[str] | None = None,
+        targets: TargetsLike = None,
+        *,
+        labelled: bool = True,
+        rows: RowFormat = "float32",
+        golden: Any = None,
+        onnx: bool | None = None,
+        varying: Varying | None = None,
+    ) -> Manifest | None:
+        """Writes what prediction needs, for `sparsefleet.Predictor`. All workers call it.
+
+        As `sparsefleet.export.save_inference_model`; the first worker writes, and gets the
+        manifest. A batch, also of `golden`, is as for `fit`, or all input without `labelled`.
+        Unless `targets` says otherwise, the target is what `predict` gives: "prediction".
+        """
+        from sparsefleet.export.model_export import save_inference_model
+
+        if targets is None:
+            self._require_predictions()
+        distributed = self._begin()
+        distributed.settle()
+        manifest = None
+        if distributed.role.is_first_worker:
+            labelled = labelled and self._loss is not None
+            examples = [
+                None if raw is None else as_batch(raw, 1, labelled=labelled).inputs
+                for raw in (example_batch, golden)
+            ]
+            manifest = save_inference_model(
+                directory,
+                self.model,
+                examples[0],
+                feeds=feeds,
+                targets=self._named_prediction if targets is None else targets,
+                store=distributed.store,
+                rows=rows,
+                golden=examples[1],
+                onnx=onnx,
+                varying=varying,
+            )
+        distributed.meeting.barrier()
+        return manifest
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -221,10 +307,30 @@ class Trainer:
             raise SystemExit(0)
         if self._closed:
             raise ConfigError("this trainer is closed: make another")
-        if not self.distributed.is_started:
-            self.distributed.start()
+        distributed = self.distributed
+        if not distributed.is_started:
+            distributed.start()
             self._all_left = False
-        return self.distributed
+        if self._resume is not None:
+            resume, self._resume = self._resume, None
+            resumed = resume_training(distributed, resume, self._checkpoints)
+            if resumed is not None:
+                self._place.take_up(resumed)
+        return distributed
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._series is not None:
+            self._series.wait()
+        if self._distributed is not None:
+            self._distributed.close()
+
+    def _begin_checkpoints(self, distributed: DistributedModel) -> Checkpointing | None:
+        if self._checkpoints is None:
+            return None
+        if self._series is None:
+            self._series = CheckpointSeries(distributed, self._checkpoints)
+        return Checkpointing(distributed, self._checkpoints, self._place, self._series)
 
     def _fit(
         self,
@@ -233,18 +339,25 @@ class Trainer:
         epochs: int,
         reporter: ProgressReporter,
         display: ProgressDisplay,
+        checkpoints: Checkpointing | None,
     ) -> History:
         distributed = self.distributed
         history = History()
-        for number in range(1, epochs + 1):
+        for number in range(self._place.epoch + 1, epochs + 1):
             if self._all_left:
                 distributed.rejoin()
             source.reading.begin()
             this_pass = TrainingPass(
                 distributed, self._loss, self.config, epoch=number, epochs=epochs
             )
-            epoch, shares = this_pass.run(source, reporter)
+            epoch, shares = this_pass.run(
+                source, reporter, place=self._place, checkpoints=checkpoints
+            )
             self._all_left = True
+            if checkpoints is None:
+                self._place.end_epoch()
+            else:
+                checkpoints.end_pass(is_last=number == epochs)
             if held_out is None:
                 distributed.flush()
             else:
@@ -272,6 +385,16 @@ class Trainer:
         for state in states[1:]:
             merged.merge(Figures.from_state(state))
         return merged.compute()
+
+    def _require_predictions(self) -> None:
+        if self._loss is None and self.config.predictions is None:
+            raise ConfigError(
+                "with loss=None the model's output is the loss, which predicts nothing: call the "
+                "module that predicts, or give TrainerConfig(predictions=...)"
+            )
+
+    def _named_prediction(self, output: Any) -> dict[str, Tensor]:
+        return {"prediction": self._scorer.predictions(output)}
 
     def _open_tensorboard(self, distributed: DistributedModel) -> TensorBoardLog | None:
         directory = self.config.tensorboard

@@ -14,12 +14,16 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import RemoteStore
 from sparsefleet.train.batch_source import BatchFeed, BatchSource
 from sparsefleet.train.batch_supply import BatchSupply, DirectSupply, PrefetchingSupply
+from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.history import Epoch
 from sparsefleet.train.progress_reporter import PassProgress, ProgressReporter
+from sparsefleet.train.random_state import set_random_state
+from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import total
 from sparsefleet.train.thread_team import ThreadTeam
 from sparsefleet.train.time_shares import TimeShares
 from sparsefleet.train.trainer_config import TrainerConfig
+from sparsefleet.train.training_place import TrainingPlace
 from sparsefleet.train.training_thread import Place, TrainingThread
 
 if TYPE_CHECKING:
@@ -55,9 +59,23 @@ class TrainingPass:
         for replica in distributed.replicas(distributed.threads):
             replica.train()
 
-    def run(self, source: BatchSource, reporter: ProgressReporter) -> tuple[Epoch, TimeShares]:
-        """Returns when all threads have run out of data. After an error the model is finished."""
-        feed = source.begin_pass()
+    def run(
+        self,
+        source: BatchSource,
+        reporter: ProgressReporter,
+        *,
+        place: TrainingPlace,
+        checkpoints: Checkpointing | None = None,
+    ) -> tuple[Epoch, TimeShares]:
+        """Returns when all threads have run out of data. After an error the model is finished.
+
+        place: where the training is; the pass begins there. checkpoints: stop it now and then.
+        """
+        start, random = place.take_start()
+        feed = place.feed = source.begin_pass(start)
+        if random is not None:
+            set_random_state(random)
+        gate = None if checkpoints is None else checkpoints.begin_pass()
         clocks = [thread.clock for thread in self._threads]
         progress = PassProgress(
             epoch=self._epoch,
@@ -69,7 +87,7 @@ class TrainingPass:
         )
         reporter.begin_pass(progress)
         try:
-            self._run_threads(feed)
+            self._run_threads(feed, gate)
         except BaseException:
             reporter.stop()
             self._abandon()
@@ -90,13 +108,15 @@ class TrainingPass:
         )
         return epoch, TimeShares.of(counted, waited_s)
 
-    def _run_threads(self, feed: BatchFeed) -> None:
+    def _run_threads(self, feed: BatchFeed, gate: SaveGate | None) -> None:
         def run(index: int) -> None:
-            self._threads[index].run(self._supply(feed))
+            self._threads[index].run(self._supply(feed), gate)
 
         def stop_the_others(error: BaseException) -> None:
             self._stopped.set()
             feed.stop()
+            if gate is not None:
+                gate.fail(error)
             self._distributed.fail(error)
 
         team = ThreadTeam(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsefleet.errors import ConfigError, NonFiniteLossError
 from sparsefleet.train.batch import Batch, run_model
 from sparsefleet.train.batch_supply import BatchSupply, Supplied
+from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import Scored, StepClock
 from sparsefleet.train.thread_team import add_note
 from sparsefleet.train.trainer_config import TrainerConfig
@@ -54,16 +55,18 @@ class TrainingThread:
         self._place = place
         self._max_kept = _MAX_WINDOW_ELEMENTS // config.metrics_window_batches
 
-    def run(self, supply: BatchSupply) -> None:
-        """Returns at the end of the data, having told the mode."""
+    def run(self, supply: BatchSupply, gate: SaveGate | None = None) -> None:
+        """Returns at the end of the data, having told the mode. `gate`: where saves stop it."""
         clock = self.clock
         begun = perf_counter()
         supplied: Supplied | None = None
         try:
-            while (supplied := supply.take(clock)) is not None:
+            while (supplied := self._next_batch(supply, gate)) is not None:
                 self._train_on(supplied)
                 supplied = None  # what the data raises is not of the batch before
             self._distributed.leave()
+            if gate is not None:
+                gate.leave()
         except Exception as error:
             at = "" if supplied is None else f", batch {supplied.batch.number}"
             step = clock.steps + clock.skipped + 1
@@ -72,6 +75,14 @@ class TrainingThread:
         finally:
             clock.elapsed_s = perf_counter() - begun
             supply.close()
+
+    def _next_batch(self, supply: BatchSupply, gate: SaveGate | None) -> Supplied | None:
+        may_read_ahead = True
+        if gate is not None:
+            begun = perf_counter()
+            may_read_ahead = gate.reach(self.clock.steps, has_ahead=supply.has_ahead)
+            self.clock.save_s += perf_counter() - begun
+        return supply.take(self.clock, read_ahead=may_read_ahead)
 
     def _train_on(self, supplied: Supplied) -> None:
         batch, pulled = supplied

@@ -147,3 +147,10 @@ def test_fields_that_make_no_sense_are_refused() -> None:
         Field("a", separator="ab")
     with pytest.raises(ConfigError, match="columns must be"):
         Field("a", columns=())
+
+
+def test_what_a_command_prints_has_the_header(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("7\n8\n")
+    config = ReaderConfig(shell_command="echo id; cat")
+    reader = Reader(tmp_path / "a", Csv(Slot("id", "uint64", ())), 2, config=config)
+    assert [batch["id"].tolist() for batch in reader] == [[7, 8]]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -176,29 +177,30 @@ def test_a_worker_that_fails_ends_it_for_all(folder: Path, monkeypatch: pytest.M
     ]
 
 
-def test_little_more_than_the_data_is_in_memory(folder: Path) -> None:
-    """What is sent is let go: sizes at each block add up to those of the data."""
-    highest = []
+def test_little_more_than_the_data_is_in_memory(tmp_path: Path) -> None:
+    slots = MultiSlot(*[Slot(f"c{i}") for i in range(20)])
+    for rank in range(2):
+        line = " ".join(["1 7"] * 19 + ["2 8 9"]) + "\n" + " ".join(["1 7"] * 20) + "\n"
+        (tmp_path / f"part-{rank}").write_text(line * 20_000)
+    data: dict[int, MemoryData] = {}
 
-    def work(worker: WorkerOf) -> None:
-        data = load(folder, worker)
-        records = data._records
-        whole = records.num_bytes
-        sizes = []
-        truncate = records.truncate
+    def load(worker: WorkerOf) -> None:
+        rank = worker.worker_index()
+        data[rank] = MemoryData(Reader(tmp_path / f"part-{rank}", slots, 1000))
 
-        def watched(num_records: int) -> None:
-            truncate(num_records)
-            sizes.append(records.num_bytes / whole)
+    def shuffle(worker: WorkerOf) -> None:
+        data[worker.worker_index()].global_shuffle(worker, seed=1)
 
-        records.truncate = watched  # type: ignore[method-assign]
-        data.global_shuffle(worker, block_records=16, seed=1)
-        assert sizes == sorted(sizes, reverse=True)
-        assert sizes[-1] == 0
-        highest.append(len(sizes))
-
-    as_workers(2, work)
-    assert all(steps >= PER_WORKER // 32 for steps in highest)
+    tracemalloc.start()
+    try:
+        as_workers(2, load)
+        whole = sum(one.memory_bytes for one in data.values())
+        tracemalloc.reset_peak()
+        as_workers(2, shuffle)
+        _, peak = tracemalloc.get_traced_memory()
+        assert peak <= 1.3 * whole
+    finally:
+        tracemalloc.stop()
 
 
 def test_dealing_is_even_and_follows_from_the_seed() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,6 +78,18 @@ def test_a_state_goes_on_in_the_midst_of_a_turn(tmp_path: Path) -> None:
         assert given + [batch["id"].tolist() for batch in again] == wanted
     with pytest.raises(ConfigError, match="of 4 blocks of records, here are 2"):
         MemoryData(reader, num_blocks=2).load_state_dict(data.state_dict())
+
+
+def test_many_threads_may_take_from_one_pass(tmp_path: Path) -> None:
+    write_ids(tmp_path / "part", range(5000))
+    data = MemoryData(Reader(tmp_path / "part", ONE_ID, 7), num_blocks=3)
+    data.local_shuffle(seed=1)
+    batches = iter(data)
+    with ThreadPoolExecutor(4) as pool:
+        taken = [pool.submit(lambda: [key for b in batches for key in b["id"]]) for _ in range(4)]
+        found = [int(key) for future in taken for key in future.result()]
+    assert sorted(found) == list(range(5000))
+    assert data.stats().records == 5000
 
 
 def test_slots_change_owners_and_come_back(tmp_path: Path) -> None:

@@ -5,15 +5,25 @@ from pathlib import Path
 
 from sparsefleet.data import hash64
 
-PAGE = Path(__file__).parents[3] / "docs" / "data.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "data.md"
+
+
+def run_code_of(page: Path) -> dict[str, object]:
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    return names
+
+
+def test_code_of_the_page_on_formats_runs() -> None:
+    run_code_of(DOCS / "data_formats.md")
 
 
 def test_code_of_the_page_runs() -> None:
-    names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    names = run_code_of(PAGE)
     bad = (names["folder"] / "bad.tsv").read_text()  # type: ignore[operator]
     assert "part-2\t1\t13\t" in bad
 

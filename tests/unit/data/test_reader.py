@@ -174,5 +174,7 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         Reader(path, CriteoTsv(), 1, label="click")
     with pytest.raises(ConfigError, match="only column"):
         Reader(path, ONE_ID, 1, label="id")
+    with pytest.raises(ConfigError, match="format must be a RecordFormat .* got 'parquet'"):
+        Reader(path, "parquet", 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ReaderConfig.queue_batches"):
         ReaderConfig(queue_batches=0)

@@ -22,6 +22,7 @@ class Hub:
         self.size = size
         self.boxes: list[Queue[bytes]] = [Queue(MAILBOX_BLOCKS) for _ in range(size)]
         self.met = threading.Barrier(size)
+        self.closed = threading.Barrier(size)
         self.gathered: list[bytes] = [b""] * size
         self.failed: BaseException | None = None
 
@@ -33,10 +34,8 @@ class QueueExchange:
         self._hub = hub
         self.rank = rank
         self.size = hub.size
-        self.sent: list[bytes] = []
 
     def send(self, to: int, data: bytes) -> None:
-        self.sent.append(data)
         self._until_done(lambda: self._hub.boxes[to].put(data, timeout=0.05))
 
     def receive(self) -> list[bytes]:
@@ -44,10 +43,13 @@ class QueueExchange:
 
     def fail(self, error: BaseException) -> None:
         self._hub.failed = self._hub.failed or error
-        self._hub.met.abort()
+        self._hub.closed.abort()
 
     def close(self) -> None:
-        self._hub.met.wait(ENDED_WITHIN_S)
+        try:
+            self._hub.closed.wait(ENDED_WITHIN_S)
+        except threading.BrokenBarrierError:
+            raise PeerLostError(f"another worker failed: {self._hub.failed}") from None
 
     def _until_done(self, call: Callable[[], Any]) -> Any:
         while self._hub.failed is None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.servers import NativeServers
 
-from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError
+from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError, ShapeError
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
 
@@ -35,6 +35,29 @@ def test_gather_gives_everybodys_bytes_by_rank_of_any_size() -> None:
         assert [len(part) for part in large] == [0, 100_000, 200_000]
         assert large[2] == b"\x02" * 200_000
         assert small == [b"0", b"1", b"2"]
+
+
+def test_the_first_decides_for_all_and_its_errors_are_everybodys() -> None:
+    def decide(index: int, servers: NativeServers) -> tuple[bytes | None, str]:
+        def rule(given: list[bytes]) -> bytes:
+            assert index == 0
+            return b"-".join(given) * 10_000
+
+        def refuse(given: list[bytes]) -> bytes:
+            raise ShapeError(f"{len(given)} are too many")
+
+        with servers.connect(name=f"worker-{index}") as store:
+            meeting = Meeting(store, worker(index, servers), wait_s=30.0)
+            answer = meeting.decide(b"%d" % index, rule)
+            with pytest.raises(ShapeError, match="3 are too many") as raised:
+                meeting.decide(b"", refuse)
+            assert meeting.decide(b"", lambda _: b"on") == b"on"
+            return answer, str(raised.value)
+
+    with NativeServers(2) as servers, ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda index: decide(index, servers), range(3)))
+    assert {answer for answer, _ in results} == {b"0-1-2" * 10_000}
+    assert [text for _, text in results] == ["3 are too many"] + ["in worker 0: 3 are too many"] * 2
 
 
 def test_gather_without_the_others_ends_at_its_deadline() -> None:

@@ -98,6 +98,16 @@ def test_without_a_fleet_a_global_shuffle_is_a_local_one(path: Path) -> None:
     assert sorted(clicks_of(dataset)) == list(range(100))
 
 
+def test_a_fleet_of_one_needs_no_model_to_shuffle(path: Path) -> None:
+    fleet = Fleet()
+    fleet.init()
+    dataset = dataset_of(path)
+    dataset.load_into_memory()
+    dataset.global_shuffle(fleet, seed=2)
+    assert sorted(clicks_of(dataset)) == list(range(100))
+    assert dataset.get_shuffle_data_size(fleet) == 100
+
+
 def test_what_slots_are_worth_can_be_measured(path: Path) -> None:
     dataset = dataset_of(path)
     dataset.load_into_memory()

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing import active_children
-from typing import Any
 
 import numpy as np
 import pytest

@@ -80,7 +80,7 @@ def test_exception_nobody_meant_is_logged_once_and_internal_at_the_caller(
 
 def test_unknown_command_is_not_found_and_names_those_there_are() -> None:
     with NativeServers(handlers={"echo": echo}) as servers, servers.connect() as store:
-        with pytest.raises(NotFoundError, match=r"it has: echo, ping"):
+        with pytest.raises(NotFoundError, match=r"it has: .*echo.*ping"):
             store.command(0, "sing")
 
 

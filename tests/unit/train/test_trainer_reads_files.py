@@ -5,12 +5,23 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from tests.unit.train.click_model import trainer_of
 from torch import Tensor, nn
 
-from sparsefleet.data import CriteoTsv, MultiSlot, Reader, ReaderConfig, Slot
+from sparsefleet.data import (
+    CriteoTsv,
+    MultiSlot,
+    Parquet,
+    Reader,
+    ReaderConfig,
+    Records,
+    Slot,
+)
 from sparsefleet.errors import BadLineError
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 
@@ -63,6 +74,40 @@ def test_training_from_files_is_training_from_memory(click_files: Path) -> None:
             losses.append([epoch.loss for epoch in history.epochs])
             assert history.examples == 2000
     assert losses[0] == losses[1]
+
+
+def test_the_same_records_in_any_format_train_the_same(click_files: Path, tmp_path: Path) -> None:
+    reader = Reader(click_files, FORMAT, 32, label="click")
+    table = as_table(reader)
+    pyarrow.parquet.write_table(table, tmp_path / "clicks.parquet", row_group_size=300)
+    slots = FORMAT.columns
+    others = [
+        Reader(tmp_path / "clicks.parquet", Parquet(*slots), 32, label="click"),
+        Reader(None, Records(table.to_pylist, *slots), 32, label="click"),
+    ]
+    losses = []
+    for data in (reader, *others):
+        with trainer_of(Clicks()) as trainer:
+            losses.append([epoch.loss for epoch in trainer.fit(data, epochs=2).epochs])
+    assert losses[0] == losses[1] == losses[2]
+
+
+def as_table(reader: Reader) -> pyarrow.Table:
+    """All records of a reader, as Arrow has them."""
+    batches = []
+    with reader.begin_columns() as taken:
+        for columns in taken:
+            arrays = {}
+            for slot, (values, offsets) in zip(reader.columns, columns, strict=True):
+                array = pyarrow.array(values.reshape(-1))
+                if slot.shape != ():
+                    borders = offsets
+                    if borders is None:
+                        borders = np.arange(len(values) + 1) * slot.width
+                    array = pyarrow.LargeListArray.from_arrays(pyarrow.array(borders), array)
+                arrays[slot.name] = array
+            batches.append(pyarrow.table(arrays))
+    return pyarrow.concat_tables(batches)
 
 
 @pytest.mark.parametrize("layout", ["dict", "tuple"])

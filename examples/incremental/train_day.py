@@ -1,0 +1,96 @@
+"""Incremental training: every day goes on from what the day before has saved.
+
+    python examples/incremental/train_day.py --day 1 --out days/1
+    sparsefleet launch --servers 2 --workers 2 examples/incremental/train_day.py \
+        --day 1 --out days/1
+    sparsefleet launch --servers 3 --workers 2 examples/incremental/train_day.py \
+        --day 2 --start days/1 --out days/2
+
+Worker 0 saves at the end of a day. The servers of the next day start from that directory, however
+many they are; ids that nobody saw before get their rows as they come. Without --start a day begins
+cold, with nothing learnt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sparsefleet import Trainer, TrainerConfig, fleet, optim
+from sparsefleet.nn import SparseEmbeddingBag
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from click_log import NUM_COUNTS, ClickLog, generate
+
+BATCH = 500
+DAYS = 7
+
+
+class Clicks(nn.Module):
+    """Embeddings of all categorical columns, added up, and the counts, through two layers."""
+
+    def __init__(self, dim: int = 8) -> None:
+        super().__init__()
+        self.ids = SparseEmbeddingBag("ids", dim, mode="sum", optimizer=optim.Adagrad(lr=0.05))
+        self.mlp = nn.Sequential(nn.Linear(dim + NUM_COUNTS, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, counts: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """counts: float32[B, 13], keys: int64[B, F] -> logits float32[B]."""
+        return self.mlp(torch.cat([self.ids(keys), counts], 1)).squeeze(1)
+
+
+def log_of_day(day: int, rows: int) -> tuple[ClickLog, ClickLog]:
+    """The examples of a day: those to learn, and a fifth as many, after them, to be judged by."""
+    log = generate(DAYS * rows * 6 // 5)
+    begin = (day - 1) * rows * 6 // 5
+    return log.part(begin, begin + rows), log.part(begin + rows, begin + rows * 6 // 5)
+
+
+def num_rows() -> int:
+    return int(fleet.fleet.model.store.info("ids").size)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Trains one day of a click log.")
+    parser.add_argument("--day", type=int, default=1, choices=range(1, DAYS + 1))
+    parser.add_argument("--start", help="what the day before has saved")
+    parser.add_argument("--out", help="where to save")
+    parser.add_argument("--mode", help="sync, half_async, async or hybrid")
+    parser.add_argument("--rows", type=int, default=50_000, help="examples of a day")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    fleet.init()
+    if fleet.is_server():
+        fleet.init_server(options.start)
+        fleet.run_server()  # until the workers are done
+        return
+    place = (fleet.worker_index(), fleet.worker_num())
+    today, judged = log_of_day(options.day, options.rows)
+    model = Clicks()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
+    with Trainer(model, loss, optimizer, mode=options.mode, config=config) as trainer:
+        if options.start and not fleet.server_num():
+            trainer.load(options.start)  # no servers that could have
+        before = trainer.evaluate(judged.share(*place).batches(BATCH))
+        known = num_rows()
+        fleet.barrier_worker()  # before anybody makes rows
+        trainer.fit(today.share(*place).batches(BATCH))
+        after = trainer.evaluate(judged.share(*place).batches(BATCH))
+        if fleet.is_first_worker():
+            print(f"day {options.day}: AUC before {before['auc']:.4f}, after {after['auc']:.4f}")
+            print(f"rows at the start {known}, at the end {num_rows()}")
+            if options.out:
+                fleet.save_persistables(options.out)
+                print(f"saved to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

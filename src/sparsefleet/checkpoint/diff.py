@@ -1,0 +1,217 @@
+"""What differs between two checkpoints.
+
+Letters: N rows of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.checkpoint.checkpoint import Checkpoint
+from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.merged_rows import find_in
+from sparsefleet.checkpoint.row_chunk import RowChunk
+
+__all__ = ["CheckpointDiff", "TableDiff", "TensorDiff", "diff"]
+
+_PART_ROWS = 8_000_000  # of 24 bytes each
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableDiff:
+    """How a table differs."""
+
+    name: str
+    same: int
+    """Rows with equal bits in both."""
+    changed: int
+    """Rows with other values, state or counters."""
+    values_changed: int
+    """Those of them with other values."""
+    only_in_a: int
+    only_in_b: int
+    keys: dict[str, list[int]]
+    """Some keys, by `changed`, `only_in_a`, `only_in_b`."""
+    layout: str = ""
+    """What of the table's layout is different, so that its rows were not compared."""
+
+    @property
+    def is_same(self) -> bool:
+        return not (self.changed or self.only_in_a or self.only_in_b or self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDiff:
+    """How a dense tensor differs."""
+
+    name: str
+    what: str
+    """values, shape, only_in_a or only_in_b"""
+    max_difference: float | None = None
+    """The largest |a - b|, where the shapes are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDiff:
+    """How two checkpoints differ."""
+
+    step_a: int
+    step_b: int
+    tables: tuple[TableDiff, ...]
+    """Tables of both; a table of one has all its rows there."""
+    dense: tuple[TensorDiff, ...]
+    """Tensors that differ; the others are equal."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether rows and tensors are equal; the step may differ."""
+        return not self.dense and all(table.is_same for table in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"is_same": self.is_same, **asdict(self)}
+
+
+def diff(a: Checkpoint, b: Checkpoint, *, max_keys: int = 10) -> CheckpointDiff:
+    """Compares all rows and tensors bit by bit; deltas are merged before.
+
+    Names up to `max_keys` keys of each kind. Memory: 24 bytes a row of `a`, for at most 8
+    million at a time: larger tables are read in parts.
+    """
+    tables_a = {table.name: table for table in a.manifest.tables}
+    tables_b = {table.name: table for table in b.manifest.tables}
+    names = [*tables_a, *(name for name in tables_b if name not in tables_a)]
+    return CheckpointDiff(
+        a.manifest.step,
+        b.manifest.step,
+        tuple(
+            _diff_table(name, (a, tables_a.get(name)), (b, tables_b.get(name)), max_keys)
+            for name in names
+        ),
+        tuple(_diff_dense(a.dense(), b.dense())),
+    )
+
+
+Side = tuple[Checkpoint, "TableEntry | None"]
+
+
+class _Digests(NamedTuple):
+    """Rows by key, in the order of the keys."""
+
+    keys: NDArray[np.uint64]
+    values: NDArray[np.uint64]
+    rest: NDArray[np.uint64]
+
+
+class _Tally:
+    """Counts and remembers a few keys of each kind."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self.counts = dict.fromkeys(("changed", "only_in_a", "only_in_b"), 0)
+        self.keys: dict[str, list[int]] = {kind: [] for kind in self.counts}
+        self.same = self.values_changed = 0
+
+    def add(self, kind: str, keys: NDArray[np.uint64]) -> None:
+        self.counts[kind] += len(keys)
+        room = self._max_keys - len(self.keys[kind])
+        self.keys[kind] += keys[: max(room, 0)].tolist()
+
+
+def _diff_table(name: str, a: Side, b: Side, max_keys: int) -> TableDiff:
+    tally = _Tally(max_keys)
+    layout = _layout_difference(a[1], b[1])
+    if not layout:
+        entries = (entry for link in a[0].chain for entry in link.manifest.tables)
+        num_rows = sum(entry.num_rows for entry in entries if entry.name == name)
+        num_parts = 1 + num_rows // _PART_ROWS
+        for part in range(num_parts):
+            _diff_part(name, a, b, (part, num_parts), tally)
+    return TableDiff(
+        name=name,
+        same=tally.same,
+        values_changed=tally.values_changed,
+        keys=tally.keys,
+        layout=layout,
+        **tally.counts,
+    )
+
+
+def _layout_difference(a: TableEntry | None, b: TableEntry | None) -> str:
+    if a is None or b is None:
+        return ""
+    for what, left, right in (
+        ("width", a.dim, b.dim),
+        ("state", a.state_width, b.state_width),
+        ("counters", a.counters, b.counters),
+    ):
+        if left != right:
+            return f"{what}: {left} and {right}"
+    return ""
+
+
+def _rows(side: Side, name: str, shard: tuple[int, int]) -> Iterator[RowChunk]:
+    return side[0].rows(name, shard=shard) if side[1] is not None else iter(())
+
+
+def _diff_part(name: str, a: Side, b: Side, shard: tuple[int, int], tally: _Tally) -> None:
+    known = _digests(_rows(a, name, shard))
+    found = np.zeros(len(known.keys), bool)
+    for chunk in _rows(b, name, shard):
+        places, is_known = find_in(known.keys, chunk.keys)
+        tally.add("only_in_b", chunk.keys[~is_known])
+        places, both = places[is_known], chunk.only(is_known)
+        found[places] = True
+        values = known.values[places] != _digest(both.values)
+        rest = known.rest[places] != _rest_digest(both)
+        tally.add("changed", both.keys[values | rest])
+        tally.values_changed += int(values.sum())
+        tally.same += int((~(values | rest)).sum())
+    tally.add("only_in_a", known.keys[~found])
+
+
+def _digests(chunks: Iterator[RowChunk]) -> _Digests:
+    parts: Sequence[tuple[NDArray[np.uint64], ...]] = [
+        (chunk.keys.copy(), _digest(chunk.values), _rest_digest(chunk)) for chunk in chunks
+    ]
+    if not parts:
+        return _Digests(*(np.empty(0, np.uint64) for _ in range(3)))
+    keys, values, rest = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(keys)
+    return _Digests(keys[order], values[order], rest[order])
+
+
+def _rest_digest(chunk: RowChunk) -> NDArray[np.uint64]:
+    digest: NDArray[np.uint64] = _digest(chunk.state) * np.uint64(3) + _digest(chunk.counters)
+    return digest
+
+
+def _digest(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    """64 bits that stand for a row: uint64[N]. Two rows that differ share them once in 2^64."""
+    words: NDArray[np.uint32] = np.ascontiguousarray(rows).view(np.uint32)
+    total = np.zeros(len(rows), np.uint64)
+    for column in range(words.shape[1]):
+        # The last steps of SplitMix64, on the word and its place.
+        x = words[:, column].astype(np.uint64) + np.uint64((column + 1) << 32)
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        total += x ^ (x >> np.uint64(31))
+    return total
+
+
+def _diff_dense(a: dict[str, NDArray[Any]], b: dict[str, NDArray[Any]]) -> Iterator[TensorDiff]:
+    for name, left in a.items():
+        right = b.get(name)
+        if right is None:
+            yield TensorDiff(name, "only_in_a")
+        elif left.shape != right.shape or left.dtype != right.dtype:
+            yield TensorDiff(name, "shape")
+        elif left.tobytes() != right.tobytes():
+            gap = np.abs(left.astype(np.float64) - right.astype(np.float64))
+            yield TensorDiff(name, "values", float(gap.max()))
+    yield from (TensorDiff(name, "only_in_b") for name in b if name not in a)

@@ -1,0 +1,104 @@
+"""Models from elsewhere as checkpoints, which any table of the right width can load."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.import_table import import_table
+from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
+from sparsefleet.checkpoint.row_chunk import RowChunk
+from sparsefleet.errors import ConfigError, InputFileError
+
+__all__ = ["import_paddle", "import_vectors"]
+
+_CHUNK_ROWS = 1 << 16
+
+
+def import_vectors(
+    source: str,
+    target: str,
+    *,
+    table: str,
+    key_column: str | None = None,
+    has_header: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Makes a checkpoint with one table of a file of keys and vectors; see `import_table`."""
+    chunks = import_table(
+        source, key_column=key_column, has_header=has_header, storage_options=storage_options
+    )
+    first = next(chunks, None)
+    if first is None:
+        raise InputFileError(f"{source}: expected rows, found none")
+    keys: list[NDArray[np.uint64]] = []
+
+    def noted() -> Iterator[RowChunk]:
+        for chunk in itertools.chain([first], chunks):
+            keys.append(chunk.keys)
+            yield chunk
+
+    entry = _values_only(table, first.values.shape[1])
+    with PendingCheckpoint.begin(target, storage_options) as pending:
+        files = pending.write_rows(entry, 0, 1, noted())
+        every = np.sort(np.concatenate(keys))
+        twice = every[1:][every[1:] == every[:-1]]
+        if len(twice):
+            raise InputFileError(
+                f"{source}: expected each key once, found {len(twice)} again, "
+                f"such as {int(twice[0])}"
+            )
+        return pending.commit(step=0, tables=[entry.with_files(files)])
+
+
+def import_paddle(
+    source: str,
+    target: str,
+    *,
+    tables: Collection[str] = (),
+    filename: str | None = None,
+    names: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Makes a checkpoint of a Paddle 1.x persistables directory; see `read_paddle_persistables`.
+
+    The variables named in `tables`, each [V, D], become sparse tables with keys 0 .. V-1; all
+    others are dense tensors.
+    """
+    variables = read_paddle_persistables(
+        source, filename=filename, names=names, storage_options=storage_options
+    )
+    for name in tables:
+        if name not in variables:
+            raise ConfigError(f"table {name!r}: expected one of {sorted(variables)}")
+        if variables[name].ndim != 2 or variables[name].dtype != np.float32:
+            found = f"{variables[name].dtype}{list(variables[name].shape)}"
+            raise ConfigError(f"table {name!r}: expected float32[V, D], found {found}")
+    with PendingCheckpoint.begin(target, storage_options) as pending:
+        entries = []
+        for name in tables:
+            entry = _values_only(name, variables[name].shape[1])
+            files = pending.write_rows(entry, 0, 1, _rows_of(variables[name]))
+            entries.append(entry.with_files(files))
+        pending.write_dense({n: array for n, array in variables.items() if n not in tables})
+        return pending.commit(step=0, tables=entries)
+
+
+def _values_only(name: str, dim: int) -> TableEntry:
+    return TableEntry(name=name, dim=dim, optimizer={"kind": "none"})
+
+
+def _rows_of(values: NDArray[np.float32]) -> Iterator[RowChunk]:
+    for begin in range(0, len(values), _CHUNK_ROWS):
+        part = values[begin : begin + _CHUNK_ROWS]
+        count = len(part)
+        keys = np.arange(begin, begin + count, dtype=np.uint64)
+        empty = np.empty((count, 0), np.float32)
+        yield RowChunk(keys, part, empty, empty.astype(np.uint32))

@@ -1,0 +1,127 @@
+"""Strict reading of JSON objects: every field there once, of its type, and no other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["Fields", "JsonObject", "canonical", "check", "parse_object"]
+
+JsonObject = dict[str, Any]
+T = TypeVar("T")
+
+
+def check(holds: bool, thing: str, wanted: str, found: object) -> None:
+    """Raises ConfigError unless `holds`."""
+    if not holds:
+        shown = repr(found)
+        shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
+        raise ConfigError(f"{thing}: expected {wanted}, found {shown}")
+
+
+def is_count(value: object) -> bool:
+    """An int >= 0; bool is not one."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_json(value: object, thing: str) -> None:
+    """Raises unless `value` comes back equal from JSON."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check(isinstance(key, str), thing, "text as keys", key)
+            check_json(item, f"{thing}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            check_json(item, f"{thing}[{place}]")
+    elif isinstance(value, float):
+        check(math.isfinite(value), thing, "a finite number", value)
+    else:
+        check(value is None or isinstance(value, (bool, int, str)), thing, "plain JSON", value)
+
+
+def canonical(value: object) -> bytes:
+    """The one way to write a JSON value that checksums are made of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def parse_object(data: bytes, thing: str) -> JsonObject:
+    """A JSON object; a field that is there twice, NaN and the like are refused."""
+
+    def no_twins(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
+        found = dict(pairs)
+        check(len(found) == len(pairs), thing, "each field once", [name for name, _ in pairs])
+        return found
+
+    def no_constant(text: str) -> None:
+        check(False, thing, "finite numbers", text)
+
+    try:
+        value = json.loads(data, object_pairs_hook=no_twins, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{thing}: expected JSON, found none: {error}") from error
+    check(isinstance(value, dict), thing, "a JSON object", value)
+    return dict(value)
+
+
+class Fields:
+    """Takes fields out of a JSON object one by one."""
+
+    def __init__(self, value: object, thing: str) -> None:
+        check(isinstance(value, Mapping), thing, "an object", value)
+        assert isinstance(value, Mapping)
+        self._left = dict(value)
+        self._thing = thing
+
+    def _take(self, name: str) -> tuple[Any, str]:
+        thing = f"{self._thing}.{name}"
+        if name not in self._left:
+            raise ConfigError(f"{thing}: expected this field, found none")
+        return self._left.pop(name), thing
+
+    def text(self, name: str) -> str:
+        value, thing = self._take(name)
+        check(isinstance(value, str), thing, "text", value)
+        return str(value)
+
+    def count(self, name: str) -> int:
+        """An int >= 0."""
+        value, thing = self._take(name)
+        check(is_count(value), thing, "a whole number >= 0", value)
+        return int(value)
+
+    def mapping(self, name: str) -> JsonObject:
+        value, thing = self._take(name)
+        check(isinstance(value, dict), thing, "an object", value)
+        return dict(value)
+
+    def items(self, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
+        """A list, each item read by `read(value, its name)`."""
+        value, thing = self._take(name)
+        check(isinstance(value, list), thing, "a list", value)
+        return tuple(read(item, f"{thing}[{place}]") for place, item in enumerate(value))
+
+    def optional(self, name: str, read: Callable[[object, str], T]) -> T | None:
+        """What `read` makes of the field; None for null."""
+        value, thing = self._take(name)
+        return None if value is None else read(value, thing)
+
+    def end(self) -> None:
+        """Raises if a field is left that nobody asked for."""
+        check(not self._left, self._thing, "no other field", sorted(self._left))
+
+
+def read_text(value: object, thing: str) -> str:
+    check(isinstance(value, str), thing, "text", value)
+    return str(value)
+
+
+def read_count(value: object, thing: str) -> int:
+    check(is_count(value), thing, "a whole number >= 0", value)
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,131 @@
+"""A folder behind fsspec, such as in an object store: a file appears whole, when it is closed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
+
+import fsspec
+
+from sparsefleet.checkpoint.folder import Folder, FoundFile, OutputFile, reported
+from sparsefleet.errors import ConfigError
+
+__all__ = ["RemoteFolder"]
+
+# A driver raises what its client library does; only its message says what happened.
+_ANY = (Exception,)
+
+# Stores without folders: to make one there makes a bucket, if the name of it is misspelt.
+_WITHOUT_FOLDERS = {"abfs", "abfss", "az", "gcs", "gs", "memory", "oss", "s3", "s3a"}
+
+
+class _RemoteFile(OutputFile):
+    _kinds = _ANY
+
+    def __init__(self, location: str, file: Any) -> None:
+        super().__init__(location)
+        self._file = file
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+
+    def close(self) -> None:
+        with reported("write", self.location, _ANY):
+            self._file.close()
+
+    def discard(self) -> None:
+        with contextlib.suppress(Exception):
+            self._file.discard()
+        self._file.closed = True  # else the collector of garbage would close it, and so upload
+
+
+class RemoteFolder(Folder):
+    """Files below a URL."""
+
+    _kinds = _ANY
+
+    def __init__(self, root: str, storage_options: Mapping[str, Any]) -> None:
+        super().__init__(root.rstrip("/"), storage_options)
+        try:
+            self._fs, self._path = fsspec.core.url_to_fs(self.root, **self._options)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"cannot open {root}: {error}") from error
+
+    def _full(self, path: str) -> str:
+        return f"{self._path.rstrip('/')}/{path}"
+
+    def _make_folder(self, full: str) -> None:
+        """The one that the file will be in."""
+        if self.root.partition("://")[0] not in _WITHOUT_FOLDERS:
+            self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
+
+    def create(self, path: str) -> OutputFile:
+        location = self.locate(path)
+        full = self._full(path)
+        with reported("write", location, _ANY):
+            self._make_folder(full)
+            return _RemoteFile(location, self._fs.open(full, "wb"))
+
+    def replace(self, path: str, data: bytes, pending: str) -> None:  # noqa: ARG002
+        with reported("write", self.locate(path), _ANY):
+            self._make_folder(self._full(path))
+            self._fs.pipe_file(self._full(path), data)
+
+    def open(self, path: str) -> IO[bytes]:
+        with reported("read", self.locate(path), _ANY):
+            opened: IO[bytes] = self._fs.open(self._full(path), "rb")
+            return opened
+
+    def read(self, path: str) -> bytes:
+        with reported("read", self.locate(path), _ANY):
+            data: bytes = self._fs.cat_file(self._full(path))
+            return data
+
+    def _info(self, path: str) -> dict[str, Any] | None:
+        self._fs.invalidate_cache()
+        with reported("read", self.locate(path), _ANY):
+            try:
+                found: dict[str, Any] = self._fs.info(self._full(path))
+            except FileNotFoundError:
+                return None
+        return found if found.get("type") == "file" else None
+
+    def size(self, path: str) -> int | None:
+        found = self._info(path)
+        return int(found["size"]) if found else None
+
+    def modified(self, path: str) -> float | None:
+        try:
+            return float(self._fs.modified(self._full(path)).timestamp())
+        except (FileNotFoundError, NotImplementedError):
+            return None
+
+    def files(self) -> list[FoundFile]:
+        self._fs.invalidate_cache()
+        with reported("list", self.root, _ANY):
+            try:
+                found = self._fs.find(self._path, detail=True)
+            except FileNotFoundError:
+                return []
+        begin = len(self._path.rstrip("/")) + 1
+        return sorted(FoundFile(path[begin:], int(info["size"])) for path, info in found.items())
+
+    def folders(self) -> list[str]:
+        self._fs.invalidate_cache()
+        with reported("list", self.root, _ANY):
+            try:
+                found = self._fs.ls(self._path, detail=True)
+            except FileNotFoundError:
+                return []
+        names = (entry["name"].rstrip("/") for entry in found if entry["type"] == "directory")
+        return sorted(name.rpartition("/")[2] for name in names)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with reported("remove", self.locate(path), _ANY):
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.rm_file(self._full(path))
+
+    def remove_empty(self) -> None:
+        """An object store has no folders but those with files in them."""

@@ -1,0 +1,127 @@
+"""Reads the Parquet files of rows and of removed keys, a row group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sparsefleet.checkpoint.entries import FileEntry
+from sparsefleet.checkpoint.folder import Folder
+from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
+from sparsefleet.checkpoint.row_file_writer import columns_of
+from sparsefleet.errors import CorruptFileError
+
+__all__ = ["COLUMNS", "read_keys", "read_row_file"]
+
+COLUMNS = ("values", "state", "counters")
+"""What can be asked for beside the keys."""
+
+
+def read_row_file(
+    folder: Folder, entry: FileEntry, layout: RowLayout, columns: Sequence[str] = COLUMNS
+) -> Iterator[RowChunk]:
+    """The rows of a file in chunks of up to 16 MiB; columns not asked for have width 0.
+
+    Raises CorruptFileError where the file is not what entry and layout say. Checksums are not
+    looked at here.
+    """
+    widths = {"values": layout.dim, "state": layout.state, "counters": layout.counters}
+    widths = {name: width if name in columns else 0 for name, width in widths.items()}
+    wanted = {column.name: _arrow_type(column.dtype, column.width) for column in columns_of(layout)}
+    asked = ["key", *(name for name in wanted if widths.get(name))]
+    for group in _read_groups(folder, entry, wanted, asked):
+        keys = group.column("key").to_numpy()
+
+        def matrix(name: str, dtype: str, group: pa.Table = group) -> NDArray[Any]:
+            count = group.num_rows
+            if not widths[name]:
+                return np.empty((count, 0), dtype)
+            return _matrix(group.column(name), widths[name], folder.locate(entry.path), name)
+
+        yield RowChunk(
+            keys,
+            matrix("values", "float32"),
+            matrix("state", "float32"),
+            matrix("counters", "uint32"),
+        )
+
+
+def read_keys(folder: Folder, entry: FileEntry) -> Iterator[NDArray[np.uint64]]:
+    """The keys of a file of removed keys."""
+    for group in _read_groups(folder, entry, {"key": pa.uint64()}, ["key"]):
+        yield group.column("key").to_numpy()
+
+
+def _arrow_type(dtype: str, width: int | None) -> pa.DataType:
+    plain = pa.from_numpy_dtype(np.dtype(dtype))
+    return plain if width is None else pa.list_(plain)
+
+
+@contextmanager
+def _as_corrupt(folder: Folder, path: str) -> Iterator[None]:
+    with folder.reading(path):
+        try:
+            yield
+        except pa.ArrowException as error:
+            raise CorruptFileError(
+                f"{folder.locate(path)}: expected a Parquet file, found: {error}"
+            ) from error
+
+
+def _open(folder: Folder, path: str) -> Any:
+    """Arrow reads a file on a disk by itself, without Python in between."""
+    if isinstance(folder, LocalFolder):
+        with folder.reading(path):
+            return pa.OSFile(folder.locate(path))
+    return folder.open(path)
+
+
+def _read_groups(
+    folder: Folder, entry: FileEntry, wanted: dict[str, pa.DataType], asked: list[str]
+) -> Iterator[pa.Table]:
+    location = folder.locate(entry.path)
+    with _open(folder, entry.path) as file:
+        with _as_corrupt(folder, entry.path):
+            parquet = pq.ParquetFile(file)
+        _check_schema(parquet.schema_arrow, wanted, location)
+        rows = parquet.metadata.num_rows
+        if rows != entry.num_rows:
+            raise CorruptFileError(f"{location}: rows: expected {entry.num_rows}, found {rows}")
+        for group in range(parquet.num_row_groups):
+            with _as_corrupt(folder, entry.path):
+                table = parquet.read_row_group(group, columns=asked, use_threads=False)
+            yield table
+
+
+def _check_schema(schema: pa.Schema, wanted: dict[str, pa.DataType], location: str) -> None:
+    def shown(name: str, kind: pa.DataType) -> str:
+        is_list = pa.types.is_list(kind)
+        return f"{name} {'list of ' if is_list else ''}{kind.value_type if is_list else kind}"
+
+    expected = [shown(name, kind) for name, kind in wanted.items()]
+    found = [shown(field.name, field.type) for field in schema]
+    if found != expected:
+        raise CorruptFileError(
+            f"{location}: columns: expected {', '.join(expected)}, found {', '.join(found)}"
+        )
+
+
+def _matrix(column: pa.ChunkedArray, width: int, location: str, name: str) -> NDArray[Any]:
+    """Lists of one width as an array [N, width]; not copied where they lie in one piece."""
+    parts = []
+    for chunk in column.chunks:
+        offsets = np.asarray(chunk.offsets)
+        if chunk.null_count or not (np.diff(offsets) == width).all():
+            raise CorruptFileError(
+                f"{location}: {name}: expected {width} in each row, found others"
+            )
+        flat = chunk.values.to_numpy()[offsets[0] : offsets[-1]]
+        parts.append(flat.reshape(-1, width))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

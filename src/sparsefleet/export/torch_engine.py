@@ -1,0 +1,50 @@
+"""Predictions by the graph that torch recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparsefleet.errors import FeedError
+from sparsefleet.export.feeds import Arrays
+from sparsefleet.export.look_up_op import looking_up
+from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.schema import Schema
+
+__all__ = ["TorchEngine"]
+
+
+class TorchEngine:
+    """Runs the graph over the rows of files. Thread-safe."""
+
+    def __init__(
+        self, graph: torch.nn.Module, schema: Schema, tables: Mapping[str, RowFile]
+    ) -> None:
+        self._graph = graph
+        self._tables = tables
+        self._inputs = [name for item in schema.inputs for name in item.arrays]
+        self._targets = [target.name for target in schema.targets]
+
+    def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Targets of inputs, by their names in the graph."""
+        with torch.no_grad(), looking_up(self._tables):
+            outputs = self._graph(*(tensors[name] for name in self._inputs))
+        return dict(zip(self._targets, outputs, strict=True))
+
+    def predict(self, arrays: Arrays) -> Arrays:
+        """The same with arrays."""
+        tensors = {name: torch.from_numpy(_writable(array)) for name, array in arrays.items()}
+        try:
+            found = self.run(tensors)
+        except (RuntimeError, IndexError) as error:
+            raise FeedError(f"the model cannot compute these inputs: {error}") from error
+        return {name: tensor.numpy() for name, tensor in found.items()}
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Torch shares memory only with arrays that it could write to."""
+    return array if array.flags.writeable else array.copy()

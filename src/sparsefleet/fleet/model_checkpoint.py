@@ -1,0 +1,182 @@
+"""A model in a checkpoint: dense parameters by name, their optimizer state, and its tables.
+
+The state of a parameter is beside it, as `<parameter>/<name of the state>`; state of one float for
+all elements, such as Adam's step, is repeated for each, as servers hold it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.errors import CheckpointMismatchError
+from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.store.store_load import load_tables
+from sparsefleet.store.store_save import StoreSave
+from sparsefleet.store.table_entry import state_names
+
+if TYPE_CHECKING:
+    from sparsefleet.fleet.distributed_model import DistributedModel
+
+__all__ = ["ModelSave", "Predicate", "load_model"]
+
+Arrays = dict[str, NDArray[Any]]
+
+Predicate = Callable[[str], bool]
+"""Chooses parameters, buffers and tables by name."""
+
+_SCHEDULE_NOTE = "schedule_steps"
+
+
+class ModelSave:
+    """One save of a model and its tables; made and used by one worker.
+
+    step: training steps so far, for whoever lists checkpoints.
+    workers: what each worker needs to go on, by rank.
+    schedule_steps: where the schedule of learning rates is.
+    only: what to save; None is everything.
+    For base, track, storage_options and timeout_s see `StoreSave`.
+    """
+
+    def __init__(
+        self,
+        distributed: DistributedModel,
+        path: str | os.PathLike[str],
+        *,
+        step: int = 0,
+        workers: Sequence[Mapping[str, Any]] = (),
+        schedule_steps: int = 0,
+        only: Predicate | None = None,
+        base: str | None = None,
+        track: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        timeout_s: float = 3600.0,
+    ) -> None:
+        self._tensors = distributed.tensors
+        self._step = step
+        self._workers = workers
+        self._schedule_steps = schedule_steps
+        self._only = only or _everything
+        self._tables = StoreSave(
+            distributed.store,
+            path,
+            tables=_chosen_tables(distributed, self._only),
+            base=base,
+            track=track,
+            storage_options=storage_options,
+            timeout_s=timeout_s,
+        )
+        self._own: Arrays = {}
+
+    def open(self) -> None:
+        """The moment of the save. Everything handed over must be applied, and nobody may train.
+
+        Quick: no file is touched.
+        """
+        self._own = self._tensors.copy_own(self._only)
+        self._tables.open()
+
+    def write(self) -> None:
+        """Returns when the checkpoint is in force; while it is written, training goes on."""
+        self._tables.write()
+        try:
+            tensors = dict(self._own)
+            for table in self._tables.dense:
+                tensors |= self._parameters_of(table)
+        except BaseException:
+            self._tables.abort()
+            raise
+        notes = {_SCHEDULE_NOTE: self._schedule_steps}
+        self._tables.commit(tensors, step=self._step, workers=self._workers, notes=notes)
+
+    def _parameters_of(self, table: str) -> Arrays:
+        """A dense table cut into its parameters, each with its state."""
+        values, state = self._tables.dense_table(table)
+        wide, single = state_names(self._tables.dense[table].optimizer)
+        tensors: Arrays = {}
+        begin = 0
+        for name, shape in self._tensors.in_tables[table].items():
+            end = begin + int(np.prod(shape, dtype=np.int64))
+            if self._only(name):
+                tensors[name] = values[begin:end].reshape(shape)
+                for array, part in zip((*wide, *single), state, strict=True):
+                    tensors[f"{name}/{array}"] = part[begin:end].reshape(shape)
+            begin = end
+        return tensors
+
+
+def load_model(
+    distributed: DistributedModel,
+    path: str | os.PathLike[str],
+    *,
+    only: Predicate | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Loads what `ModelSave` wrote, in one worker; returns where the schedule was.
+
+    Nothing changes unless all of it fits and is whole. only: what to load; None is everything,
+    and then the checkpoint must hold nothing else.
+    """
+    path = absolute_path(path)
+    checkpoint = Checkpoint.open(path, dict(storage_options or {}) or None)
+    _require_fits(checkpoint, distributed, only)
+    own = checkpoint.dense() if distributed.tensors.own_names() else {}
+    tables = _chosen_tables(distributed, only or _everything)
+    if tables:
+        load_tables(
+            distributed.store,
+            path,
+            tables=tables,
+            dense_names={t: list(names) for t, names in distributed.tensors.in_tables.items()},
+            storage_options=storage_options,
+        )
+    distributed.tensors.take_own(own, only or _everything)
+    return int(checkpoint.manifest.notes.get(_SCHEDULE_NOTE, 0))
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+def _chosen_tables(distributed: DistributedModel, only: Predicate) -> list[str]:
+    """Sparse tables by their name, dense ones by the parameters in them."""
+    sparse = [name for name in distributed.tables if only(name)]
+    in_tables = distributed.tensors.in_tables
+    return sparse + [table for table, names in in_tables.items() if any(map(only, names))]
+
+
+def _require_fits(
+    checkpoint: Checkpoint, distributed: DistributedModel, only: Predicate | None
+) -> None:
+    """Tensors and tables are those of the model, of the same shapes."""
+    where = checkpoint.path
+    wanted = distributed.tensors.shapes()
+    shapes = {entry.name: entry.shape for entry in checkpoint.manifest.dense}
+    found = {n: s for n, s in shapes.items() if n.rpartition("/")[0] not in shapes}
+    for name, shape in wanted.items():
+        if only is not None and not only(name):
+            continue
+        if name not in found:
+            raise CheckpointMismatchError(
+                f"{where} is of another model: expected '{name}', found no tensor of that name"
+            )
+        if found[name] != shape:
+            raise CheckpointMismatchError(
+                f"{where}: '{name}': expected shape {list(shape)}, found {list(found[name])}"
+            )
+    if only is not None:
+        return
+    unknown = sorted(found.keys() - wanted.keys())
+    unknown += sorted(
+        table.name for table in checkpoint.manifest.tables if table.name not in distributed.tables
+    )
+    if unknown:
+        raise CheckpointMismatchError(
+            f"{where} is of another model: it has '{unknown[0]}', which this model has not; to "
+            "load a part of it give only="
+        )

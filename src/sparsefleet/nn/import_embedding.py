@@ -1,0 +1,83 @@
+"""Weights of torch's own embeddings into tables.
+
+Letters: N rows, D row width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.store import Rows
+from sparsefleet.store.arrays import as_keys
+
+__all__ = ["import_embedding", "import_embeddings"]
+
+_CHUNK_ROWS = 65536
+
+
+def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) -> int:
+    """Sets rows of the module's table to `weight` (float[N, D]); returns N.
+
+    keys: the id of each row, int64[N]; None is 0 .. N - 1, as `nn.Embedding` counts. Rows that
+    are there already are overwritten, others stay; optimizer state begins anew. Of several
+    workers one calls it.
+
+    >>> import torch
+    >>> from sparsefleet.nn import SparseEmbedding
+    >>> words = SparseEmbedding("words", 4)
+    >>> before = nn.Embedding(10, 4)
+    >>> import_embedding(words, before.weight)
+    10
+    >>> bool((words(torch.tensor([7])) == before(torch.tensor([7]))).all())
+    True
+    """
+    values = weight.detach().cpu().float().numpy()
+    if values.ndim != 2 or values.shape[1] != module.dim:
+        raise ShapeError(
+            f"table '{module.name}': weights to import must have shape [N, {module.dim}], got "
+            f"{list(values.shape)}"
+        )
+    ids = np.arange(len(values), dtype=np.uint64)
+    if keys is not None:
+        ids = as_keys(module.name, keys).reshape(-1)
+    if len(ids) != len(values):
+        raise ShapeError(
+            f"table '{module.name}': there are {len(values)} rows to import but {len(ids)} keys"
+        )
+    module.home.open(module.spec)
+    store = module.home.store
+    assert store is not None
+    for begin in range(0, len(ids), _CHUNK_ROWS):
+        part = slice(begin, begin + _CHUNK_ROWS)
+        state = np.empty((len(ids[part]), 0), np.float32)
+        counters = np.empty((len(ids[part]), 0), np.uint32)
+        store.import_rows(module.name, Rows(ids[part], values[part], state, counters))
+    return len(ids)
+
+
+def import_embeddings(model: nn.Module, state: Mapping[str, Any]) -> dict[str, int]:
+    """Fills the tables of a model from the `state_dict` of one with `nn.Embedding` in their place.
+
+    A sparse module at `path` takes the tensor `<path>.weight`. Returns path -> rows. The rest of
+    the state is for `model.load_state_dict(state, strict=False)`.
+    """
+    imported = {}
+    for path, module in model.named_modules():
+        name = f"{path}.weight" if path else "weight"
+        if isinstance(module, SparseModule) and isinstance(state.get(name), Tensor):
+            imported[path] = import_embedding(module, state[name])
+    if not imported:
+        wanted = [
+            f"{path}.weight" for path, m in model.named_modules() if isinstance(m, SparseModule)
+        ]
+        raise ConfigError(
+            f"the state has no weights for any table of the model: wanted one of {wanted}, found "
+            f"{sorted(state)[:20]}"
+        )
+    return imported

@@ -1,0 +1,163 @@
+"""Predictions from the files of an export, without servers and without training code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from numpy.typing import NDArray
+
+from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.export.feeds import Arrays, check_feeds
+from sparsefleet.export.golden import Golden, largest_difference, read_golden
+from sparsefleet.export.manifest import Manifest
+from sparsefleet.export.onnx_engine import OnnxEngine, is_installed
+from sparsefleet.export.opened_export import Verify, open_export
+from sparsefleet.export.row_file import RowFile, open_tables
+from sparsefleet.export.schema import Schema
+
+__all__ = ["Engine", "Predictor"]
+
+Engine = Literal["torch", "onnx", "auto"]
+
+# Beyond what the format of the rows costs: other processors and versions add up in other orders.
+_GOLDEN_TOLERANCE = 1e-5
+
+
+class _Runs(Protocol):
+    """What computes."""
+
+    def predict(self, arrays: Arrays) -> Arrays: ...
+
+
+class _Opened(NamedTuple):
+    """All of an export, read or mapped: its files may go now."""
+
+    directory: Path
+    manifest: Manifest
+    golden: Golden
+    engine: Engine
+    runs: _Runs
+
+
+class Predictor:
+    """Predicts with an exported model. Rows stay in their files, mapped into memory.
+
+    engine: "torch" runs the graph that was recorded. "onnx" runs ONNX Runtime and needs no torch.
+        "auto" is ONNX where the export and this process have it, else torch.
+    verify: True: all files are there and whole, but rows are only checked for their size, so
+        that loading does not depend on the size of tables. "deep": the rows too. False: nothing.
+    threads: of one prediction; None is the engine's own choice. For torch it is a setting of the
+        process.
+
+    Thread-safe.
+
+    >>> import tempfile
+    >>> import numpy as np, torch
+    >>> from sparsefleet.export import save_inference_model
+    >>> from sparsefleet.nn import SparseEmbedding
+    >>> from torch import nn
+    >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1), nn.Flatten(0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     manifest = save_inference_model(folder, model, torch.tensor([3, 5]), onnx=False)
+    ...     Predictor(folder).predict(np.array([3, 5, 8])).shape
+    (3,)
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        engine: Engine = "torch",
+        verify: Verify = True,
+        threads: int | None = None,
+    ) -> None:
+        if engine not in get_args(Engine):
+            raise ConfigError(f"engine must be 'torch', 'onnx' or 'auto', got {engine!r}")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise ConfigError(f"threads must be None or an int >= 1, got {threads!r}")
+        self._wanted = engine
+        self._threads = threads
+        self._opened = open_export(directory, verify, self._open)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the export: versions, tables, files, errors of the format."""
+        return self._opened.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """The one in use, "torch" or "onnx"."""
+        return self._opened.engine
+
+    @property
+    def schema(self) -> Schema:
+        """Inputs, targets and lookups."""
+        return self.manifest.schema
+
+    def predict(self, inputs: Any) -> NDArray[Any] | dict[str, NDArray[Any]]:
+        """The target of a batch; a dict by name where there are several.
+
+        inputs: a dict by name, a tuple by place, or the one input itself: NumPy arrays or tensors
+            of the dtypes and shapes of the schema; a ragged input is a pair (values, offsets).
+            What does not fit raises FeedError with what was given and what is wanted.
+        """
+        found = self.predict_all(inputs)
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
+        """As `predict`, always a dict: all targets by name."""
+        return self._opened.runs.predict(check_feeds(self.schema, inputs))
+
+    def check_golden(self) -> float:
+        """Predicts the golden examples; the largest difference to the trained model.
+
+        Relative for numbers above 1. Raises CheckpointError if it is larger than the format of
+        the rows explains.
+        """
+        golden = self._opened.golden
+        found = self._opened.runs.predict(golden.inputs)
+        difference = largest_difference(found, golden.targets)
+        allowed = self.manifest.golden.largest_error + _GOLDEN_TOLERANCE
+        if not difference <= allowed:
+            raise CheckpointError(
+                f"{self._opened.directory}: predictions of golden examples differ by "
+                f"{difference:.3g} from those of the trained model, allowed is {allowed:.3g}"
+            )
+        return difference
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.schema.inputs))
+        targets = ", ".join(map(str, self.schema.targets))
+        where = str(self._opened.directory)
+        return f"Predictor({where!r}, engine={self.engine!r}: {inputs} -> {targets})"
+
+    def _open(self, directory: Path, manifest: Manifest) -> _Opened:
+        tables = open_tables(directory, manifest.tables)
+        golden = read_golden(directory / manifest.golden.file, manifest.schema)
+        onnx = manifest.onnx
+        if self._wanted == "onnx" and not onnx.steps:
+            raise ConfigError(
+                f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export "
+                "again"
+            )
+        runs: _Runs
+        if self._wanted == "onnx" or (self._wanted == "auto" and onnx.steps and is_installed()):
+            runs = OnnxEngine(directory, onnx.steps, manifest.schema, tables, threads=self._threads)
+            return _Opened(directory, manifest, golden, "onnx", runs)
+        runs = self._torch_engine(directory, manifest, tables)
+        return _Opened(directory, manifest, golden, "torch", runs)
+
+    def _torch_engine(
+        self, directory: Path, manifest: Manifest, tables: Mapping[str, RowFile]
+    ) -> _Runs:
+        import torch
+
+        from sparsefleet.export.graph_file import read_graph
+        from sparsefleet.export.torch_engine import TorchEngine
+
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        return TorchEngine(read_graph(directory / manifest.graph), manifest.schema, tables)

@@ -1,0 +1,153 @@
+"""Going on from a checkpoint of an earlier run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sparsefleet.checkpoint import Checkpoint, latest
+from sparsefleet.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptFileError,
+)
+from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.train.checkpoint_config import CheckpointConfig
+from sparsefleet.train.data_position import DataPosition, PassStart
+from sparsefleet.train.worker_report import WorkerReport
+
+if TYPE_CHECKING:
+    from sparsefleet.fleet.distributed_model import DistributedModel
+
+__all__ = ["Resumed", "check_resume", "resume_training"]
+
+_log = logging.getLogger("sparsefleet.train")
+
+Resume = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resumed:
+    """Where this worker goes on."""
+
+    fit: int
+    """The call of `fit` that the checkpoint was made in."""
+
+    epoch: int
+    """Epochs finished in it."""
+
+    start: PassStart | None
+    """In the epoch after those; None: at its first batch."""
+
+    batches: int
+    """Batches trained on before; over all workers they add up to what was saved."""
+
+    store_step: int
+    random: Mapping[str, Any] | None
+
+    @staticmethod
+    def of(reports: Sequence[WorkerReport], rank: int, worker_num: int) -> Resumed:
+        """What worker `rank` takes up of the reports of all workers of the earlier run.
+
+        With another number of workers than then, its data goes on where all of them were.
+        """
+        if len(reports) == worker_num:
+            own = reports[rank]
+            return Resumed(
+                fit=own.fit,
+                epoch=own.epoch,
+                start=_start([own]),
+                batches=own.batches,
+                store_step=own.store_step,
+                random=own.random,
+            )
+        return Resumed(
+            fit=max(report.fit for report in reports),
+            epoch=max(report.epoch for report in reports),
+            start=_start(reports),
+            batches=sum(report.batches for report in reports) if rank == 0 else 0,
+            store_step=max(report.store_step for report in reports),
+            random=None,
+        )
+
+
+def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
+    """Refuses what cannot be meant."""
+    if resume is not None and not isinstance(resume, (str, os.PathLike)):
+        raise ConfigError(f"resume must be 'auto', a path or None, got {resume!r}")
+    if resume == "auto" and checkpoints is None:
+        raise ConfigError(
+            "resume='auto' goes on from the newest of the checkpoints=CheckpointConfig(...), but "
+            "there are none: give them, or the path of a checkpoint"
+        )
+
+
+def resume_training(
+    distributed: DistributedModel, resume: Resume, checkpoints: CheckpointConfig | None
+) -> Resumed | None:
+    """Loads the checkpoint; None if there is none to go on from. All workers call it.
+
+    "auto" passes over those that are damaged, which is logged.
+    """
+    options = None if checkpoints is None else checkpoints.storage_options
+    is_auto = resume == "auto" and checkpoints is not None
+    place = checkpoints.directory if is_auto and checkpoints is not None else resume
+    assert place is not None
+    directory = absolute_path(place)
+    damaged: set[str] = set()
+    while True:
+
+        def find(_: list[bytes]) -> bytes:
+            """In the first worker; the others need not see the directory."""
+            if not is_auto:
+                return _describe(Checkpoint.open(directory, options))
+            newest = latest(directory, options, passing_over=damaged)
+            return b"" if newest is None else _describe(newest)
+
+        answer = distributed.meeting.decide(b"", find)
+        if not answer:
+            _log.info("no checkpoint in %s yet: training begins from the start", directory)
+            return None
+        found = json.loads(answer)
+        try:
+            return _take_up(distributed, found, options)
+        except CorruptFileError as error:
+            if not is_auto:
+                raise
+            damaged.add(found["path"])
+            _log.warning("passing over a checkpoint that is damaged: %s", error)
+
+
+def _describe(checkpoint: Checkpoint) -> bytes:
+    return json.dumps({"path": checkpoint.path, "workers": checkpoint.workers()}).encode()
+
+
+def _take_up(
+    distributed: DistributedModel, found: Mapping[str, Any], options: Mapping[str, Any] | None
+) -> Resumed:
+    reports = [WorkerReport.from_json(report) for report in found["workers"]]
+    if not reports:
+        raise CheckpointError(
+            f"{found['path']} holds a model but not where its training was: it was saved by one "
+            "worker alone. Take it up with Trainer.load(directory)"
+        )
+    distributed.load(found["path"], storage_options=options)
+    role = distributed.role
+    resumed = Resumed.of(reports, role.index, role.worker_num)
+    distributed.store.step = resumed.store_step
+    _log.info("resumed from %s, epoch %d", found["path"], resumed.epoch + 1)
+    return resumed
+
+
+def _start(reports: Sequence[WorkerReport]) -> PassStart | None:
+    positions = [report.position for report in reports]
+    if all(position is None for position in positions):
+        return None
+    return PassStart(
+        positions=[position or DataPosition() for position in positions],
+        is_through=all(report.is_through for report in reports),
+    )

@@ -1,0 +1,146 @@
+"""When a worker stops for a save, agreed on with the others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Literal
+
+from sparsefleet.errors import DeadlineError, NotFoundError, SparseFleetError
+from sparsefleet.store import Store
+from sparsefleet.train.checkpoint_config import CheckpointConfig
+
+__all__ = ["SaveSchedule"]
+
+_LOOK_EVERY_STEPS = 8  # where workers step together, a request is looked for this often
+_LISTEN_S = 1.0  # a wait on the servers cannot be called off: it is made in pieces
+
+
+class SaveSchedule:
+    """Says for each step whether a save is wanted after it. Thread-safe.
+
+    Whoever finds a save due leaves a request for the others, numbered, on the servers. Where
+    workers go their own ways, a thread listens for it, and each stops when it hears of it. Where
+    they take each step together, all must stop after the same one: by count, which all have in
+    common; or by the clock, and then the request names a step that none can have passed without
+    having looked.
+
+    name: of this training on the servers.
+    """
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        store: Store,
+        *,
+        name: str,
+        is_alone: bool,
+        steps_together: Literal["nobody", "threads", "workers"],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._name = name
+        self._is_alone = is_alone
+        self._agrees_on_step = steps_together == "workers" and not is_alone
+        self._number = 0
+        self._changed = threading.Condition()
+        self._heard = False
+        self._closed = False
+        self._before_pass = 0
+        self._restart(0)
+        self._listener: threading.Thread | None = None
+        if not is_alone and not self._agrees_on_step:
+            self._listener = threading.Thread(
+                target=self._listen, name="sparsefleet-save-requests", daemon=True
+            )
+            self._listener.start()
+
+    def is_due(self, step: int) -> bool:
+        """As `SavePoints`."""
+        if self._agrees_on_step:
+            return self._is_agreed(step)
+        self._steps += step > 0
+        if self._heard:
+            return True
+        if not (self._is_time() or self._is_count(self._steps)):
+            return False
+        if not self._is_alone:
+            self._request(step)
+        self._heard = True
+        return True
+
+    def begin_pass(self, steps: int) -> None:
+        """A pass begins; where workers step together, all have taken `steps` so far."""
+        self._before_pass = steps
+
+    def end_save(self, steps: int, *, counts: bool) -> None:
+        """All workers have met, after `steps` steps where they take them together.
+
+        counts: as a save; else the next one is due as if they had not.
+        """
+        if not self._is_alone:
+            with contextlib.suppress(NotFoundError):
+                self._store.delete_note(self._request_name)
+        with self._changed:
+            if counts:
+                self._restart(steps)
+            self._number += 1
+            self._heard = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the listening thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._listener is not None:
+            self._listener.join(2 * _LISTEN_S)
+
+    def _restart(self, steps: int) -> None:
+        self._steps = 0
+        self._last_save = steps
+        self._since = time.monotonic()
+
+    def _is_time(self) -> bool:
+        every_s = self._config.every_s
+        return every_s is not None and time.monotonic() - self._since >= every_s
+
+    def _is_count(self, steps: int) -> bool:
+        return self._config.every_steps is not None and steps >= self._config.every_steps
+
+    def _is_agreed(self, step: int) -> bool:
+        if self._is_count(self._before_pass + step - self._last_save):
+            return True
+        if self._config.every_s is None or step % _LOOK_EVERY_STEPS:
+            return False
+        try:
+            return int(self._store.get_note(self._request_name)) == step
+        except NotFoundError:
+            if self._is_time():
+                self._request(step + _LOOK_EVERY_STEPS)
+            return False
+
+    @property
+    def _request_name(self) -> str:
+        return f"{self._name}/save/{self._number}"
+
+    def _request(self, step: int) -> None:
+        self._store.put_note(self._request_name, str(step).encode())
+
+    def _listen(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or not self._heard)
+                if self._closed:
+                    return
+                number, name = self._number, self._request_name
+            try:
+                self._store.get_note(name, wait=True, timeout_s=_LISTEN_S)
+            except DeadlineError:
+                continue
+            except SparseFleetError:
+                return  # training finds out what is wrong with the servers, and says so
+            with self._changed:
+                if number == self._number:
+                    self._heard = True

@@ -1,0 +1,187 @@
+"""Saves and loads that go wrong: what was there before stays."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.saved_training import assert_same, contents
+from tests.server_process import ServerProcess
+from tests.servers import NativeServers
+
+from sparsefleet import optim
+from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    CorruptFileError,
+    RpcError,
+    SparseFleetError,
+)
+from sparsefleet.server import table_save
+from sparsefleet.store import DenseSpec, RemoteStore, Store, TableSpec
+from sparsefleet.store.store_save import StoreSave
+
+KEYS = np.arange(3000)
+SPECS = (
+    TableSpec(name="ads", dim=4, optimizer=optim.Adam(lr=0.1), track_count=True),
+    DenseSpec(name="net", size=50, optimizer=optim.Adagrad(lr=0.1), min_block_size=1),
+)
+
+
+def train(store: Store, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gradients = rng.normal(size=(len(KEYS), 4)).astype(np.float32)
+    store.push_many({"ads": (KEYS, gradients)}, {"net": rng.normal(size=50).astype(np.float32)})
+
+
+def define(store: Store, *specs: Any) -> None:
+    for spec in specs or SPECS:
+        store.define(spec)
+
+
+@pytest.fixture
+def store() -> Iterator[RemoteStore]:
+    with NativeServers(2) as servers, servers.connect() as connected:
+        define(connected)
+        train(connected, 0)
+        yield connected
+
+
+@pytest.mark.parametrize("moment", ["before anything is written", "while it is written"])
+def test_killed_server_leaves_the_checkpoint_before_in_force(moment: str, tmp_path: Path) -> None:
+    servers = [ServerProcess("--index", str(i), "--num-servers", "2") for i in range(2)]
+    try:
+        endpoints = [server.wait_ready() for server in servers]
+        with RemoteStore(endpoints) as store:
+            define(store)
+            train(store, 0)
+            store.save(tmp_path / "model")
+            before = contents(tmp_path / "model")
+            train(store, 1)
+            save = StoreSave(store, tmp_path / "model", timeout_s=30.0)
+            save.open()
+            if moment == "while it is written":
+                save.write()
+            servers[1].send(signal.SIGKILL)
+            try:
+                if moment != "while it is written":
+                    save.write()
+                save.commit({}, step=1)
+            except (RpcError, CheckpointError):
+                assert_same(contents(tmp_path / "model"), before)
+            else:  # it was faster than the signal, and then it is whole
+                assert moment == "while it is written"
+                assert contents(tmp_path / "model")
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def test_full_disk_fails_the_save_and_harms_nothing(
+    store: RemoteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(tmp_path)
+    before = contents(tmp_path)
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    train(store, 1)
+    create = LocalFolder.create
+
+    def full(folder: LocalFolder, path: str) -> Any:
+        file = create(folder, path)
+
+        def write(data: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        if path.startswith("tables/"):
+            file._write = write  # type: ignore[method-assign]
+        return file
+
+    monkeypatch.setattr(LocalFolder, "create", full)
+    with pytest.raises(CheckpointError, match=r"cannot write .*parquet: No space left on device"):
+        store.save(tmp_path)
+    assert_same(contents(tmp_path), before)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == files
+    monkeypatch.undo()
+    store.save(tmp_path)
+    assert len(contents(tmp_path)["ads:keys"]) == len(KEYS)
+
+
+def test_a_server_that_sees_another_disk_is_named(
+    store: RemoteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = table_save.TableSave.write
+
+    def elsewhere(save: Any, place: table_save.Destination) -> None:
+        if save._shard[0] == 1:
+            place = place._replace(path=str(tmp_path / "its own disk"))
+        write(save, place)
+
+    monkeypatch.setattr(table_save.TableSave, "write", elsewhere)
+    with pytest.raises(CheckpointError, match="server 1 does not see the save .* share"):
+        store.save(tmp_path / "model")
+    assert not (tmp_path / "model" / "manifest.json").exists()
+
+
+def rows_of(store: Store) -> dict[str, Any]:
+    """Everything in the tables, by way of a save."""
+    with tempfile.TemporaryDirectory() as directory:
+        store.save(directory)
+        return contents(directory)
+
+
+@pytest.mark.parametrize("what", ["rows", "dense", "one byte"])
+def test_damaged_file_leaves_all_tables_as_they_were(
+    what: str, store: RemoteStore, tmp_path: Path
+) -> None:
+    store.save(tmp_path)
+    train(store, 1)
+    before = rows_of(store)
+    victim = next(tmp_path.glob("dense-*" if what == "dense" else "tables/*/00001-of-*"))
+    data = bytearray(victim.read_bytes())
+    if what == "one byte":
+        data[len(data) // 2] ^= 1
+    else:
+        del data[-10:]
+    victim.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=victim.name):
+        store.load(tmp_path)
+    assert_same(rows_of(store), before)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (TableSpec(name="ads", dim=5, optimizer=optim.Adam()), "width: expected 5, found 4"),
+        (TableSpec(name="ads", dim=4), "optimizer: expected 'adagrad', found 'adam'"),
+        (TableSpec(name="ads/2", dim=4), r"expected table 'ads/2', found 'ads'"),
+        (DenseSpec(name="net", size=51), "expected 51 elements, found 50"),
+        (
+            DenseSpec(name="net", size=50, optimizer=optim.Adam()),
+            "expected 'adam', found 'adagrad'",
+        ),
+        (DenseSpec(name="mlp", size=50), "expected tensor 'mlp'"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(
+    spec: Any, message: str, store: RemoteStore, tmp_path: Path
+) -> None:
+    store.save(tmp_path)
+    with NativeServers(1) as servers, servers.connect() as other:
+        define(other, spec)
+        with pytest.raises(CheckpointMismatchError, match=message):
+            other.load(tmp_path)
+
+
+def test_a_save_without_a_path_or_tables_says_so(store: RemoteStore, tmp_path: Path) -> None:
+    with pytest.raises(SparseFleetError, match="there is no table 'sites' to save"):
+        store.save(tmp_path, tables=["sites"])
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="file"):
+        store.save(tmp_path / "file" / "model")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from sparsefleet.checkpoint.parquet_writer import Column, ParquetWriter
+
+
+def written(columns: list[Column], chunks: list[list[NDArray[Any]]]) -> bytes:
+    file = io.BytesIO()
+    writer = ParquetWriter(file.write, columns, {"about": "größe"})
+    for chunk in chunks:
+        writer.write(chunk)
+    writer.close()
+    assert writer.num_bytes == len(file.getvalue())
+    return file.getvalue()
+
+
+def bits(dtype: str, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    """Any bits at all: NaN with every payload, infinities, denormal numbers."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(np.random.default_rng(seed).bytes(size), dtype).reshape(shape)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    width=st.integers(1, 40),
+    sizes=st.lists(st.integers(0, 300), max_size=5),
+    seed=st.integers(0, 2**32),
+)
+def test_another_reader_gets_the_same_bits(width: int, sizes: list[int], seed: int) -> None:
+    columns = [Column("key", "uint64"), Column("x", "float32", width), Column("n", "uint32", 2)]
+    chunks = [
+        [
+            bits("uint64", (n,), seed),
+            bits("float32", (n, width), seed),
+            bits("uint32", (n, 2), seed),
+        ]
+        for n in sizes
+    ]
+    table = pq.read_table(io.BytesIO(written(columns, chunks)))
+    assert table.column_names == ["key", "x", "n"]
+    assert table.num_rows == sum(sizes)
+    for place, name in enumerate(table.column_names):
+        wanted = b"".join(chunk[place].tobytes() for chunk in chunks)
+        flat = table[name].combine_chunks()
+        flat = flat if name == "key" else flat.flatten()
+        assert flat.to_numpy().tobytes() == wanted
+
+
+def test_many_pages_and_row_groups_are_read_by_duckdb_and_pandas(tmp_path: Path) -> None:
+    count, width = 300_000, 24
+    keys = np.random.default_rng(1).permutation(count).astype(np.uint64)
+    values = np.random.default_rng(2).standard_normal((count, width), np.float32)
+    columns = [Column("key", "uint64"), Column("values", "float32", width)]
+    file = tmp_path / "rows.parquet"
+    file.write_bytes(written(columns, [[keys[:7], values[:7]], [keys[7:], values[7:]]]))
+    assert pq.ParquetFile(file).num_row_groups > 1
+    found = duckdb.sql(f"select key, values from read_parquet('{file}')").fetchnumpy()
+    assert np.array_equal(found["key"], keys)
+    assert np.array_equal(np.stack(found["values"]), values)
+    frame = pd.read_parquet(file)
+    assert np.array_equal(frame["key"].to_numpy(), keys)
+    assert np.array_equal(np.stack(frame["values"].to_list()), values)
+
+
+def test_a_wide_row_is_larger_than_a_page() -> None:
+    values = bits("float32", (3, 400_000), 5)
+    data = written([Column("values", "float32", 400_000)], [[values]])
+    found = pq.read_table(io.BytesIO(data))["values"].combine_chunks().flatten()
+    assert found.to_numpy().tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_that_are_views_are_written_as_they_look(order: Any) -> None:
+    values = np.asarray(np.arange(60, dtype=np.float32).reshape(6, 10), order=order)[::2, 1:4]
+    data = written([Column("values", "float32", 3)], [[values]])
+    assert pq.read_table(io.BytesIO(data))["values"].to_pylist() == values.tolist()
