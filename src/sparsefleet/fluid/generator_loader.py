@@ -76,7 +76,7 @@ class GeneratorLoader(Loader):
         )
         self._iterable = iterable
         if not iterable and self._variables[0].block is not None:
-            self._variables[0].block.program.loaders.append(self)
+            self._variables[0].block.program.add_loader(self)
         self._started: FeedPass | None = None
 
     @property

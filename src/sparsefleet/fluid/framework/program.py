@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,14 +35,22 @@ class Program:
         self.random_seed = 0
         self.blocks = [Block(self, 0)]
         self.role: Role = "forward"
-        self.loaders: list[Any] = []
-        """Loaders that feed this program when it runs: those that are not iterated."""
+        self._loaders: list[weakref.ref[Any]] = []
         self.version = 0
         """Grows with each change, so that what was made of the program can be kept."""
 
     def changed(self) -> None:
         """To be called after a change."""
         self.version += 1
+
+    def add_loader(self, loader: Any) -> None:
+        """From now on a loader that is not iterated feeds the runs, as long as somebody has it."""
+        self._loaders.append(weakref.ref(loader))
+
+    @property
+    def loaders(self) -> list[Any]:
+        """Loaders that feed the runs."""
+        return [loader for known in self._loaders if (loader := known()) is not None]
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -124,7 +133,7 @@ class Program:
     def _copy_with(self, ops: Sequence[Operator], variables: Sequence[Variable]) -> Program:
         made = Program()
         made.random_seed = self.random_seed
-        made.loaders = list(self.loaders)
+        made._loaders = list(self._loaders)
         for variable in variables:
             if not made.global_block().has_var(variable.name):
                 made.global_block().add_var(variable.copy())
