@@ -64,14 +64,14 @@ class _Lowering:
         self.graph.lint()
         module = fx.GraphModule(torch.nn.Module(), self.graph)
         return Lowered(
-            module,
-            tuple(self._feeds),
-            tuple(self._lod_feeds),
-            tuple(self._states),
-            tuple(self.writes),
-            frozenset(self.trained),
-            frozenset(name for op in self.ops for name in op.input_arg_names),
-            self.has_backward,
+            module=module,
+            feeds=tuple(self._feeds),
+            lods=tuple(self._lod_feeds),
+            states=tuple(self._states),
+            writes=tuple(self.writes),
+            trained=frozenset(self.trained),
+            used=frozenset(name for op in self.ops for name in op.input_arg_names),
+            has_backward=self.has_backward,
         )
 
     def value(self, name: str, op: Operator | None) -> fx.Node:

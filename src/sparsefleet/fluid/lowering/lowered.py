@@ -25,7 +25,7 @@ class RunResult:
     """New values of variables that are kept."""
 
 
-@dataclass(slots=True)
+@dataclass(kw_only=True, slots=True)
 class Lowered:
     """An fx.GraphModule, and what it takes: feeds, then their LoD, then kept variables."""
 

@@ -46,7 +46,7 @@ class Slot:
         return cls(text.rstrip("*?"), many="*" in text, optional="?" in text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OpDef:
     """An operator type: its slots and the function that computes it."""
 
@@ -90,15 +90,15 @@ def op(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters.values()
         _found[type] = OpDef(
-            type,
-            function,
-            tuple(map(Slot.parse, inputs.split())),
-            tuple(map(Slot.parse, outputs.split())),
-            lod,
-            in_place,
-            has_effect or in_place,
-            infer,
-            frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+            type=type,
+            function=function,
+            inputs=tuple(map(Slot.parse, inputs.split())),
+            outputs=tuple(map(Slot.parse, outputs.split())),
+            lod=lod,
+            in_place=in_place,
+            has_effect=has_effect or in_place,
+            infer=infer,
+            settings=frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
         )
         return function
 

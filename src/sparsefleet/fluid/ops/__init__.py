@@ -1,3 +1,3 @@
-"""Operators by family: the functions of torch that they are."""
+"""Operators by family: the functions of torch that they are. Loaded by the registry."""
 
-__all__: list[str] = []
+__all__ = ()

@@ -207,6 +207,7 @@ class LambOptimizer(_WithBetas):
         lamb_weight_decay: float = 0.01,
         beta1: float = 0.9,
         beta2: float = 0.999,
+        *,
         epsilon: float = 1e-6,
         **common: Any,
     ) -> None:
@@ -230,6 +231,7 @@ class RMSPropOptimizer(Optimizer):
         rho: float = 0.95,
         epsilon: float = 1e-6,
         momentum: float = 0.0,
+        *,
         centered: bool = False,
         **common: Any,
     ) -> None:
