@@ -22,6 +22,8 @@ from sparsefleet.fluid.lowering.lower import lower
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.fluid.scope import Scope, global_scope
+from sparsefleet.fluid.sparse_parameter import SparseParameter, optimizer_of
+from sparsefleet.store import Constant
 
 __all__ = ["Executor", "fetch_names"]
 
@@ -192,6 +194,16 @@ class Executor:
                 known.clear()
             found = known[key] = lower(program, list(values), fetches, with_lod=lods)
         return found
+
+    def make_tables(self, program: Program, scope: Scope | None = None) -> None:
+        """Empty tables in the scope for parameters that need one and have no value yet."""
+        scope = scope or global_scope()
+        for parameter in program.all_parameters():
+            held = scope.find_var(parameter.name)
+            if parameter.is_table and (held is None or held.value() is None):
+                optimizer = optimizer_of(parameter.table_optimizer)
+                made = SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
+                scope.var(parameter.name).hold(made)
 
     def _with_loaders(self, program: Program, feed: Any) -> Any:
         """The feed, and a batch of each loader of the program that is not iterated."""

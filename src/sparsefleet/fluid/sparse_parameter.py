@@ -50,14 +50,15 @@ class SparseParameter:
         self.name = name
         self.height, self.dim = shape
         self.store: Store = LocalStore()
-        self._optimizer = optimizer or optim.SGD()
-        self._rate = self._optimizer.lr
+        self.optimizer = optimizer or optim.SGD()
+        """What a push does to a row."""
+        self._rate = self.optimizer.lr
         self.store.define(
             TableSpec(
                 name=name,
                 dim=self.dim,
                 initializer=initializer,
-                optimizer=self._optimizer,
+                optimizer=self.optimizer,
                 seed=seed,
             )
         )
@@ -72,6 +73,30 @@ class SparseParameter:
             self.store.set_learning_rate(self.name, rate)
             self._rate = rate
         self.store.push_many({self.name: gradient}, unique=True)
+
+    def rows(self) -> Rows:
+        """All rows that there are."""
+        chunks = list(self.store.rows(self.name))
+        if chunks:
+            return Rows(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+        return Rows(
+            np.empty(0, np.uint64),
+            np.empty((0, self.dim), np.float32),
+            np.empty((0, 0), np.float32),
+            np.empty((0, 0), np.uint32),
+        )
+
+    def load_rows(self, rows: Rows, optimizer: str) -> None:
+        """In the place of those there are; with their state if they are of such an optimizer."""
+        for chunk in self.store.rows(self.name):
+            self.store.erase(self.name, chunk.keys)
+        state = rows.state if optimizer == self.optimizer.kind else rows.state[:, :0]
+        for begin in range(0, len(rows.keys), _CHUNK_ROWS):
+            part = slice(begin, begin + _CHUNK_ROWS)
+            counters = rows.counters[part]
+            self.store.import_rows(
+                self.name, Rows(rows.keys[part], rows.values[part], state[part], counters)
+            )
 
     # -- as a tensor --------------------------------------------------------------------------
 
