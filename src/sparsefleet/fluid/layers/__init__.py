@@ -133,6 +133,7 @@ from sparsefleet.fluid.layers.products import (
     matmul,
     mul,
 )
+from sparsefleet.fluid.layers.recurrent import dynamic_gru
 from sparsefleet.fluid.layers.reductions import (
     argmax,
     argmin,
@@ -210,6 +211,7 @@ __all__ = [
     "data",
     "double_buffer",
     "dropout",
+    "dynamic_gru",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",

@@ -26,6 +26,7 @@ _FAMILIES = (
     "normalization",
     "optimizers",
     "products",
+    "recurrent",
     "reductions",
     "schedules",
     "sequences",
