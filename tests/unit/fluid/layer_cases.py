@@ -334,3 +334,55 @@ CASES |= {
         lambda x, y: torch.cat([x[0, :1], x[1]]),
     ),
 }
+
+PICTURES = {"x": floats(2, 4, 5, 6)}
+
+
+def _weights(shape: tuple[int, ...]) -> torch.Tensor:
+    """All weights of a layer that begins with Constant(0.1), as the cases below do."""
+    return torch.full(shape, 0.1)
+
+
+def _constant(layers: Any) -> Any:
+    """An attr whose parameter is 0.1 everywhere, of whichever `fluid` has the layers."""
+    import importlib
+
+    root = layers.__name__.rpartition(".")[0]
+    return importlib.import_module(f"{root}.initializer").Constant(0.1)
+
+
+CASES |= {
+    "conv2d": Case(
+        PICTURES,
+        lambda layers, x: layers.conv2d(
+            x, 6, [3, 2], stride=2, padding=[1, 0], groups=2, param_attr=_constant(layers)
+        ),
+        lambda x: functional.conv2d(x, _weights((6, 2, 3, 2)), stride=2, padding=(1, 0), groups=2),
+    ),
+    "pool2d max": Case(
+        PICTURES,
+        lambda layers, x: layers.pool2d(x, 3, "max", pool_stride=2, pool_padding=1),
+        lambda x: functional.max_pool2d(x, 3, 2, 1),
+    ),
+    "pool2d avg": Case(
+        PICTURES,
+        lambda layers, x: layers.pool2d(x, [3, 2], "avg", pool_stride=1, pool_padding=1),
+        lambda x: functional.avg_pool2d(x, (3, 2), 1, 1, count_include_pad=False),
+    ),
+    "pool2d of all": Case(
+        PICTURES,
+        lambda layers, x: layers.pool2d(x, pool_type="avg", global_pooling=True),
+        lambda x: x.mean((2, 3), keepdim=True),
+    ),
+    "sequence_conv": Case(
+        SEQUENCES,
+        lambda layers, x: layers.sequence_conv(x, 2, 3, param_attr=_constant(layers)),
+        lambda x: torch.cat(
+            [
+                functional.conv1d(part.T[None], _weights((2, 3, 3)), padding=1)[0].T
+                for part in x.split([2, 1, 3])
+            ]
+        ),
+        LENGTHS,
+    ),
+}

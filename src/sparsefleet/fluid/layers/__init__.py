@@ -126,6 +126,7 @@ from sparsefleet.fluid.layers.normalization import (
     batch_norm,
     layer_norm,
 )
+from sparsefleet.fluid.layers.pictures import conv2d, pool2d
 from sparsefleet.fluid.layers.products import (
     cos_sim,
     fc,
@@ -133,7 +134,7 @@ from sparsefleet.fluid.layers.products import (
     matmul,
     mul,
 )
-from sparsefleet.fluid.layers.recurrent import dynamic_gru
+from sparsefleet.fluid.layers.recurrent import dynamic_gru, sequence_conv
 from sparsefleet.fluid.layers.reductions import (
     argmax,
     argmin,
@@ -199,6 +200,7 @@ __all__ = [
     "ceil",
     "clip",
     "concat",
+    "conv2d",
     "cos",
     "cos_sim",
     "cosine_decay",
@@ -271,6 +273,7 @@ __all__ = [
     "pad",
     "piecewise_decay",
     "polynomial_decay",
+    "pool2d",
     "pow",
     "py_reader",
     "read_file",
@@ -291,6 +294,7 @@ __all__ = [
     "scale",
     "scatter",
     "sequence_concat",
+    "sequence_conv",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",

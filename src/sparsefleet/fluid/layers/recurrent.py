@@ -8,7 +8,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.param_attr import to_param_attr
 
-__all__ = ["dynamic_gru"]
+__all__ = ["dynamic_gru", "sequence_conv"]
 
 
 @layer
@@ -49,3 +49,33 @@ def dynamic_gru(
     out = helper.add("gru", inputs, attrs, slot="Hidden")
     out.dtype, out.lod_level = input.dtype, 1
     return out
+
+
+@layer
+def sequence_conv(
+    input: Variable,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool = True,
+    padding_start: int | None = None,
+    bias_attr: Any = None,
+    param_attr: Any = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """A convolution along each sequence, with zeros beyond its ends: [N, num_filters].
+
+    padding_start: the first row of a window, counted from its own; in the middle by default.
+    """
+    helper = LayerHelper("sequence_conv", name)
+    known = to_param_attr(param_attr)
+    if filter_stride != 1 or not padding or known is None:
+        raise helper.refuse("filter_stride must be 1, padding True, and param_attr not False")
+    shape = [filter_size * helper.check_input(input).shape[1], num_filters]
+    weight = helper.create_parameter(known, shape, input.dtype)
+    start = -(filter_size // 2) if padding_start is None else padding_start
+    attrs = {"context_start": start, "context_length": filter_size}
+    out = helper.add("sequence_conv", {"X": input, "Filter": weight}, attrs)
+    out.dtype, out.lod_level = input.dtype, 1
+    return helper.activate(helper.add_bias(out, bias_attr, 1), act)

@@ -25,6 +25,7 @@ _FAMILIES = (
     "metrics",
     "normalization",
     "optimizers",
+    "pictures",
     "products",
     "recurrent",
     "reductions",

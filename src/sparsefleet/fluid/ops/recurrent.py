@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 def _gru_shape(
     shape: tuple[int, ...], weight: tuple[int, ...], *others: Any, **settings: Any
 ) -> list[tuple[int, ...]]:
-    del others, settings
+    del shape, others, settings
     return [(-1, weight[0])]
 
 

@@ -176,3 +176,26 @@ def lod_reset(
     if y is None:
         return x, (torch.tensor(target_lod, dtype=torch.int64),)
     return x, lods[1] or (y.reshape(-1).long(),)
+
+
+def _convolved(
+    shape: tuple[int, ...], weight: tuple[int, ...], **settings: Any
+) -> list[tuple[int, ...]]:
+    del shape, settings
+    return [(-1, weight[1])]
+
+
+@op("sequence_conv", "X Filter", lod="function", infer=_convolved)
+def sequence_conv(
+    x: Tensor, weight: Tensor, *, lods: Lods, context_start: int, context_length: int
+) -> Made:
+    """Each row with its neighbours in the sequence, zeros beyond its ends, times the filter."""
+    offsets = level_of(lods[0], "X")
+    which, rows = segments(offsets), torch.arange(len(x))
+    begin, end = offsets[:-1][which], offsets[1:][which]
+    parts = []
+    for shift in range(context_start, context_start + context_length):
+        places = rows + shift
+        inside = (places >= begin) & (places < end)
+        parts.append(x[places.clamp(0, max(len(x) - 1, 0))] * inside[:, None])
+    return torch.cat(parts, 1) @ weight, lods[0]
