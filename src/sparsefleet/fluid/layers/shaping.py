@@ -148,7 +148,9 @@ def slice(
     if not len(axes) == len(starts) == len(ends):
         raise helper.refuse("axes, starts and ends must be equally long")
     attrs = {"axes": list(axes), "starts": list(starts), "ends": list(ends)}
-    return helper.add("slice", {"Input": helper.check_input(input)}, attrs)
+    out = helper.add("slice", {"Input": helper.check_input(input)}, attrs)
+    out.dtype = input.dtype
+    return out
 
 
 @layer

@@ -88,7 +88,18 @@ def expand(x: Tensor, *, expand_times: Sequence[int]) -> Tensor:
     return x.repeat(*expand_times)
 
 
-@op("slice", "Input")
+def _slice_shape(
+    shape: tuple[int, ...], *, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> list[tuple[int, ...]]:
+    sizes = list(shape)
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        # Of an open size nothing is known: it may be smaller than the slice.
+        if sizes[axis] >= 0:
+            sizes[axis] = len(range(*slice(start, end).indices(sizes[axis])))
+    return [tuple(sizes)]
+
+
+@op("slice", "Input", infer=_slice_shape)
 def slice_axes(
     x: Tensor, *, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
 ) -> Tensor:
