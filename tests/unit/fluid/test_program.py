@@ -138,3 +138,31 @@ def test_gradients_of_variables_can_be_fetched_by_name() -> None:
     first, last = exe.run(feed=feed, fetch_list=["fc_0.tmp_1@GRAD", hidden.name + "@GRAD"])
     np.testing.assert_allclose(first, np.full((2, 2), 0.75))
     np.testing.assert_allclose(last, np.full((2, 2), 0.25))
+
+
+def test_two_losses_train_their_own_parameters() -> None:
+    x = fluid.data("x", [None, 2])
+    hidden = L.fc(x, 2, param_attr=fluid.ParamAttr("a", fluid.initializer.Constant(1.0)))
+    first = L.mean(hidden)
+    second = L.mean(L.fc(hidden, 1, param_attr=fluid.ParamAttr("b", fluid.initializer.Constant())))
+    fluid.optimizer.SGD(1.0).minimize(first, parameter_list=["a"])
+    fluid.optimizer.SGD(1.0).minimize(second, parameter_list=["b"])
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": np.ones((3, 2), "float32")})
+    values = {
+        name: np.array(fluid.global_scope().find_var(name).get_tensor()) for name in ("a", "b")
+    }
+    np.testing.assert_allclose(values["a"], np.full((2, 2), 0.5))
+    np.testing.assert_allclose(values["b"], np.full((2, 1), -2.0))
+
+
+def test_several_losses_with_a_table_are_refused() -> None:
+    ids = fluid.data("ids", [None], "int64")
+    rows = fluid.embedding(ids, [10, 2], is_sparse=True)
+    for factor in (1.0, 2.0):
+        fluid.optimizer.SGD(factor).minimize(L.mean(rows * factor))
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(ProgramError, match="add the losses up"):
+        exe.run(feed={"ids": np.array([1])})

@@ -189,7 +189,16 @@ class _Lowering:
         inputs = slot_values(operator_def(op), op, lambda name: self.value(name, op))
         sources = [self.value(source, op) for source, _ in dense]
         target = _located(operator_def(op), op, None)
-        node = self.call("backward", target, *inputs, sources=sources, again=again)
+        into_rows = len(dense) < len(pairs)
+        if into_rows and sum(other.type == "backward" for other in self.ops) > 1:
+            raise ProgramError.at(
+                op.site,
+                "backward",
+                "one of several losses trains an embedding with is_sparse=True: use "
+                "is_sparse=False, or add the losses up",
+            )
+        settings = {"sources": sources, "again": again, "into_rows": into_rows}
+        node = self.call("backward", target, *inputs, **settings)
         for index, (_, gradient) in enumerate(dense):
             self.put(gradient, op, self._item(node, index))
         for source, gradient in pairs:

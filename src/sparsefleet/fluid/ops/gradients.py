@@ -18,20 +18,31 @@ def _no_shapes(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
 
 @op("backward", "Loss TargetGradient?", "Gradients*", lod="none", infer=_no_shapes)
 def backward(
-    loss: Tensor, target_gradient: Tensor | None, *, sources: list[Tensor], again: bool
+    loss: Tensor,
+    target_gradient: Tensor | None,
+    *,
+    sources: list[Tensor],
+    again: bool,
+    into_rows: bool,
 ) -> list[Tensor]:
-    """Gradients of the loss by `sources`; again: another backward pass follows."""
+    """Gradients of the loss by `sources`.
+
+    again: another backward pass follows. into_rows: leave gradients also at rows of tables.
+    """
+    first = torch.ones_like(loss) if target_gradient is None else target_gradient
+    if not loss.requires_grad:
+        return [torch.zeros_like(source) for source in sources]
+    if not into_rows:
+        return list(
+            torch.autograd.grad(
+                loss, sources, first, retain_graph=again, allow_unused=True, materialize_grads=True
+            )
+        )
     for source in sources:
         if not source.is_leaf:
             source.retain_grad()
-    first = torch.ones_like(loss) if target_gradient is None else target_gradient
-    if loss.requires_grad:
-        torch.autograd.backward(loss, first, retain_graph=again)
-    found = []
-    for source in sources:
-        gradient, source.grad = source.grad, None
-        found.append(torch.zeros_like(source) if gradient is None else gradient)
-    return found
+    torch.autograd.backward(loss, first)
+    return [torch.zeros_like(x) if x.grad is None else x.grad for x in sources]
 
 
 @op("scale_gradient", "X Factor?", lod="none", infer=_no_shapes)
