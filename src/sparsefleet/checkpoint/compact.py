@@ -41,5 +41,9 @@ def compact(
         if manifest.workers_file is not None:
             pending.write_workers(checkpoint.workers())
         return pending.commit(
-            step=manifest.step, tables=tables, same_as=in_place, notes=manifest.notes
+            step=manifest.step,
+            tables=tables,
+            same_as=in_place,
+            created=manifest.created,
+            notes=manifest.notes,
         )

@@ -77,6 +77,11 @@ class Manifest:
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the saver wants back; plain JSON."""
 
+    @property
+    def age_order(self) -> tuple[datetime, int]:
+        """Grows from save to save; steps do not where a training went back or began anew."""
+        return _parse_time(self.created), self.step
+
     def __post_init__(self) -> None:
         check(is_token(self.token), "token", "16 hexadecimal digits", self.token)
         check(is_count(self.step), "step", "a whole number >= 0", self.step)
@@ -211,9 +216,14 @@ class Manifest:
 
 def _is_time(text: object) -> bool:
     try:
-        return isinstance(text, str) and bool(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
+        return isinstance(text, str) and bool(_parse_time(text))
     except ValueError:
         return False
+
+
+def _parse_time(text: str) -> datetime:
+    """With or without parts of a second."""
+    return datetime.strptime(text, f"%Y-%m-%dT%H:%M:%S{'.%f' if '.' in text else ''}Z")
 
 
 def _check_format(value: JsonObject, location: str) -> None:

@@ -32,6 +32,7 @@ from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_
 from sparsefleet.checkpoint.save_marker import SaveMarker
 from sparsefleet.errors import (
     CheckpointError,
+    CheckpointMismatchError,
     CheckpointMissingError,
     ConfigError,
     CorruptFileError,
@@ -131,24 +132,27 @@ class PendingCheckpoint:
         step: int,
         tables: Sequence[TableEntry] = (),
         base: str | None = None,
+        base_token: str | None = None,
         same_as: Sequence[str] = (),
+        created: str | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Puts the checkpoint in force in one step; what it replaces is removed afterwards.
 
         `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
-        checkpoint that a delta builds on; `same_as` are tokens of saves that this one stands
-        for. On return everything is on disk. If it raises, the older checkpoint is in force as
-        before and this one is aborted; or, where the very last step failed, one of the two is
-        in force and both are whole.
+        checkpoint that a delta builds on, which must be the save `base_token`; `same_as` are
+        tokens of saves that this one stands for, `created` is when that was if not now. On return
+        everything is on disk. If it raises, the older checkpoint is in force as before and this
+        one is aborted; or, where the very last step failed, one of the two is in force and both
+        are whole.
         """
         if self._is_over:
             raise ConfigError(f"{self.path}: this save is over already")
         try:
             manifest = replace(
-                self._manifest(step),
+                self._manifest(step, created),
                 tables=tuple(tables),
-                base=self._base_entry(base, tables) if base is not None else None,
+                base=None if base is None else self._base_entry(base, base_token, tables),
                 same_as=tuple(same_as),
                 notes=dict(notes or {}),
             )
@@ -188,12 +192,12 @@ class PendingCheckpoint:
     ) -> None:
         self.abort()
 
-    def _manifest(self, step: int) -> Manifest:
+    def _manifest(self, step: int, created: str | None) -> Manifest:
         """Of what this object has written itself."""
         return Manifest(
             token=self.token,
             step=step,
-            created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=created or datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             written_by=_program(),
             dense=self._dense,
             dense_file=self._dense_file,
@@ -217,12 +221,17 @@ class PendingCheckpoint:
             self._marker.release()
             _log.warning("%s: a file of this save stays behind: %s", self.path, error)
 
-    def _base_entry(self, base: str, tables: Sequence[TableEntry]) -> BaseEntry:
+    def _base_entry(self, base: str, token: str | None, tables: Sequence[TableEntry]) -> BaseEntry:
         path = relative_path(base, self.path)
         if path == ".":
             raise ConfigError(f"{self.path}: a delta cannot take the place of its own base")
         folder = self.folder.sub(path)
         found = read_manifest(folder)
+        if token is not None and token not in (found.token, *found.same_as):
+            raise CheckpointMismatchError(
+                f"{folder.root}: expected the save {token} that this delta builds on, found "
+                f"{found.token}: another job saves to the same directory"
+            )
         known = {table.name: table for table in found.tables}
         for table in tables:
             if table.name in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -57,38 +58,47 @@ def latest(
     *,
     passing_over: Collection[str] = (),
 ) -> Checkpoint | None:
-    """The newest checkpoint of a series whose files are all there; None if there is none.
+    """The last one saved of a series whose files are all there; None if there is none.
 
-    A damaged one is passed over with a warning. Checksums are not looked at: reading does.
-    `passing_over` are paths of those that reading has found out.
+    That is not the highest step where a training went back or began anew. A damaged one is passed
+    over with a warning. Checksums are not looked at: reading does. `passing_over` are paths of
+    those that reading has found out.
     """
-    for listed in reversed(list_checkpoints(path, storage_options)):
-        if listed.path in passing_over:
+    all_listed = list_checkpoints(path, storage_options)
+    for listed in all_listed:
+        if listed.problem is not None and listed.path not in passing_over:
+            _log.warning("passing over the checkpoint %s: %s", listed.path, listed.problem)
+    for place in reversed(_by_age(all_listed)):
+        if place in passing_over:
             continue
         try:
-            checkpoint = Checkpoint.open(listed.path, storage_options)
+            checkpoint = Checkpoint.open(place, storage_options)
             checkpoint.verify(deep=False)
         except CheckpointError as error:
-            _log.warning("passing over the checkpoint %s: %s", listed.path, error)
+            _log.warning("passing over the checkpoint %s: %s", place, error)
         else:
             return checkpoint
     return None
 
 
-def rotate(path: str, keep: int, storage_options: Mapping[str, Any] | None = None) -> list[str]:
-    """Removes all checkpoints of a series but the newest `keep`; returns the paths removed.
+def rotate(
+    path: str,
+    keep: int,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    newest: str | None = None,
+) -> list[str]:
+    """Removes all checkpoints of a series but the last `keep` saved; returns the paths removed.
 
-    What a kept delta builds on stays as well. One whose manifest cannot be read is neither
-    counted nor removed.
+    newest: the name of the one just saved, which is kept whatever clocks say. What a kept delta
+    builds on stays as well. One whose manifest cannot be read is neither counted nor removed.
     """
     if keep < 1:
         raise ConfigError(f"keep must be >= 1, got {keep}")
     folder = open_folder(path, storage_options)
-    whole = {
-        listed.path: listed.manifest
-        for listed in list_checkpoints(path, storage_options)
-        if listed.manifest is not None
-    }
+    whole = _by_age(list_checkpoints(path, storage_options))
+    if newest is not None and (place := folder.sub(newest).root) in whole:
+        whole[place] = whole.pop(place)
     needed: set[str] = set()
     for kept in list(whole)[-keep:]:
         while kept in whole and kept not in needed:
@@ -126,7 +136,16 @@ def clean_up(
     return removed
 
 
+def _by_age(listed: Collection[ListedCheckpoint]) -> dict[str, Manifest]:
+    """Those with a manifest, by path, in the order they were saved."""
+    whole = [(each.path, each.manifest) for each in listed if each.manifest is not None]
+    return dict(sorted(whole, key=lambda pair: pair[1].age_order))
+
+
 def _remove(folder: Folder) -> None:
     """The manifest first: from then on it is no checkpoint, whatever is left of it."""
+    if os.path.islink(folder.root):  # of what it leads to nothing is removed
+        os.unlink(folder.root)
+        return
     folder.remove([MANIFEST])
     folder.remove([file.path for file in folder.files() if token_of(file.path) is not None])

@@ -17,7 +17,7 @@ from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.errors import CheckpointMismatchError
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.store_load import load_tables
-from sparsefleet.store.store_save import StoreSave
+from sparsefleet.store.store_save import Base, StoreSave
 from sparsefleet.store.table_entry import state_names
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ModelSave:
         workers: Sequence[Mapping[str, Any]] = (),
         schedule_steps: int = 0,
         only: Predicate | None = None,
-        base: str | None = None,
+        base: Base | None = None,
         track: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = 3600.0,
@@ -81,8 +81,11 @@ class ModelSave:
         self._own = self._tensors.copy_own(self._only)
         self._tables.open()
 
-    def write(self) -> None:
-        """Returns when the checkpoint is in force; while it is written, training goes on."""
+    def write(self) -> Base:
+        """Returns when the checkpoint is in force; while it is written, training goes on.
+
+        What it returns a delta may be built on.
+        """
         self._tables.write()
         try:
             tensors = dict(self._own)
@@ -92,7 +95,8 @@ class ModelSave:
             self._tables.abort()
             raise
         notes = {_SCHEDULE_NOTE: self._schedule_steps}
-        self._tables.commit(tensors, step=self._step, workers=self._workers, notes=notes)
+        manifest = self._tables.commit(tensors, step=self._step, workers=self._workers, notes=notes)
+        return Base(self._tables.path, manifest.token)
 
     def _parameters_of(self, table: str) -> Arrays:
         """A dense table cut into its parameters, each with its state."""

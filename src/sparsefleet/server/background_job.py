@@ -62,6 +62,11 @@ class BackgroundJob:
                 raise self._error
             return self._result if self._is_done else None
 
+    def renew(self) -> None:
+        """Somebody still wants what came of it."""
+        with self._changed:
+            self._asked = time.monotonic()
+
     def check(self) -> None:
         """For the work, now and then: raises when nobody wants it any more."""
         with self._changed:

@@ -85,6 +85,7 @@ class TableSave:
 
     def dense(self, table: str) -> _core.DenseCut:
         """What this server holds of a dense table: begin, values [N] and state [S, N]."""
+        self._job.renew()  # fetching may take longer than the rows do
         cut = self._dense.get(table)
         if cut is None:
             raise NotFoundError(f"there is no dense table '{table}' in this save")

@@ -54,6 +54,7 @@ def load_tables(
         _dense_source(checkpoint, spec, (dense_names or {}).get(name, [name]))
         for name, spec in dense.items()
     ]
+    checkpoint.verify(deep=False)
     calls = ServerCalls(store, secrets.token_hex(8))
     what = f"the load of {checkpoint.path}"
     try:

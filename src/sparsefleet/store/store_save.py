@@ -30,12 +30,20 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
 
-__all__ = ["DENSE_OPTIMIZERS", "DenseTable", "StoreSave"]
+__all__ = ["Base", "DENSE_OPTIMIZERS", "DenseTable", "StoreSave"]
 
 DENSE_OPTIMIZERS = "dense_optimizers"
 """The note of a manifest: dense table -> kind of its optimizer."""
 
 _CHUNK_ELEMENTS = 1 << 20  # of a dense table in one reply
+
+
+class Base(NamedTuple):
+    """The checkpoint that a delta builds on."""
+
+    path: str
+    token: str
+    """Of the save that made it; another one there is refused."""
 
 
 class DenseTable(NamedTuple):
@@ -67,7 +75,7 @@ class StoreSave:
         path: str | os.PathLike[str],
         *,
         tables: Collection[str] | None = None,
-        base: str | None = None,
+        base: Base | None = None,
         track: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = 3600.0,
@@ -181,7 +189,8 @@ class StoreSave:
             manifest = pending.commit(
                 step=step,
                 tables=self._tables(pending),
-                base=self._base,
+                base=None if self._base is None else self._base.path,
+                base_token=None if self._base is None else self._base.token,
                 notes={**(notes or {}), DENSE_OPTIMIZERS: optimizers},
             )
         except BaseException:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import posixpath
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparsefleet.checkpoint import rotate, step_name
+from sparsefleet.checkpoint import clean_up, rotate, step_name
 from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.fleet.model_checkpoint import ModelSave
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
+from sparsefleet.store.store_save import Base
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.worker_report import WorkerReport
 
@@ -36,14 +40,29 @@ class CheckpointSeries:
         self._config = config
         self._directory = absolute_path(config.directory)
         self._writer: threading.Thread | None = None
+        self._known: dict[int, WorkerReport] = {}  # the last of each worker
+        self._is_cleaned = False
         self._last_place: object = None  # that of the last save
-        self._base: str | None = None  # what a delta would be built on
+        self._base: Base | None = None  # what a delta would be built on
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
         """Why the last save failed; None if it did not."""
         if distributed.role.is_first_worker:
             # Servers load what saving needs, so that the first save is as quick as the others.
             ServerCalls(distributed.store, "").ask_all("files_ready")
+
+    def reports_of_all(self, present: Mapping[int, WorkerReport]) -> list[WorkerReport]:
+        """By rank. Of a worker that is lost, what it said last: nobody has trained its data since.
+
+        present: of those that are there, by rank; the first worker is.
+        """
+        first = present[0]
+        unknown = replace(first, position=None, is_through=False, batches=0, random={})
+        self._known.update(present)
+        return [
+            self._known.get(rank, unknown).moved_to(first)
+            for rank in range(self._distributed.role.worker_num)
+        ]
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
         """Opens the cuts and lets a thread write them; says what it did, for the log.
@@ -59,7 +78,9 @@ class CheckpointSeries:
             return "skipped: nothing was trained since the last"
         path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
-        if base == path:  # an epoch that ended with a save: the same rows, at another place
+        if (
+            base is not None and base.path == path
+        ):  # an epoch that ended with a save: the same rows, at another place
             base = None
         begun = time.monotonic()
         try:
@@ -107,17 +128,36 @@ class CheckpointSeries:
     def _write(self, save: ModelSave, path: str, is_full: bool) -> None:
         """In the background thread."""
         begun = time.monotonic()
+        self._clean_up_once()
         try:
-            save.write()
+            written = save.write()
         except Exception as error:  # the thread's edge
             self._failed(path, error)
             return
         self._deltas = 0 if is_full else self._deltas + 1
-        self._base = path
+        self._base = written
         self.error = None
         _log.info("checkpoint %s is in force, %.1f s", path, time.monotonic() - begun)
+        with self._removing():
+            rotate(
+                self._directory,
+                self._config.keep,
+                self._config.storage_options,
+                newest=posixpath.basename(path),
+            )
+
+    def _clean_up_once(self) -> None:
+        """Before the first save, which may need the space that killed ones left behind."""
+        if not self._is_cleaned:
+            self._is_cleaned = True
+            with self._removing():
+                clean_up(self._directory, self._config.storage_options)
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[None]:
+        """What cannot be removed costs space and nothing else."""
         try:
-            rotate(self._directory, self._config.keep, self._config.storage_options)
+            yield
         except (SparseFleetError, OSError) as error:
             _log.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
 

@@ -87,6 +87,7 @@ class Checkpointing:
         mode.pause()
         told = {
             "has_data": has_data,
+            "rank": self._distributed.role.index,
             "steps": mode.steps_of_schedule,
             "report": self._place.report(self._distributed).to_json(),
         }
@@ -99,6 +100,7 @@ class Checkpointing:
         if answer is None:
             self._is_over = True
             _log.error("worker 0 is lost, which writes the checkpoints: there will be no more")
+            mode.resume()
             return False
         decided = json.loads(answer)
         self._schedule.end_save(decided["steps"], counts=decided["counts"])
@@ -109,7 +111,9 @@ class Checkpointing:
     def _decide(self, given: list[bytes]) -> bytes:
         """In the first worker, while all stand still."""
         told = [json.loads(part) for part in given]
-        reports = [WorkerReport.from_json(each["report"]) for each in told]
+        reports = self._series.reports_of_all(
+            {each["rank"]: WorkerReport.from_json(each["report"]) for each in told}
+        )
         goes_on = any(each["has_data"] for each in told)
         counts = goes_on or self._config.each_epoch or self._is_last_pass
         if not goes_on:

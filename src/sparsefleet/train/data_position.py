@@ -93,8 +93,9 @@ class PassStart:
         Data that was dealt to another number of workers must bring `load_state_dicts`, which
         takes the states of all; without it the pass begins anew, which is logged.
         """
-        states = [position.state for position in self.positions if position.state is not None]
-        if not isinstance(data, StatefulData) or len(states) < len(self.positions):
+        begun = [each for each in self.positions if each.batches or each.state is not None]
+        states = [each.state for each in begun if each.state is not None]
+        if not isinstance(data, StatefulData) or not states or len(states) < len(begun):
             return False
         if len(states) == 1:
             data.load_state_dict(states[0])

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.checkpoint import Checkpoint, latest
+from sparsefleet.checkpoint import Checkpoint, latest, list_checkpoints
 from sparsefleet.errors import (
     CheckpointError,
+    CheckpointMissingError,
     ConfigError,
     CorruptFileError,
 )
@@ -49,6 +50,9 @@ class Resumed:
     store_step: int
     random: Mapping[str, Any] | None
 
+    reports: Sequence[WorkerReport]
+    """Of all workers of the earlier run."""
+
     @staticmethod
     def of(reports: Sequence[WorkerReport], rank: int, worker_num: int) -> Resumed:
         """What worker `rank` takes up of the reports of all workers of the earlier run.
@@ -63,7 +67,8 @@ class Resumed:
                 start=_own_start(own, reports),
                 batches=own.batches,
                 store_step=own.store_step,
-                random=own.random,
+                random=own.random or None,  # a worker that was lost before the first save
+                reports=reports,
             )
         return Resumed(
             fit=max(report.fit for report in reports),
@@ -72,6 +77,7 @@ class Resumed:
             batches=sum(report.batches for report in reports) if rank == 0 else 0,
             store_step=max(report.store_step for report in reports),
             random=None,
+            reports=reports,
         )
 
 
@@ -91,7 +97,7 @@ def resume_training(
 ) -> Resumed | None:
     """Loads the checkpoint; None if there is none to go on from. All workers call it.
 
-    "auto" passes over those that are damaged, which is logged.
+    "auto" passes over those that are damaged, which is logged; where all are, it raises.
     """
     options = None if checkpoints is None else checkpoints.storage_options
     is_auto = resume == "auto" and checkpoints is not None
@@ -103,10 +109,9 @@ def resume_training(
 
         def find(_: list[bytes]) -> bytes:
             """In the first worker; the others need not see the directory."""
-            if not is_auto:
-                return _describe(Checkpoint.open(directory, options))
-            newest = latest(directory, options, passing_over=damaged)
-            return b"" if newest is None else _describe(newest)
+            if is_auto:
+                return _describe_newest(directory, options, damaged)
+            return _describe(Checkpoint.open(directory, options))
 
         answer = distributed.meeting.decide(b"", find)
         if not answer:
@@ -115,11 +120,28 @@ def resume_training(
         found = json.loads(answer)
         try:
             return _take_up(distributed, found, options)
-        except CorruptFileError as error:
+        except CorruptFileError as error:  # on every worker
             if not is_auto:
                 raise
             damaged.add(found["path"])
             _log.warning("passing over a checkpoint that is damaged: %s", error)
+
+
+def _describe_newest(directory: str, options: Mapping[str, Any] | None, damaged: set[str]) -> bytes:
+    """Empty if there is no checkpoint; adds to `damaged` what it passes over."""
+    while (newest := latest(directory, options, passing_over=damaged)) is not None:
+        try:
+            return _describe(newest)
+        except (CheckpointMissingError, CorruptFileError) as error:
+            damaged.add(newest.path)
+            _log.warning("passing over a checkpoint that is damaged: %s", error)
+    found = list_checkpoints(directory, options)
+    if found:
+        raise CheckpointError(
+            f"none of the {len(found)} checkpoints in {directory} can be loaded, the log says why; "
+            "to begin from the start all the same give another directory"
+        )
+    return b""
 
 
 def _describe(checkpoint: Checkpoint) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.fleet.model_checkpoint import ModelSave
+from sparsefleet.train.training_place import TrainingPlace
 from sparsefleet.train.worker_report import WorkerReport
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ __all__ = ["save_together"]
 
 
 def save_together(
-    distributed: DistributedModel, directory: str | os.PathLike[str], report: WorkerReport
+    distributed: DistributedModel, directory: str | os.PathLike[str], place: TrainingPlace
 ) -> None:
-    """One checkpoint at one moment of all workers; all call it, each with its report.
+    """One checkpoint at one moment of all workers; all call it, each with its place.
 
     Returns when it is in force; where it cannot be written, raises on every worker.
     """
@@ -27,7 +28,7 @@ def save_together(
 
     def open_cuts(given: list[bytes]) -> bytes:
         """In the first worker, while all stand still."""
-        reports = [WorkerReport.from_json(json.loads(part)) for part in given]
+        reports = place.taken_up or [WorkerReport.from_json(json.loads(part)) for part in given]
         save = ModelSave(
             distributed,
             directory,
@@ -39,9 +40,10 @@ def save_together(
         saves.append(save)
         return b""
 
+    report = place.report(distributed).to_json()
     distributed.mode.pause()
     try:
-        distributed.meeting.decide(json.dumps(report.to_json()).encode(), open_cuts)
+        distributed.meeting.decide(json.dumps(report).encode(), open_cuts)
     finally:
         distributed.mode.resume()
     failure: Exception | None = None

@@ -239,8 +239,7 @@ class Trainer:
         All workers call it; it returns when the checkpoint is in force, and raises on all workers
         if it could not be written. What was there before stays in force until then.
         """
-        distributed = self._begin()
-        save_together(distributed, directory, self._place.report(distributed))
+        save_together(self._begin(), directory, self._place)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Takes up what `save` wrote, at any number of servers and workers. All workers call it.
@@ -312,8 +311,8 @@ class Trainer:
             distributed.start()
             self._all_left = False
         if self._resume is not None:
-            resume, self._resume = self._resume, None
-            resumed = resume_training(distributed, resume, self._checkpoints)
+            resumed = resume_training(distributed, self._resume, self._checkpoints)
+            self._resume = None  # not before: who tries again must not begin from the start
             if resumed is not None:
                 self._place.take_up(resumed)
         return distributed

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.train.batch_source import BatchFeed
@@ -69,10 +68,15 @@ class TrainingPlace:
         self.feed = None
         self.epoch += 1
 
+    @property
+    def taken_up(self) -> Sequence[WorkerReport] | None:
+        """Until the first step after a checkpoint was taken up: all that it said of its workers."""
+        return None if self._resumed is None else self._resumed.reports
+
     def report(self, distributed: DistributedModel) -> WorkerReport:
         """What a checkpoint is to remember; called while no thread trains."""
         feed = self.feed
-        report = WorkerReport(
+        return WorkerReport(
             fit=self.fit,
             epoch=self.epoch,
             position=None if feed is None else feed.position(),
@@ -82,9 +86,6 @@ class TrainingPlace:
             store_step=distributed.store.step,
             random=random_state(),
         )
-        if self._resumed is not None:  # saved before the first step: still where that one was
-            return replace(report, fit=self._resumed.fit, epoch=self._resumed.epoch)
-        return report
 
     def _batches_now(self) -> int:
         return self._batches + (0 if self.feed is None else self.feed.taken)

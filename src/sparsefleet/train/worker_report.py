@@ -49,6 +49,12 @@ class WorkerReport:
         """The same when the epoch is over for all workers."""
         return replace(self, epoch=self.epoch + 1, position=None, is_through=False)
 
+    def moved_to(self, other: WorkerReport) -> WorkerReport:
+        """The same in the epoch of another worker: at its first batch, if it was not in it."""
+        if (self.fit, self.epoch) == (other.fit, other.epoch):
+            return self
+        return replace(self, fit=other.fit, epoch=other.epoch, position=None, is_through=False)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "fit": self.fit,

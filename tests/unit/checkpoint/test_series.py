@@ -11,6 +11,7 @@ from sparsefleet.checkpoint import (
     Checkpoint,
     PendingCheckpoint,
     clean_up,
+    compact,
     latest,
     list_checkpoints,
     rotate,
@@ -42,7 +43,36 @@ def test_checkpoints_are_listed_by_step_and_the_latest_is_found(tmp_path: Path) 
     assert steps(tmp_path) == [20, 300, 1000]
     found = latest(str(tmp_path))
     assert found is not None
-    assert found.manifest.step == 1000
+    assert found.manifest.step == 20, "the last one saved: the training has gone back"
+
+
+def test_what_was_saved_last_stays_whatever_its_step_and_the_clock_say(tmp_path: Path) -> None:
+    for step in (300, 1000, 20):
+        add(tmp_path, step)
+    assert rotate(str(tmp_path), 2) == [str(tmp_path / step_name(300))]
+    rotate(str(tmp_path), 1, newest=step_name(1000))
+    assert steps(tmp_path) == [1000]
+
+
+def test_rotation_removes_a_link_and_not_what_it_leads_to(tmp_path: Path) -> None:
+    add(tmp_path / "archive", 1)
+    series = tmp_path / "series"
+    series.mkdir()
+    (series / step_name(1)).symlink_to(tmp_path / "archive" / step_name(1))
+    add(series, 2)
+    rotate(str(series), 1)
+    assert steps(series) == [2]
+    Checkpoint.open(str(tmp_path / "archive" / step_name(1))).verify()
+
+
+def test_compaction_does_not_make_a_checkpoint_the_newest(tmp_path: Path) -> None:
+    add(tmp_path, 1)
+    add(tmp_path, 2, base=1)
+    add(tmp_path, 3)
+    compact(str(tmp_path / step_name(2)))
+    found = latest(str(tmp_path))
+    assert found is not None
+    assert found.manifest.step == 3
 
 
 def test_a_damaged_checkpoint_is_passed_over(
