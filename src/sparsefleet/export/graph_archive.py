@@ -42,10 +42,12 @@ _FORMULA_LETTERS = 10_000
 _FORMULA_TEXT = re.compile(r"[\w.+-]*")
 _FORMULA_NODES = (ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant)
 _FORMULA_NODES += (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
-_FORMULA_FUNCTIONS = frozenset(size_functions.__all__) | frozenset(
-    "Abs Add And Equality Float GreaterThan Integer LessThan Max Min Mod Mul Not Or Piecewise Pow "
-    "Rational StrictGreaterThan StrictLessThan Symbol Tuple Unequality ceiling floor".split()
-)
+_FORMULA_FUNCTIONS = {
+    *size_functions.__all__,
+    *("Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "floor", "ceiling", "Piecewise", "Tuple"),
+    *("Symbol", "Integer", "Rational", "Float", "And", "Or", "Not", "Equality", "Unequality"),
+    *("LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan"),
+}
 
 
 def refuse_code(path: Path) -> None:
