@@ -313,7 +313,8 @@ class Trainer:
             self._all_left = False
         if self._resume is not None:
             resume, self._resume = self._resume, None
-            resumed = resume_training(distributed, resume, self._checkpoints)
+            quiet = self.config.quiet
+            resumed = resume_training(distributed, resume, self._checkpoints, quiet=quiet)
             if resumed is not None:
                 self._place.take_up(resumed)
         return distributed
