@@ -311,7 +311,9 @@ class Trainer:
             distributed.start()
             self._all_left = False
         if self._resume is not None:
-            resumed = resume_training(distributed, self._resume, self._checkpoints)
+            resumed = resume_training(
+                distributed, self._resume, self._checkpoints, quiet=self.config.quiet
+            )
             self._resume = None  # not before: who tries again must not begin from the start
             if resumed is not None:
                 self._place.take_up(resumed)

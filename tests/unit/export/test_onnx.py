@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.export import save_inference_model
-from sparsefleet.nn import SparseEmbedding
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.serve import Predictor
 from sparsefleet.store import Uniform
 
@@ -62,6 +62,24 @@ def test_lookups_of_ids_that_come_from_rows_run_in_order(tmp_path: Path) -> None
     )
     np.testing.assert_array_equal(found["first"], wanted["first"])
     np.testing.assert_allclose(found["output"], wanted["output"], rtol=0, atol=1e-5)
+
+
+def test_empty_batch_of_bags_has_an_empty_prediction(tmp_path: Path) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ids = SparseEmbeddingBag("ids", 3)
+            self.tags = SparseEmbeddingBag("tags", 3, include_last_offset=True)
+            self.head = nn.Linear(6, 2)
+
+        def forward(self, ids: Tensor, tags: tuple[Tensor, Tensor]) -> Tensor:
+            return self.head(torch.cat([self.ids(ids), self.tags(tags)], 1))
+
+    example = (torch.ones(2, 4, dtype=torch.int64), (torch.arange(3), torch.tensor([0, 1, 3])))
+    save_inference_model(tmp_path, Bags(), example, onnx=True)
+    none = (np.empty((0, 4), np.int64), (np.empty(0, np.int64), np.zeros(1, np.int64)))
+    for engine in ("torch", "onnx"):
+        assert Predictor(tmp_path, engine=engine).predict(none).shape == (0, 2)
 
 
 def test_operator_without_counterpart_is_told_and_the_rest_is_exported(
