@@ -44,13 +44,12 @@ class PipeCommand:
     def blocks(self, source: Iterator[bytes], block_bytes: int) -> Iterator[bytes]:
         """What the command makes of the blocks of `source`, in blocks."""
         self._child = child = self._start()
+        is_well = False
         try:
             yield from self._exchange(child, source, block_bytes)
-            if self._stopped():
-                return
-            self._check_end(child)
+            is_well = self._check_end(child)
         finally:
-            _end(child)
+            _end(child, kill=not is_well)
 
     def account(self) -> str:
         """What is known of the child, for an error."""
@@ -140,13 +139,18 @@ class PipeCommand:
         stdin.close()
         return memoryview(b"")
 
-    def _check_end(self, child: subprocess.Popen[bytes]) -> None:
-        try:
-            code = child.wait(self._timeout_s)
-        except subprocess.TimeoutExpired:
-            raise self._hung() from None
-        if code != 0:
-            raise PipeCommandError(f"{self._path}: {self.account()}")
+    def _check_end(self, child: subprocess.Popen[bytes]) -> bool:
+        """Whether the command has ended; False if nobody wants to know any more."""
+        deadline = monotonic() + self._timeout_s
+        while not self._stopped():
+            try:
+                if child.wait(_POLL_S) != 0:
+                    raise PipeCommandError(f"{self._path}: {self.account()}")
+                return True
+            except subprocess.TimeoutExpired:
+                if monotonic() > deadline:
+                    raise self._hung() from None
+        return False
 
     def _hung(self) -> DataError:
         return PipeCommandError(
@@ -155,9 +159,9 @@ class PipeCommand:
         )
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills the child and what it has started, if still there, and closes its pipes."""
-    if child.poll() is None:
+def _end(child: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Kills the child and what it has started, also if it has ended itself; closes its pipes."""
+    if kill:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -155,7 +155,7 @@ class DatasetBase(ABC):
         """
         config = ReaderConfig(layout=layout, include_last_offset=include_last_offset)
         self.arrangement(label, config)  # so that a wrong name is told here
-        return DatasetBatches(self, label, config)
+        return self._batches(label, config)
 
     def arrangement(self, label: str | None, config: ReaderConfig) -> Arrangement:
         """How columns become batches for a Trainer."""
@@ -174,11 +174,18 @@ class DatasetBase(ABC):
         """How far the last pass has come."""
         return self.source().state_dict()
 
+    def finished_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, also at the end of the pass: going on there gives nothing."""
+        return self.source().finished_state_dict()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken."""
         self.source().load_state_dict(state)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _batches(self, label: str | None, config: ReaderConfig) -> DatasetBatches:
+        return DatasetBatches(self, label, config)
 
     def _text_slots(self) -> list[Slot]:
         """Texts that lines begin with."""

@@ -111,6 +111,13 @@ class LoDTensor:
         rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
         return is_valid(self._lod, rows)
 
+    @property
+    def num_samples(self) -> int:
+        """Sequences of the outermost level; without LoD, rows."""
+        if self._lod:
+            return len(self._lod[0]) - 1
+        return len(self) if self.shape() else 1
+
     def shape(self) -> list[int]:
         """Sizes; of an empty one [0]."""
         return [0] if self._tensor is None else list(self._tensor.shape)

@@ -93,6 +93,11 @@ class BatchFeed:
         """No more batches for anybody; does not wait for one that is being read."""
         self._ended = True
 
+    def let_go(self) -> None:
+        """Drops the iterator, with which its threads and files end."""
+        self.stop()
+        self._batches = iter(())
+
 
 class BatchSource:
     """Data that can be gone through `passes` times; refuses data that cannot."""
@@ -128,6 +133,7 @@ class BatchSource:
 
     def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
         """The batches once more, from the first, or from `start`."""
+        start = None if start is None else start.for_data(self._data)
         if start is not None and start.is_through:
             return BatchFeed(iter(()), labelled=self._labelled, before=start.own())
         own = None if start is None else start.own()

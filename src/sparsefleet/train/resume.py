@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint, latest
@@ -60,7 +60,7 @@ class Resumed:
             return Resumed(
                 fit=own.fit,
                 epoch=own.epoch,
-                start=_start([own]),
+                start=_own_start(own, reports),
                 batches=own.batches,
                 store_step=own.store_step,
                 random=own.random,
@@ -141,6 +141,13 @@ def _take_up(
     distributed.store.step = resumed.store_step
     _log.info("resumed from %s, epoch %d", found["path"], resumed.epoch + 1)
     return resumed
+
+
+def _own_start(own: WorkerReport, reports: Sequence[WorkerReport]) -> PassStart | None:
+    together = _start(reports)
+    if together is None:
+        return None
+    return replace(_start([own]) or PassStart(positions=[DataPosition()]), together=together)
 
 
 def _start(reports: Sequence[WorkerReport]) -> PassStart | None:

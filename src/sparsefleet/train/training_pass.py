@@ -89,6 +89,7 @@ class TrainingPass:
         try:
             self._run_threads(feed, gate)
         except BaseException:
+            feed.let_go()
             reporter.stop()
             self._abandon()
             raise

@@ -169,3 +169,18 @@ def test_decorates_readers_of_batches() -> None:
     with pytest.raises(ValueError, match="1 batches are left for 2 places"):
         next(whole)
     assert len(list(feeder.decorate_reader(batches, True, 5, drop_last=False)())) == 1
+
+
+def test_a_decorated_reader_goes_on_after_a_stop() -> None:
+    ads = fluid.data("ads", [None, 1], "int64")
+
+    def batches() -> Iterator[list[tuple[int]]]:
+        yield from ([(number,)] for number in range(10))
+
+    for multi_devices in (False, True):
+        feeder = fluid.DataFeeder([ads], fluid.CPUPlace())
+        first, again = (feeder.decorate_reader(batches, multi_devices, 2) for _ in range(2))
+        feeds = first()
+        next(feeds)
+        again.load_state_dict(first.state_dict())
+        assert repr(list(again())) == repr(list(feeds))
