@@ -24,7 +24,7 @@ class Fails(nn.Module):
         super().__init__()
         self.ads = SparseEmbedding("ads", 4)
 
-    def forward(self, ad: Tensor) -> Tensor:
+    def forward(self, ad: Tensor) -> Tensor:  # noqa: ARG002
         raise ArithmeticError
 
 
