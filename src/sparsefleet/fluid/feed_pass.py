@@ -11,7 +11,7 @@ from typing import Any
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderTally
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import Place
-from sparsefleet.reader.background import Background
+from sparsefleet.reader.background import Background, close_iterator
 from sparsefleet.reader.resumable import PassProgress
 
 __all__ = ["Columns", "FeedPass", "Walk"]
@@ -98,10 +98,13 @@ class FeedPass(Iterator[list[Columns]]):
 def _groups(
     walk: Walk, convert: Callable[[Any], Columns], num_places: int, drop_last: bool
 ) -> Iterator[tuple[list[Columns], Any]]:
-    while group := list(islice(walk, num_places)):
-        if len(group) < num_places and drop_last:
-            return
-        yield [convert(batch) for batch, _ in group], group[-1][1]
+    try:
+        while group := list(islice(walk, num_places)):
+            if len(group) < num_places and drop_last:
+                return
+            yield [convert(batch) for batch, _ in group], group[-1][1]
+    finally:  # threads and processes behind it must not wait until nobody holds the error
+        close_iterator(walk)
 
 
 def _placed(

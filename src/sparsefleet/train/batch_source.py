@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +24,8 @@ from sparsefleet.train.reading import ReadingWatch
 
 __all__ = ["BatchFeed", "BatchSource", "Data"]
 
+_log = logging.getLogger("sparsefleet.train")
+
 Data = Iterable[Any] | Callable[[], Iterable[Any]]
 """Batches: something that can be iterated once a pass, or a function that gives such a thing."""
 
@@ -42,9 +45,14 @@ class BatchFeed:
         labelled: bool,
         data: object = None,
         before: DataPosition | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
-        """data: what can tell its position, if anything can. before: where the pass began."""
+        """data: what can tell its position, if anything can. before: where the pass began.
+
+        close: ends the reading behind `batches`, where that was begun for this pass.
+        """
         self._batches = batches
+        self._close = close
         self._labelled = labelled
         self._data = data
         self._before = before or DataPosition()
@@ -94,9 +102,15 @@ class BatchFeed:
         self._ended = True
 
     def let_go(self) -> None:
-        """Drops the iterator, with which its threads and files end."""
+        """Ends the reading behind the batches: threads, processes, files."""
         self.stop()
         self._batches = iter(())
+        close, self._close = self._close, None
+        if close is not None:
+            try:
+                close()
+            except Exception as error:  # of anybody's data; what is being raised says more
+                _log.warning("the data could not be closed: %r", error)
 
 
 class BatchSource:
@@ -156,7 +170,14 @@ class BatchSource:
                 before = replace(before, batches=own.batches)
             else:
                 start.tell_beginning_anew()
-        return BatchFeed(iterator, labelled=self._labelled, data=data, before=before)
+        close = None if iterator is self._data else getattr(iterator, "close", None)
+        return BatchFeed(
+            iterator,
+            labelled=self._labelled,
+            data=data,
+            before=before,
+            close=close if callable(close) else None,
+        )
 
 
 def _length_of(data: Any) -> int | None:

@@ -75,7 +75,11 @@ class Inference:
             torch_threads=self._config.torch_threads,
             stop_timeout_s=self._config.stop_timeout_s,
         )
-        team.run(run, stop_the_others)
+        try:
+            team.run(run, stop_the_others)
+        except BaseException:
+            feed.let_go()
+            raise
 
     def _run_thread(
         self, feed: BatchFeed, replica: torch.nn.Module, use: Callable[[Batch, Any], None]

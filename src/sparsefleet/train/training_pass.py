@@ -97,6 +97,12 @@ class TrainingPass:
         waited_s = self._distributed.mode.stats().wait_seconds - progress.stats_before.wait_seconds
         snapshot = reporter.end_pass(progress)
         counted = total(clocks)
+        if feed.taken == 0 and start is None:
+            _log.warning(
+                "epoch %d: the data of worker %d gave no batch, so that nothing was trained here",
+                self._epoch,
+                self._distributed.role.index,
+            )
         epoch = Epoch(
             number=self._epoch,
             examples=counted.examples,

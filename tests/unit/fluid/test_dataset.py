@@ -158,8 +158,10 @@ def test_what_is_wrong_is_told_with_its_place(kind: str, tmp_path: Path) -> None
     path = tmp_path / "part"
     with pytest.raises(InputMissingError, match="part"):
         clicks_of(dataset_of(kind, path))
-    with pytest.raises(ValueError, match="the list of files is empty: call set_filelist"):
-        clicks_of(dataset_of(kind))
+    without_files = fluid.DatasetFactory().create_dataset(kind)
+    without_files.set_use_var(variables())
+    with pytest.raises(ValueError, match="there is no list of files: call set_filelist"):
+        clicks_of(without_files)
     path.write_text("2 0 0 0 1 1\n")
     with pytest.raises(BadLineError, match="part, line 1, column 7: .*a slot may not be empty"):
         clicks_of(dataset_of(kind, path))
