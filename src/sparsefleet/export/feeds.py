@@ -112,7 +112,7 @@ def _array(item: InputSchema, name: str, value: Any, dtype: str) -> NDArray[Any]
         raise FeedError(f"input '{name}' cannot be read as an array: {error}") from error
     if array.dtype == np.uint64 and dtype == "int64":
         array = array.view(np.int64)
-    if array.dtype.name != dtype:
+    if array.dtype != np.dtype(dtype):  # also of another byte order
         found = describe(array.dtype.name, array.shape)
         raise FeedError(
             f"input '{name}' is {found}, wanted {item}; convert it with .astype(np.{dtype})"

@@ -40,8 +40,10 @@ _NAME = re.compile(r"[^\"'\\()\r\n]*")
 
 _FORMULA_LETTERS = 10_000
 _FORMULA_TEXT = re.compile(r"[\w.+-]*")
-_FORMULA_NODES = (ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant)
-_FORMULA_NODES += (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+_FORMULA_NODES = (
+    *(ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant),
+    *(ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop),
+)
 _FORMULA_FUNCTIONS = {
     *size_functions.__all__,
     *("Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "floor", "ceiling", "Piecewise", "Tuple"),

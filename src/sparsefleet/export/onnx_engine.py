@@ -52,9 +52,15 @@ class OnnxEngine:
 
     def predict(self, arrays: Arrays) -> Arrays:
         """Targets of inputs, by their names in the graph."""
+        # Reductions of ONNX Runtime give empty arrays a wrong shape.
+        for name, array in arrays.items():
+            if 0 in array.shape[1:]:
+                raise FeedError(
+                    f"input '{name}' has the shape {list(array.shape)}; ONNX Runtime cannot "
+                    "compute examples without values: use engine='torch', or pad them"
+                )
         if not is_empty(self._schema, arrays):
             return self._run(arrays)
-        # Reductions of ONNX Runtime give empty arrays a wrong shape.
         return without_examples(self._schema, self._run(one_example(self._schema, arrays)))
 
     def _run(self, arrays: Arrays) -> Arrays:

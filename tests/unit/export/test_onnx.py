@@ -12,7 +12,7 @@ import torch
 from tests.unit.export.shop_model import exported_shop
 from torch import Tensor, nn
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, FeedError
 from sparsefleet.export import save_inference_model
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.serve import Predictor
@@ -80,6 +80,18 @@ def test_empty_batch_of_bags_has_an_empty_prediction(tmp_path: Path) -> None:
     none = (np.empty((0, 4), np.int64), (np.empty(0, np.int64), np.zeros(1, np.int64)))
     for engine in ("torch", "onnx"):
         assert Predictor(tmp_path, engine=engine).predict(none).shape == (0, 2)
+
+
+def test_examples_without_values_are_refused_where_the_engine_cannot_compute_them(
+    tmp_path: Path,
+) -> None:
+    model = nn.Sequential(SparseEmbeddingBag("ids", 3), nn.Linear(3, 1))
+    ids = torch.ones(2, 4, dtype=torch.int64)
+    save_inference_model(tmp_path, model, ids, onnx=True, varying={"input": (0, 1)})
+    without = np.empty((3, 0), np.int64)
+    assert Predictor(tmp_path).predict(without).shape == (3, 1)
+    with pytest.raises(FeedError, match=r"shape \[3, 0\]; ONNX Runtime .* use engine='torch'"):
+        Predictor(tmp_path, engine="onnx").predict(without)
 
 
 def test_operator_without_counterpart_is_told_and_the_rest_is_exported(

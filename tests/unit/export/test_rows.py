@@ -170,3 +170,25 @@ def test_ids_of_another_type_are_refused(tmp_path: Path) -> None:
     rows = written(tmp_path, *some_rows(4))
     with pytest.raises(FeedError, match="ids must be int64, got int32"):
         rows.look_up(np.zeros(3, np.int32))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row_format", ["float32", "int8"])
+def test_flipped_bits_are_told_or_read_but_never_end_the_process(
+    row_format: RowFormat, tmp_path: Path
+) -> None:
+    keys, values = some_rows(30)
+    entry = written(tmp_path, keys, values, row_format).entry
+    raw = (tmp_path / "kept.arrow").read_bytes()
+    changed = tmp_path / "changed.arrow"
+    told = []
+    for place in range(len(raw)):
+        flipped = bytearray(raw)
+        flipped[place] ^= 1 << 7
+        changed.write_bytes(flipped)
+        try:
+            with np.errstate(all="ignore"):
+                RowFile(changed, entry).look_up(keys.view(np.int64))
+        except CorruptFileError as error:
+            told.append(str(error))
+    assert len(told) > 100
+    assert all("changed.arrow" in message for message in told)
