@@ -24,7 +24,7 @@ from sparsefleet.errors import (
     RpcError,
     SparseFleetError,
 )
-from sparsefleet.server import table_save
+from sparsefleet.server import table_load, table_save
 from sparsefleet.store import DenseSpec, RemoteStore, Store, TableSpec
 from sparsefleet.store.store_save import StoreSave
 
@@ -153,6 +153,22 @@ def test_damaged_file_leaves_all_tables_as_they_were(
     with pytest.raises(CorruptFileError, match=victim.name):
         store.load(tmp_path)
     assert_same(rows_of(store), before)
+
+
+def test_files_removed_while_they_are_loaded_are_told_with_what_it_means(
+    store: RemoteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(tmp_path)
+    apply = table_load.TableLoad.apply
+
+    def remove_first(load: table_load.TableLoad) -> None:
+        for file in tmp_path.glob("tables/*/*"):
+            file.unlink(missing_ok=True)
+        apply(load)
+
+    monkeypatch.setattr(table_load.TableLoad, "apply", remove_first)
+    with pytest.raises(CheckpointError, match="broke off: .* hold a part of it, load another"):
+        store.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.checkpoint import Checkpoint, latest, list_checkpoints
-from sparsefleet.data import MultiSlot, Reader, Slot
-from sparsefleet.modes import AsyncConfig
+from sparsefleet.data import MultiSlot, Reader, Slot, merge_states
+from sparsefleet.modes import AsyncConfig, GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.store import Evict
 from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
@@ -68,20 +68,60 @@ def run_workers(
         return [future.exception(DEADLINE_S) for future in running]
 
 
+LINES = (90, 40, 70, 10, 60)
+SLOTS = MultiSlot(Slot("ids", "uint64", (1,)), Slot("click", "float", ()))
+
+
+def write_logs(directory: Path) -> list[Path]:
+    """Files of LINES records; every record has a key of its own."""
+    key = 0
+    files = []
+    for number, lines in enumerate(LINES):
+        files.append(directory / f"part-{number}")
+        files[-1].write_text("".join(f"1 {key + line} 1 1\n" for line in range(lines)))
+        key += lines
+    return files
+
+
+def num_read(reports: list[dict[str, Any]]) -> int:
+    """Records that the positions of a checkpoint say were trained on."""
+    merged = merge_states([report["position"]["state"] for report in reports])
+    done = sum(LINES[int(path.rpartition("-")[2])] for path in merged["done"])
+    return done + sum(end - begin for spans in merged["records"].values() for begin, end in spans)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["sync", "half_async", AsyncConfig(max_merge=1), "hybrid", GeoConfig()],
+    ids=["sync", "half_async", "async", "hybrid", "geo"],
+)
+def test_rows_and_positions_of_a_checkpoint_are_of_one_moment(mode: Any, tmp_path: Path) -> None:
+    files = write_logs(tmp_path)
+    config = CheckpointConfig(
+        directory=tmp_path / "series",
+        every_steps=1,
+        keep=1000,
+        skip_while_writing=False,
+        deltas_between_fulls=5,
+    )
+
+    def work(trainer: Trainer, index: int) -> None:
+        trainer.fit(Reader(files, SLOTS, 8, label="click", worker_index=index, worker_num=2))
+
+    assert run_workers(2, work, mode=mode, threads=2, checkpoints=config) == [None, None]
+    listed = list_checkpoints(str(tmp_path / "series"))
+    assert len(listed) >= 4
+    for each in listed[:-1]:
+        rows = contents(each.path)
+        assert len(rows["ads:keys"]) == num_read(Checkpoint.open(each.path).workers())
+    assert len(contents(listed[-1].path)["ads:keys"]) == sum(LINES)
+
+
 @pytest.mark.parametrize("mode", [AsyncConfig(max_merge=1), "sync"], ids=["async", "sync"])
 def test_every_record_is_trained_on_once_whatever_the_number_of_workers(
     mode: Any, tmp_path: Path
 ) -> None:
-    lines_of = [90, 40, 70, 10, 60]
-    key = 0
-    for number, lines in enumerate(lines_of):
-        text = ""
-        for _ in range(lines):
-            text += f"1 {key} 1 1\n"
-            key += 1
-        (tmp_path / f"part-{number}").write_text(text)
-    files = [tmp_path / f"part-{number}" for number in range(len(lines_of))]
-    slots = MultiSlot(Slot("ids", "uint64", (1,)), Slot("click", "float", ()))
+    files = write_logs(tmp_path)
     place: Path | None = None
     for job, (workers, every) in enumerate([(2, 4), (3, 3), (1, 5), (1, 2), (2, 100)]):
         series = tmp_path / f"job-{job}"
@@ -90,8 +130,9 @@ def test_every_record_is_trained_on_once_whatever_the_number_of_workers(
         )
 
         def work(trainer: Trainer, index: int, workers: int = workers) -> None:
-            reader = Reader(files, slots, 3, label="click", worker_index=index, worker_num=workers)
-            trainer.fit(reader)
+            trainer.fit(
+                Reader(files, SLOTS, 3, label="click", worker_index=index, worker_num=workers)
+            )
 
         raised = run_workers(
             workers,
@@ -108,7 +149,7 @@ def test_every_record_is_trained_on_once_whatever_the_number_of_workers(
         newest = latest(str(series))
         assert newest is not None
         found = contents(newest.path)
-        assert found["ads:keys"].tolist() == list(range(key))
+        assert found["ads:keys"].tolist() == list(range(sum(LINES)))
         assert set(found["ads:counters"][:, 0].tolist()) == {1}, f"job {job}"
 
 

@@ -19,14 +19,14 @@ _MANY_STEPS = 1000
 
 
 def begin_rates(setting: ModeSetting) -> None:
-    """Sets the schedule's first rates: the tables may still know the counts of a training before.
+    """Sets the rates that the schedule begins or goes on with: tables may know those of another.
 
     Another worker that is already further loses its rate for as long as this one takes to join.
     """
     if setting.schedule is None:
         return
     tables = setting.tables if setting.dense_step is not None else setting.optimizers()
-    rates = setting.schedule.rates_at(0)
+    rates = setting.schedule.rates_at(setting.first_step)
     for table in sorted(tables.keys() & rates.keys()):
         setting.store.set_learning_rate(table, rates[table])
 

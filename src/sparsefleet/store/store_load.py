@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.errors import CheckpointMismatchError, ConfigError
+from sparsefleet.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.store.store_save import DENSE_OPTIMIZERS
@@ -69,7 +69,13 @@ def load_tables(
         )
         calls.wait_for_all("load_wait", timeout_s, f"{what}, checking")
         calls.ask_all("load_apply")
-        calls.wait_for_all("load_wait", timeout_s, what)
+        try:
+            calls.wait_for_all("load_wait", timeout_s, what)
+        except CheckpointError as error:
+            raise type(error)(
+                f"{what} broke off: its files have changed since they were checked. The tables "
+                f"hold a part of it, load another: {error}"
+            ) from error
     finally:
         calls.end("load_end")
     return checkpoint
