@@ -117,6 +117,18 @@ class Reader:
         """Whether no other worker has a part of the files."""
         return len(self.files) == len(self._all_files)
 
+    @property
+    def own_files(self) -> list[str] | None:
+        """The files that no other worker should read; None if they are shared, or have no name."""
+        has_names = self.files != [self._format.unnamed_input]
+        return self.files if has_names and self._sharding is None else None
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether batches come in the order of the files."""
+        is_one = len(self.files) < 2 and not self._format.splits_files
+        return (self.threads == 1 or is_one) and self._sharding is None
+
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
         return self.begin(self.arrangement)

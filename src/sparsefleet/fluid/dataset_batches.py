@@ -37,6 +37,8 @@ class HasSource(Protocol):
 class HasFiles(HasSource, Protocol):
     """A Dataset that streams, to its batches."""
 
+    def source(self) -> Reader: ...
+
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None: ...
 
 
@@ -85,6 +87,16 @@ class StreamedBatches(DatasetBatches):
     def __init__(self, dataset: HasFiles, label: str | None, config: ReaderConfig) -> None:
         super().__init__(dataset, label, config)
         self._files = dataset
+
+    @property
+    def own_files(self) -> list[str] | None:
+        """As `Reader.own_files`."""
+        return self._files.source().own_files
+
+    @property
+    def keeps_order(self) -> bool:
+        """As `Reader.keeps_order`."""
+        return self._files.source().keeps_order
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """As `load_state_dict`, from all workers of an earlier run; see the dataset's."""

@@ -54,7 +54,8 @@ class BatchFeed:
         self._batches = batches
         self._close = close
         self._labelled = labelled
-        self._data = data
+        self.data = data
+        """What the batches come from, where that is known."""
         self._before = before or DataPosition()
         self._lock = threading.Lock()
         self._taken = 0
@@ -91,10 +92,10 @@ class BatchFeed:
         """What was given out, in this pass and before it; called while nobody takes."""
         before = self._before
         state = before.state
-        if isinstance(self._data, StatefulData):
+        if isinstance(self.data, StatefulData):
             # At the end of a pass, state_dict() is that of the next one.
-            at_end = getattr(self._data, "finished_state_dict", self._data.state_dict)
-            state = at_end() if self._ended else self._data.state_dict()
+            at_end = getattr(self.data, "finished_state_dict", self.data.state_dict)
+            state = at_end() if self._ended else self.data.state_dict()
         return replace(before, batches=before.batches + self._taken, state=state)
 
     def stop(self) -> None:

@@ -18,6 +18,7 @@ from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.history import Epoch
 from sparsefleet.train.progress_reporter import PassProgress, ProgressReporter
 from sparsefleet.train.random_state import set_random_state
+from sparsefleet.train.same_files import warn_of_same_files
 from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import total
 from sparsefleet.train.thread_team import ThreadTeam
@@ -75,6 +76,8 @@ class TrainingPass:
         feed = place.feed = source.begin_pass(start)
         if random is not None:
             set_random_state(random)
+        if self._epoch == 1:
+            warn_of_same_files(self._distributed, feed.data)
         gate = None if checkpoints is None else checkpoints.begin_pass()
         clocks = [thread.clock for thread in self._threads]
         progress = PassProgress(
