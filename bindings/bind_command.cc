@@ -27,8 +27,17 @@ void Reply(const CommandHandle& handle, const nb::bytes& reply) {
   Check(status);
 }
 
-void Fail(const CommandHandle& handle, const std::string& code, std::string message) {
+// Any text becomes UTF-8: messages quote what others have sent, such as half of a surrogate pair.
+std::string Utf8Of(const nb::str& text) {
+  const auto bytes =
+      nb::steal<nb::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {bytes.c_str(), bytes.size()};
+}
+
+void Fail(const CommandHandle& handle, const std::string& code, const nb::str& text) {
   Command& command = *handle;
+  std::string message = Utf8Of(text);
   const auto found = CodeNamed(code);
   if (!found || *found == Code::kOk) {
     Raise(Status(Code::kInvalidArgument,

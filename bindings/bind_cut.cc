@@ -43,15 +43,18 @@ nb::object CutHandle::Next(std::size_t max_rows) {
     std::lock_guard lock(mutex_);
     if (cut_ != nullptr) {
       more = cut_->Next(max_rows, rows);
-      if (!more.ok() || !more.value()) End();
+      if (!more.ok() || !more.value()) End(more);
     }
   }
   if (!Check(std::move(more))) return nb::none();
   return RowsToNumpy(std::move(rows), info_);
 }
 
-void CutHandle::End() {
-  if (auto removed = cut_->Removed(); removed.ok()) removed_ = std::move(removed).value();
+void CutHandle::End(const Result<bool>& last) {
+  if (last.ok()) {
+    if (commit_ == CutCommit::kExplicit) return;  // it goes on watching its rows until then
+    removed_ = cut_->Removed();
+  }
   cut_.reset();
 }
 
@@ -66,6 +69,17 @@ nb::object CutHandle::Removed() {
   auto keys = Check(std::move(removed));
   const std::size_t n = keys.size();
   return ToNumpy(std::move(keys), {n});
+}
+
+void CutHandle::Commit() {
+  owner_.Check("cut");
+  Status status(Code::kInvalidArgument, "the cut is closed, it cannot be committed");
+  {
+    nb::gil_scoped_release release;
+    std::lock_guard lock(mutex_);
+    if (cut_ != nullptr) status = cut_->Commit();
+  }
+  Check(status);
 }
 
 void CutHandle::Close() {
@@ -84,6 +98,10 @@ void BindCut(nb::module_& m) {
       .def("removed", &CutHandle::Removed,
            nb::sig("def removed(self) -> numpy.typing.NDArray[numpy.uint64]"),
            "Of a cut of dirty rows in this process: keys removed since the last cut that cleared.")
+      .def(
+          "commit", &CutHandle::Commit,
+          "Of a cut opened with commit=\"explicit\" and read to its end: clears what it was opened "
+          "to clear. Closed without, it clears nothing.")
       .def("close", &CutHandle::Close, "Ends the cut and frees what it held back.");
 }
 

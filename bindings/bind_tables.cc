@@ -36,12 +36,20 @@ auto CallTables(const StoreHandle& handle, const char* call, F f) {
   }));
 }
 
-nb::dict OpenCuts(const StoreHandle& handle, bool only_dirty, bool clear_dirty) {
+CutCommit CommitOf(const std::string& when) {
+  if (when == "at_end") return CutCommit::kAtEnd;
+  if (when == "explicit") return CutCommit::kExplicit;
+  Raise({Code::kInvalidArgument, "commit must be 'at_end' or 'explicit', got '" + when + "'"});
+}
+
+nb::dict OpenCuts(const StoreHandle& handle, bool only_dirty, bool clear_dirty,
+                  const std::string& when, std::optional<std::vector<std::string>> names) {
+  const CutCommit commit = CommitOf(when);
   std::map<std::string, TableInfo> infos;
   auto cuts = Check(Call(handle, [&](Store& store) -> Result<LocalStore::Cuts> {
     auto local = LocalOf(store, "open_cuts");
     if (!local.ok()) return local.status();
-    auto opened = local.value()->OpenCuts(only_dirty, clear_dirty);
+    auto opened = local.value()->OpenCuts(only_dirty, clear_dirty, commit, std::move(names));
     if (!opened.ok()) return opened;
     for (const auto& [name, cut] : opened.value()) {
       auto info = store.Info(name, 0);
@@ -53,7 +61,7 @@ nb::dict OpenCuts(const StoreHandle& handle, bool only_dirty, bool clear_dirty) 
   nb::dict all;
   for (auto& [name, cut] : cuts) {
     if (auto* rows = std::get_if<std::unique_ptr<StoreCut>>(&cut)) {
-      auto* held = new CutHandle(handle.Get(), std::move(*rows), infos.at(name));
+      auto* held = new CutHandle(handle.Get(), std::move(*rows), infos.at(name), commit);
       all[name.c_str()] = nb::cast(held, nb::rv_policy::take_ownership);
     } else {
       all[name.c_str()] = nb::cast(std::move(std::get<DenseCut>(cut)));
@@ -66,7 +74,15 @@ void WriteDensePart(const StoreHandle& handle, const std::string& table, std::ui
                     const Array<const float>& values,
                     const std::optional<Matrix<const float>>& state) {
   std::optional<std::span<const float>> flat;
-  if (state) flat = std::span(state->data(), state->size());
+  if (state) {
+    if (state->shape(0) > 0 && state->shape(1) != values.size()) {
+      Raise({Code::kShapeMismatch,
+             "table '" + table + "': " + std::to_string(values.size()) +
+                 " values need a state of [S, " + std::to_string(values.size()) + "], got [" +
+                 std::to_string(state->shape(0)) + ", " + std::to_string(state->shape(1)) + "]"});
+    }
+    flat = std::span(state->data(), state->size());
+  }
   CallTables(handle, "write_dense_part", [&](TableSet& tables) {
     return tables.WriteDensePart(table, begin, SpanOf(values), flat);
   });
@@ -109,10 +125,15 @@ void BindDenseCut(nb::module_& m) {
 void BindTables(nb::module_& m, nb::class_<StoreHandle>& store) {
   BindDenseCut(m);
   store
-      .def("open_cuts", &OpenCuts, "only_dirty"_a, "clear_dirty"_a,
-           nb::sig("def open_cuts(self, only_dirty: bool, clear_dirty: bool) -> "
-                   "dict[str, Cut | DenseCut]"),
-           "All tables as of one moment, which splits no push.")
+      .def(
+          "open_cuts", &OpenCuts, "only_dirty"_a, "clear_dirty"_a, "commit"_a = "at_end",
+          "tables"_a = nb::none(),
+          nb::sig("def open_cuts(self, only_dirty: bool, clear_dirty: bool, commit: str = "
+                  "'at_end', tables: collections.abc.Sequence[str] | None = None) -> "
+                  "dict[str, Cut | DenseCut]"),
+          "All tables, or those named, as of one moment, which splits no push. With `clear_dirty` "
+          "rows count as saved once their cut is at its end or, if commit is \"explicit\", has got "
+          "commit().")
       .def(
           "read_dense_part",
           [](const StoreHandle& h, const std::string& table) {

@@ -35,7 +35,7 @@ class ClientCut final : public StoreCut {
  private:
   Result<RowBatch> NextOf(std::uint32_t server, std::size_t max_rows);
   // Asks every server on past its end, at which it clears its dirty bits.
-  void Commit();
+  void CommitAtServers();
   Status Close();
 
   const std::shared_ptr<ClientCore> core_;
@@ -66,12 +66,12 @@ Result<bool> ClientCut::Next(std::size_t max_rows, RowBatch& out) {
       return true;
     }
   }
-  if (clears_) Commit();
+  if (clears_) CommitAtServers();
   (void)Close();
   return false;
 }
 
-void ClientCut::Commit() {
+void ClientCut::CommitAtServers() {
   // A server that cannot be told keeps its rows dirty: they are handed out again, none is lost.
   for (std::uint32_t i = 0; i < ids_.size(); ++i) {
     if (ids_[i] && !core_->links[i]->is_lost()) (void)NextOf(i, 1);

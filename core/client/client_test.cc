@@ -1,7 +1,6 @@
 // The client with real servers, held against LocalStore wherever both can do the same.
 #include "client/client.h"
 
-
 #include <algorithm>
 #include <limits>
 #include <map>

@@ -41,9 +41,11 @@ class Fields {
   // REQUIRES: !ended(). Null, or what was expected at at() instead. `copy` holds a text that had
   // to be changed.
   const char* Next(FieldText& field, std::string& copy) {
+    SkipBlanks();
     if (quote_ != '\0' && at_ != end_ && *at_ == quote_) return NextQuoted(field, copy);
     const char* const stop = Find(at_, separator_);
-    field = {{at_, static_cast<std::size_t>(stop - at_)}, at_};
+    const std::string_view text(at_, static_cast<std::size_t>(stop - at_));
+    field = {separator_ == ' ' ? text : Trimmed(text), at_};
     MoveTo(stop);
     return nullptr;
   }
@@ -57,6 +59,10 @@ class Fields {
     const auto* found = static_cast<const char*>(
         from == end_ ? nullptr : std::memchr(from, c, static_cast<std::size_t>(end_ - from)));
     return found == nullptr ? end_ : found;
+  }
+
+  void SkipBlanks() {
+    while (separator_ != ' ' && at_ != end_ && *at_ == ' ') ++at_;
   }
 
   void MoveTo(const char* stop) {
@@ -82,6 +88,7 @@ class Fields {
     }
     if (close == end_) return "a closing quote in this line (a field may hold no line end)";
     at_ = close + 1;
+    SkipBlanks();
     if (at_ != end_ && *at_ != separator_) return "a separator after the closing quote";
     MoveTo(at_);
     return nullptr;
@@ -224,7 +231,8 @@ class Csv final : public RecordFormat {
     }
     const NumberFault fault = ReadNumber(Trimmed(text), value);
     if (fault == NumberFault::kNone) return true;
-    problem = Problem(i, line, at, Wanted<T>(fault), Found(text));
+    const std::string_view shown = Trimmed(text);
+    problem = Problem(i, line, at, Wanted<T>(fault), Found(shown.empty() ? text : shown));
     return false;
   }
 

@@ -2,6 +2,7 @@
 //
 // Format:  line  = field { separator field } [ CR ]
 //          field = quote { any byte but quote | quote quote } quote | { any byte but separator }
+// Spaces around a field, outside of its quotes, are no part of it, unless they are the separator.
 // A line is a record: no field holds a line end, quoted or not.
 #pragma once
 

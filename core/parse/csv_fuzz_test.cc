@@ -107,11 +107,17 @@ class LineMaker {
   std::mt19937_64 random_;
 };
 
+std::string Stripped(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  return first == std::string::npos ? ""
+                                    : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
 // The fields of a line by a state machine, byte by byte.
 bool PlainSplit(std::string line, std::vector<std::string>& fields) {
   if (!line.empty() && line.back() == '\r') line.pop_back();
   fields.assign(1, "");
-  enum { kBegin, kPlain, kQuoted, kAfterQuote } state = kBegin;
+  enum { kBegin, kPlain, kQuoted, kAfterQuote, kClosed } state = kBegin;
   for (const char c : line) {
     if (state == kQuoted) {
       if (c == '"') {
@@ -120,10 +126,13 @@ bool PlainSplit(std::string line, std::vector<std::string>& fields) {
         fields.back() += c;
       }
     } else if (c == ',') {
+      if (state == kPlain) fields.back() = Stripped(fields.back());
       fields.emplace_back();
       state = kBegin;
-    } else if (state == kAfterQuote) {
-      if (c != '"') return false;
+    } else if (c == ' ' && state != kPlain) {
+      if (state == kAfterQuote) state = kClosed;
+    } else if (state == kAfterQuote || state == kClosed) {
+      if (c != '"' || state == kClosed) return false;
       fields.back() += c;
       state = kQuoted;
     } else if (state == kBegin && c == '"') {
@@ -133,6 +142,7 @@ bool PlainSplit(std::string line, std::vector<std::string>& fields) {
       state = kPlain;
     }
   }
+  if (state == kPlain) fields.back() = Stripped(fields.back());
   return state != kQuoted;
 }
 
@@ -146,12 +156,6 @@ std::vector<std::string> PlainList(const std::string& text, char separator) {
     }
   }
   return items;
-}
-
-std::string Stripped(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(' ');
-  return first == std::string::npos ? ""
-                                    : text.substr(first, text.find_last_not_of(' ') - first + 1);
 }
 
 bool OnlyOf(const std::string& text, const std::string& allowed) {

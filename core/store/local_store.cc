@@ -48,17 +48,26 @@ class Outcome {
 
 class LocalCut final : public StoreCut {
  public:
-  explicit LocalCut(TableCut cut) : cut_(std::move(cut)) {}
+  LocalCut(TableCut cut, CutCommit commit) : cut_(std::move(cut)), commit_(commit) {}
   Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
     if (max_rows == 0) return Status(Code::kInvalidArgument, "cut: max_rows is 0, wanted >= 1");
     if (cut_.Next(max_rows, out)) return true;
-    cut_.Commit();
+    if (commit_ == CutCommit::kAtEnd) cut_.Commit();
     return false;
   }
   Result<std::vector<Key>> Removed() override { return cut_.Removed(); }
+  Status Commit() override {
+    if (commit_ == CutCommit::kAtEnd) return StoreCut::Commit();
+    if (!cut_.at_end()) {
+      return {Code::kInvalidArgument, "a cut can be committed after its last row was read"};
+    }
+    cut_.Commit();
+    return Status::Ok();
+  }
 
  private:
   TableCut cut_;
+  const CutCommit commit_;
 };
 
 class LocalChanges final : public StoreCut {
@@ -282,17 +291,18 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
   if (Status s = sparse.value()->CheckCut(only_dirty); !s.ok()) return s;
-  return std::unique_ptr<StoreCut>(
-      std::make_unique<LocalCut>(sparse.value()->OpenCut(only_dirty, clear_dirty)));
+  return std::unique_ptr<StoreCut>(std::make_unique<LocalCut>(
+      sparse.value()->OpenCut(only_dirty, clear_dirty), CutCommit::kAtEnd));
 }
 
-Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty) {
-  auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty);
+Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit,
+                                              std::optional<std::vector<std::string>> names) {
+  auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty, std::move(names));
   if (!opened.ok()) return opened.status();
   Cuts cuts;
   for (auto& [name, cut] : opened.value()) {
     if (auto* sparse = std::get_if<TableCut>(&cut)) {
-      cuts.emplace(name, std::make_unique<LocalCut>(std::move(*sparse)));
+      cuts.emplace(name, std::make_unique<LocalCut>(std::move(*sparse), commit));
     } else {
       cuts.emplace(name, std::move(std::get<DenseCut>(cut)));
     }

@@ -37,9 +37,10 @@ class LocalStore final : public Store {
   Result<PushResult> PushDenseParts(std::string_view table,
                                     std::span<const std::span<const float>> parts);
 
-  // TableSet::OpenCuts.
+  // TableSet::OpenCuts; `commit` says when the cuts of sparse tables clear.
   using Cuts = std::map<std::string, std::variant<std::unique_ptr<StoreCut>, DenseCut>>;
-  Result<Cuts> OpenCuts(bool only_dirty, bool clear_dirty);
+  Result<Cuts> OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit = CutCommit::kAtEnd,
+                        std::optional<std::vector<std::string>> names = std::nullopt);
 
   std::uint32_t num_servers() const override { return 1; }
   Status Define(const SparseSpec& spec, double timeout_s) override;

@@ -35,6 +35,17 @@ class StoreCut {
   virtual Result<std::vector<Key>> Removed() {
     return Status(Code::kInvalidArgument, "removed keys are known where the table is, not here");
   }
+  // As TableCut::Commit, of a cut opened with CutCommit::kExplicit; may be called again.
+  // kInvalidArgument before its end, and for another cut.
+  virtual Status Commit() {
+    return {Code::kInvalidArgument, "this cut commits by itself, at its end"};
+  }
+};
+
+// When a cut that clears does so.
+enum class CutCommit : std::uint8_t {
+  kAtEnd,     // when Next() has said that there are no more rows
+  kExplicit,  // with StoreCut::Commit(), when what was read is safe
 };
 
 // What a table looks like from outside.

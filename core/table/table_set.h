@@ -76,11 +76,14 @@ class TableSet {
   Result<PushResult> PushDenseParts(std::string_view table,
                                     std::span<const std::span<const float>> parts);
 
-  // All tables as of one moment: no push shows in part, whatever number of tables it is for.
+  // Tables, all unless they are named, as of one moment: no push shows in part, whatever number of
+  // tables it is for.
   // Pushes pause for as long as it takes to copy the dense tables, whatever the size of the
   // sparse ones. `only_dirty` and `clear_dirty` as in SparseTable::OpenCut(); dense tables are
   // whole. kInvalidArgument where `only_dirty` is asked of a table that does not track it.
-  Result<std::map<std::string, AnyCut>> OpenCuts(bool only_dirty, bool clear_dirty);
+  Result<std::map<std::string, AnyCut>> OpenCuts(
+      bool only_dirty, bool clear_dirty,
+      std::optional<std::vector<std::string>> names = std::nullopt);
 
   // Replaces all values held of a dense table; kShapeMismatch unless there are as many.
   Status WriteDense(std::string_view table, std::span<const float> values);

@@ -20,11 +20,13 @@ DenseCut RoomFor(const DenseTable& table) {
 
 }  // namespace
 
-Result<std::map<std::string, AnyCut>> TableSet::OpenCuts(bool only_dirty, bool clear_dirty) {
-  std::vector<std::pair<std::string, AnyTable>> tables;
-  {
-    const std::shared_lock lock(mutex_);
-    for (const auto& [name, entry] : tables_) tables.emplace_back(name, entry.table);
+Result<std::map<std::string, AnyCut>> TableSet::OpenCuts(
+    bool only_dirty, bool clear_dirty, std::optional<std::vector<std::string>> names) {
+  std::map<std::string, AnyTable> tables;
+  for (const std::string& name : names ? *names : Names()) {
+    auto entry = Find(name);
+    if (!entry.ok()) return entry.status();
+    tables.emplace(name, entry.value().table);
   }
   std::map<std::string, AnyCut> cuts;
   std::vector<std::pair<SparseTable*, TableCut*>> sparse;

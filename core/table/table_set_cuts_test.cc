@@ -107,6 +107,11 @@ const Test kDirty("cuts of what changed clear when they are read, table by table
   RequireOk(tables.Define(Sparse("plain", false)));
   ExpectCode(tables.OpenCuts(true, true).status(), Code::kInvalidArgument);
   RequireOk(tables.OpenCuts(false, true).status());
+  const auto named =
+      RequireOk(tables.OpenCuts(true, true, std::vector<std::string>{"sites", "net"}));
+  ExpectEqual(named.size(), 2U);
+  ExpectCode(tables.OpenCuts(true, true, std::vector<std::string>{"none"}).status(),
+             Code::kUnknownTable);
 });
 
 const Test kWrites("a dense table being written shows whole in a cut", [] {

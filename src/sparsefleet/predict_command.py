@@ -57,6 +57,12 @@ def run_predict_command(options: argparse.Namespace) -> int:
     if options.batch < 1:
         raise ConfigError(f"--batch must be >= 1, got {options.batch}")
     predictor = Predictor(options.directory, engine=options.engine)
+    for target in predictor.schema.targets:
+        if target.shape[:1] != ("batch",):
+            raise ConfigError(
+                f"target {target} of {options.directory} is not a value for each example: export "
+                "with targets= that are"
+            )
     batches = read_examples(options.examples, predictor.schema, options.batch)
     parts = [predictor.predict_all(batch) for batch in batches]
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -15,7 +15,7 @@ from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.merged_rows import merged_rows
-from sparsefleet.checkpoint.names import MANIFEST
+from sparsefleet.checkpoint.names import MANIFEST, step_of
 from sparsefleet.checkpoint.row_chunk import RowChunk
 from sparsefleet.checkpoint.row_file_reader import COLUMNS
 from sparsefleet.errors import (
@@ -56,7 +56,7 @@ class Checkpoint:
             return cls(folder, read_manifest(folder))
         except CheckpointMissingError as error:
             raise CheckpointMissingError(
-                f"{folder.root}: expected a checkpoint, found no {MANIFEST}"
+                f"{folder.root}: expected a checkpoint, found no {MANIFEST}{_series_hint(folder)}"
             ) from error
 
     @property
@@ -171,3 +171,9 @@ class Checkpoint:
         from sparsefleet.checkpoint.verify import problems_of
 
         return problems_of(self, deep=deep)
+
+
+def _series_hint(folder: Folder) -> str:
+    """Where there are checkpoints inside, which was meant?"""
+    inside = [name for name in folder.folders() if step_of(name) is not None]
+    return f"; it is a series of {len(inside)}: name one, as {inside[-1]}" if inside else ""

@@ -5,6 +5,7 @@ Letters: N rows of a chunk, D values in a row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
@@ -23,6 +24,7 @@ from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 __all__ = ["import_table"]
 
 _BATCH_ROWS = 1 << 16
+_NUMBER = re.compile(r"[\s\[]*[-+]?[\d.][\d.eE+\-,;|\s]*\]?\s*")
 _CSV_BLOCK_BYTES = 8 << 20
 
 
@@ -37,8 +39,8 @@ def import_table(
 
     The key is `key_column`, else the column `key`, else the first. The vector is one column of
     lists (in CSV of text such as `0.5 0.25` or `[0.5, 0.25]`), or all columns of numbers
-    together. A negative key stands for the same 64 bits without a sign. Rows come without state
-    and counters.
+    together. A CSV without names of columns needs has_header=False. A negative key stands for
+    the same 64 bits without a sign. Rows come without state and counters.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".csv") as file:
@@ -57,6 +59,8 @@ def import_table(
         fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as file,
     ):
         is_csv = suffix == "csv"
+        if is_csv and has_header:
+            _refuse_numbers(path, _csv_names(file))
         tables = _read_csv(file, key_column, has_header) if is_csv else _read_parquet(file)
         for table in tables:
             chunk = _to_chunk(table, key_column, path)
@@ -102,6 +106,15 @@ def _csv_names(file: IO[bytes]) -> list[str]:
     names: list[str] = pa.csv.read_csv(pa.py_buffer(file.readline())).column_names
     file.seek(0)
     return names
+
+
+def _refuse_numbers(path: str, names: list[str]) -> None:
+    """A first line of numbers alone is a row, which would be lost as a header."""
+    if all(_NUMBER.fullmatch(name) for name in names):
+        raise InputFileError(
+            f"{path}: expected names of columns in the first line, found numbers "
+            f"({', '.join(names)[:80]}); if there is no header, give has_header=False"
+        )
 
 
 def _key_name(names: list[str], key_column: str | None) -> str:

@@ -11,8 +11,9 @@ from sparsefleet.data.ipc_format import ArrowIpc
 from sparsefleet.data.memory_data import MemoryData
 from sparsefleet.data.parquet_format import Parquet
 from sparsefleet.data.progress import merge_states
-from sparsefleet.data.reader import Reader, ReaderPass
+from sparsefleet.data.reader import Reader
 from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.reader_pass import ReaderPass
 from sparsefleet.data.reader_stats import ReaderStats
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.records import Records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 
 from sparsefleet.errors import ConfigError
 
@@ -41,12 +42,18 @@ class BlockWalk:
             ]
         self._batch_size = batch_size
         self._given = list(given) or [0] * num_blocks
+        self._is_over = False
         self._lock = threading.Lock()
         if len(self._given) != num_blocks:
             raise ConfigError(
                 f"the state is of {len(self._given)} blocks of records, here are {num_blocks}: the "
                 "number of threads, or queues, must be the same"
             )
+        for (begin, end), count in zip(pairwise(begins), self._given, strict=True):
+            if not isinstance(count, int) or not 0 <= count <= end - begin:
+                raise ConfigError(
+                    f"the state says that {count!r} records were given of a block of {end - begin}"
+                )
 
     def __len__(self) -> int:
         """Spans of a walk from the beginning."""
@@ -58,6 +65,7 @@ class BlockWalk:
         with self._lock:
             block = self._next_block()
             if block is None:
+                self._is_over = True
                 return None
             begin = self._begins[block] + self._given[block]
             end = min(begin + self._batch_size, self._ends[block])
@@ -65,11 +73,15 @@ class BlockWalk:
             return begin, end
 
     @property
+    def is_over(self) -> bool:
+        """Whether the end was found: the last span alone does not tell."""
+        return self._is_over
+
+    @property
     def given(self) -> list[int]:
-        """Records given of each block; 0 of all when the walk is over, as a new one begins."""
+        """Records given of each block."""
         with self._lock:
-            over = self._next_block() is None
-            return [0] * len(self._given) if over else list(self._given)
+            return list(self._given)
 
     def _next_block(self) -> int | None:
         """The block that has given fewest spans, of those that have any left."""

@@ -23,7 +23,8 @@ class Csv(TextFormat):
     header: True: the first line of each file has the names of its columns, which may come in any
         order. Names: the columns of files without such a line. False: columns are numbers.
     separator, quote: one character each; quote "": quotes are characters like others. A quoted
-        field may hold separators and doubled quotes, but no line end: a line is a record.
+        field may hold separators and doubled quotes, but no line end: a line is a record. Spaces
+        around a field do not count, in its quotes they do.
     missing_texts: what stands for a missing value.
 
     >>> format = Csv(Slot("age", "float", ()), Field("ads", separator="|"), header=["ads", "age"])
@@ -120,6 +121,7 @@ class Csv(TextFormat):
                 delimiter=self._separator,
                 quotechar=self._quote or None,
                 quoting=csv.QUOTE_MINIMAL if self._quote else csv.QUOTE_NONE,
+                skipinitialspace=self._separator != " ",
                 strict=True,
             )
             return next(iter(rows), [""])
@@ -152,6 +154,9 @@ def _find(column: ColumnName, names: Sequence[str | None], path: str, field: Fie
             "(from 0)"
         )
     found = [number for number, name in enumerate(names) if name == column]
+    if not found:
+        bare = [None if name is None else name.strip(" ") for name in names]
+        found = [number for number, name in enumerate(bare) if name == column]
     if len(found) != 1:
         times = "no column" if not found else f"{len(found)} columns"
         raise SchemaError(

@@ -18,6 +18,10 @@ Download = Callable[[str], "Sequence[str] | str | None"]
 _PATTERN_CHARACTERS = frozenset("*?[")
 
 
+class WorkerFiles(list[str]):
+    """A worker's part of a list of files: empty where there are more workers than files."""
+
+
 def list_files(
     paths: PathLike | Iterable[PathLike],
     storage_options: Mapping[str, Any] | None = None,
@@ -39,8 +43,12 @@ def list_files(
     ['a.txt', 'b.txt']
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not given:
-        raise ConfigError("the list of files is empty: give at least one path or pattern")
+    if not given and not isinstance(paths, WorkerFiles):
+        raise ConfigError(
+            "the list of files is empty: give at least one path or pattern. A worker may have "
+            "none: give its part as fleet.split_files returns it, or all files with worker_index "
+            "and worker_num"
+        )
     found: list[str] = []
     for path in given:
         if not isinstance(path, (str, os.PathLike)):
@@ -60,7 +68,7 @@ def list_files(
     return found
 
 
-def split_files(files: list[str], worker_index: int, worker_num: int) -> list[str]:
+def split_files(files: list[str], worker_index: int, worker_num: int) -> WorkerFiles:
     """The part of a worker: contiguous, the first workers one more if need be, as `fleet` does.
 
     >>> split_files(["a", "b", "c", "d", "e"], 1, 2)
@@ -70,7 +78,7 @@ def split_files(files: list[str], worker_index: int, worker_num: int) -> list[st
         raise ConfigError(f"there is no worker {worker_index} of {worker_num}")
     size, larger = divmod(len(files), worker_num)
     start = worker_index * size + min(worker_index, larger)
-    return files[start : start + size + (worker_index < larger)]
+    return WorkerFiles(files[start : start + size + (worker_index < larger)])
 
 
 def _expand(path: str, storage_options: Mapping[str, Any]) -> list[str]:

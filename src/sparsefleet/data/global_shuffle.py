@@ -7,9 +7,10 @@ from time import sleep
 
 import numpy as np
 
+from sparsefleet.data.copy_arena import CopyArena
 from sparsefleet.data.dealing import Dealer
 from sparsefleet.data.exchange import Exchange
-from sparsefleet.data.memory_columns import CompactColumn, compact, shared_if_even
+from sparsefleet.data.memory_columns import CompactColumn, compact, copy_column
 from sparsefleet.data.memory_records import MemoryRecords, num_records_of
 from sparsefleet.data.record_block import (
     EndOfRecords,
@@ -48,6 +49,7 @@ class GlobalShuffle:
         self._pause_s = pause_s
         self._sent = [[0, 0] for _ in range(exchange.size)]  # blocks, records to each worker
         self._came: list[dict[int, list[CompactColumn]]] = [{} for _ in range(exchange.size)]
+        self._arenas = [[CopyArena() for _ in records.slots] for _ in range(exchange.size)]
         self._ends: dict[int, EndOfRecords] = {}
         self._error: BaseException | None = None
 
@@ -68,6 +70,7 @@ class GlobalShuffle:
         self._exchange.close()
         parts = [came[number] for came in self._came for number in sorted(came)]
         self._came.clear()
+        self._arenas.clear()
         return MemoryRecords(self._records.slots, parts)
 
     # -- out ----------------------------------------------------------------------------------
@@ -94,7 +97,7 @@ class GlobalShuffle:
             self._sent[rank][0] += 1
             self._sent[rank][1] += len(some)
             if rank == self._exchange.rank:
-                self._came[rank][number] = columns
+                self._keep(RecordBlock(rank, number, columns))
                 continue
             block = pack_block(RecordBlock(self._exchange.rank, number, columns))
             self._exchange.send(rank, block)
@@ -120,12 +123,13 @@ class GlobalShuffle:
             return
         if came.number in self._came[came.sender]:
             raise InternalError(f"block {came.number} of worker {came.sender} came twice")
-        # Copies, as the columns of a block share its memory: joining them lets go of one after the
-        # other.
-        self._came[came.sender][came.number] = [
-            (values.copy(), None if lengths is None else shared_if_even(lengths.copy()))
-            for values, lengths in came.columns
-        ]
+        self._keep(came)
+
+    def _keep(self, block: RecordBlock) -> None:
+        """Column by column, so that each can be let go when its records are put together."""
+        arenas = self._arenas[block.sender]
+        columns = [copy_column(*one) for one in zip(block.columns, arenas, strict=True)]
+        self._came[block.sender][block.number] = columns
 
     def _has_everything(self) -> bool:
         if len(self._ends) < self._exchange.size - 1:

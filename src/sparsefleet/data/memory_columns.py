@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
+from sparsefleet.data.copy_arena import CopyArena
 from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.data.slot import Slot
 
@@ -46,7 +47,7 @@ class FixedColumn:
     """
 
     def __init__(self, parts: list[NDArray[Any]]) -> None:
-        self._values = np.concatenate(parts)
+        self._values = join_arrays(parts)
 
     @property
     def num_bytes(self) -> int:
@@ -63,7 +64,7 @@ class EvenColumn:
     """A slot without shape of which every record has `length` values: no offsets are kept."""
 
     def __init__(self, parts: list[NDArray[Any]], length: int) -> None:
-        self._values = np.concatenate(parts)
+        self._values = join_arrays(parts)
         self._length = length
 
     @property
@@ -82,7 +83,7 @@ class RaggedColumn:
     """A slot without shape: values, lengths as narrow as can be, and a mark for each 16 records."""
 
     def __init__(self, parts: list[NDArray[Any]], lengths: NDArray[Any]) -> None:
-        self._values = np.concatenate(parts)
+        self._values = join_arrays(parts)
         self._lengths = _narrow(lengths)
         ends = np.cumsum(lengths, dtype=np.uint64)
         every = _core.RECORDS_PER_MARK
@@ -112,7 +113,7 @@ def compact(column: TakenColumn) -> CompactColumn:
     array([1, 2], dtype=uint8)
     """
     values, offsets = column
-    return values, None if offsets is None else shared_if_even(_narrow(np.diff(offsets)))
+    return values, None if offsets is None else _narrow(np.diff(offsets))
 
 
 def shared_if_even(lengths: NDArray[Any]) -> NDArray[Any]:
@@ -124,6 +125,15 @@ def shared_if_even(lengths: NDArray[Any]) -> NDArray[Any]:
     if len(lengths) and (lengths == lengths[0]).all():
         return np.broadcast_to(lengths[0].copy(), len(lengths))
     return lengths
+
+
+def copy_column(column: CompactColumn, arena: CopyArena) -> CompactColumn:
+    """The same in the memory of the arena."""
+    values, lengths = column
+    if lengths is not None:
+        lengths = shared_if_even(lengths)
+        lengths = lengths if lengths.strides == (0,) else arena.copy(lengths)
+    return arena.copy(values), lengths
 
 
 def split_texts(column: TakenColumn) -> list[bytes]:
@@ -138,12 +148,28 @@ def split_texts(column: TakenColumn) -> list[bytes]:
     return [whole[begin:end] for begin, end in pairwise(offsets.tolist())]
 
 
+def join_arrays(parts: list[NDArray[Any]], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
+    """One array of all parts, which are taken out of the list and let go one after the other."""
+    num_rows = sum(map(len, parts))
+    joined = np.empty((num_rows, *parts[0].shape[1:]), dtype or parts[0].dtype)
+    parts.reverse()
+    at = 0
+    while parts:
+        part = parts.pop()
+        joined[at : at + len(part)] = part
+        at += len(part)
+    return joined
+
+
 def memory_column(slot: Slot, parts: list[CompactColumn]) -> MemoryColumn:
-    """From the columns of batches; the smallest kind that holds them."""
+    """From the columns of batches, which are taken out of the list; the smallest kind for them."""
     values = [part for part, _ in parts]
+    all_lengths = [part for _, part in parts if part is not None]
+    parts.clear()
     if slot.shape is not None:
         return FixedColumn(values)
-    lengths = np.concatenate([part for _, part in parts if part is not None])
+    widest = max((part.dtype for part in all_lengths), key=lambda dtype: dtype.itemsize)
+    lengths = join_arrays(all_lengths, widest)
     first = int(lengths[0])
     if first > 0 and (lengths == first).all():
         return EvenColumn(values, first)

@@ -35,7 +35,7 @@ class MemoryData:
         each may end with a short batch, unless the reader's config drops it.
 
     Memory is what ids and floats take, plus a byte or so for each record of a slot of uneven
-    length, plus, once shuffled, four bytes a record; while it is loaded, one column more. Records
+    length, plus, once shuffled, four bytes a record; while it is loaded, some blocks more. Records
     are in the order of the files, whatever the reader's threads; shuffling permutes, records stay
     where they are.
 
@@ -101,7 +101,7 @@ class MemoryData:
 
         seed: None draws one.
         """
-        self._shuffle([checked_seed(seed)])
+        self._set_order([checked_seed(seed)])
 
     def shuffle_slots(self, slots: Sequence[str], seed: int | None = None) -> None:
         """Gives the values of these slots to other records, those of one record to the same.
@@ -156,7 +156,7 @@ class MemoryData:
                 pause_s=pause_s,
             ).run()
         self._dealt.append([drawn, size])
-        self._shuffle([drawn, rank])
+        self._set_order([drawn, rank])
 
     def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
         """Makes one record of those with equal text in `slot`; returns how many were dropped.
@@ -166,16 +166,15 @@ class MemoryData:
         `merge_size`, if that is > 0, and those in which two records have values of a slot.
         """
         self._records, dropped = merge_records(self._records, self._text_slot(slot), merge_size)
-        self._order = None
         self._slot_orders = {}
+        self._set_order(None)
         return dropped
 
     def release_memory(self) -> None:
         """Forgets all records; there are none to iterate then."""
         self._records = MemoryRecords(self.columns, [])
-        self._order = None
-        self._seed = None
         self._slot_orders = {}
+        self._set_order(None)
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -199,14 +198,16 @@ class MemoryData:
     # -- state --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The order, and how many records the last pass that was begun has given."""
-        return {
-            "version": _VERSION,
-            "num_records": self.num_records,
-            "dealt": [list(dealt) for dealt in self._dealt],
-            "seed": None if self._seed is None else list(self._seed),
-            "given": (self._resumed or self._walk).given,
-        }
+        """The order, and how many records the last pass that was begun has given.
+
+        At its end, the beginning of the next one.
+        """
+        walk = self._resumed or self._walk
+        return self._state([0] * len(walk.given) if walk.is_over else walk.given)
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, also at the end of the pass: going on there gives nothing."""
+        return self._state((self._resumed or self._walk).given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken, in its order.
@@ -225,10 +226,13 @@ class MemoryData:
                 f"the state is of {state.get('num_records')} records, these are "
                 f"{self.num_records}: load the same files"
             )
-        self._resumed = self._new_walk(state["given"] if any(state["given"]) else ())
-        self._order = self._seed = None
-        if state["seed"] is not None:
-            self._shuffle(list(state["seed"]))
+        try:
+            given, seed = list(state["given"]), state["seed"]
+            walk = self._new_walk(given if any(given) else ())
+            self._set_order(None if seed is None else [checked_seed(part) for part in seed])
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"this is no state of MemoryData: {state!r:.200}") from error
+        self._resumed = walk
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -241,9 +245,20 @@ class MemoryData:
             given=given,
         )
 
-    def _shuffle(self, seed: list[int]) -> None:
-        self._order = _order_of(self.num_records, seed)
+    def _state(self, given: list[int]) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "num_records": self.num_records,
+            "dealt": [list(dealt) for dealt in self._dealt],
+            "seed": None if self._seed is None else list(self._seed),
+            "given": given,
+        }
+
+    def _set_order(self, seed: list[int] | None) -> None:
+        """The next pass is whole: places of passes before do not hold in another order."""
+        self._order = None if seed is None else _order_of(self.num_records, seed)
         self._seed = seed
+        self._walk, self._resumed = self._new_walk(), None
 
     def _text_slot(self, name: str) -> int:
         for index, slot in enumerate(self.columns):

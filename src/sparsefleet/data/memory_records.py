@@ -15,8 +15,8 @@ MAX_RECORDS = 2**32 - 1
 class MemoryRecords:
     """What was gathered in parts, as one. Not thread-safe while it is made or truncated.
 
-    parts: of each batch, its columns in the order of `slots`; the list is emptied, column by
-        column, so that beyond the records only one column is in memory twice.
+    parts: of each batch, its columns in the order of `slots`; they are taken out and let go one
+        after the other, so that no column is in memory twice.
 
     >>> import numpy as np
     >>> slot = Slot("ad", "uint64", ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -16,6 +17,7 @@ from sparsefleet.errors import DataError, PipeCommandError
 _POLL_S = 0.2  # how long the end of a pass may go unnoticed
 _SHOWN_STDERR_BYTES = 2000
 _END_S = 5.0  # for a killed child to be gone
+_FAILURE_S = 2.0  # for a child that printed nonsense to end by itself
 
 
 class PipeCommand:
@@ -40,23 +42,40 @@ class PipeCommand:
         self._stopped = stopped
         self._stderr = b""
         self._child: subprocess.Popen[bytes] | None = None
+        self._was_stopped = False
+        self._deadline = math.inf
 
     def blocks(self, source: Iterator[bytes], block_bytes: int) -> Iterator[bytes]:
         """What the command makes of the blocks of `source`, in blocks."""
         self._child = child = self._start()
+        is_well = False
         try:
             yield from self._exchange(child, source, block_bytes)
-            if self._stopped():
-                return
-            self._check_end(child)
+            is_well = self._check_end(child)
         finally:
-            _end(child)
+            self._was_stopped = child.poll() is None
+            _end(child, kill=not is_well)
+
+    def await_failure(self, blocks: Iterator[bytes]) -> PipeCommandError | None:
+        """After output that makes no sense: what the command fails with, if it does so soon.
+
+        blocks: what `blocks` returned, not at its end.
+        """
+        self._deadline = monotonic() + _FAILURE_S
+        try:
+            for _ in blocks:
+                pass
+        except PipeCommandError as error:
+            return error
+        return None
 
     def account(self) -> str:
         """What is known of the child, for an error."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             state = "still running"
+        elif self._was_stopped:
+            state = "stopped, as nothing more of it was read"
         elif code < 0:
             state = f"killed by {signal.Signals(-code).name}"
         else:
@@ -99,7 +118,7 @@ class PipeCommand:
                 begun = monotonic()
                 ready = {key.fileobj for key, _ in selector.select(_POLL_S)}
                 idle_s = 0.0 if ready else idle_s + monotonic() - begun
-                if self._stopped():
+                if self._is_unwanted():
                     return
                 if idle_s > self._timeout_s:
                     raise self._hung()
@@ -140,13 +159,21 @@ class PipeCommand:
         stdin.close()
         return memoryview(b"")
 
-    def _check_end(self, child: subprocess.Popen[bytes]) -> None:
-        try:
-            code = child.wait(self._timeout_s)
-        except subprocess.TimeoutExpired:
-            raise self._hung() from None
-        if code != 0:
-            raise PipeCommandError(f"{self._path}: {self.account()}")
+    def _check_end(self, child: subprocess.Popen[bytes]) -> bool:
+        """Whether the command has ended; False if nobody wants to know any more."""
+        deadline = monotonic() + self._timeout_s
+        while not self._is_unwanted():
+            try:
+                if child.wait(_POLL_S) != 0:
+                    raise PipeCommandError(f"{self._path}: {self.account()}")
+                return True
+            except subprocess.TimeoutExpired:
+                if monotonic() > deadline:
+                    raise self._hung() from None
+        return False
+
+    def _is_unwanted(self) -> bool:
+        return self._stopped() or monotonic() > self._deadline
 
     def _hung(self) -> DataError:
         return PipeCommandError(
@@ -155,9 +182,9 @@ class PipeCommand:
         )
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills the child and what it has started, if still there, and closes its pipes."""
-    if child.poll() is None:
+def _end(child: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Kills the child and what it has started, also if it has ended itself; closes its pipes."""
+    if kill:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

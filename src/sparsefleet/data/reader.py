@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,17 @@ from sparsefleet.data.file_list import list_files, split_files
 from sparsefleet.data.producer import MarkedBatch, Producer
 from sparsefleet.data.progress import Progress, merge_states
 from sparsefleet.data.reader_config import ReaderConfig
-from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
+from sparsefleet.data.reader_pass import ReaderPass
+from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats, ReaderTally
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import SourceContext
-from sparsefleet.data.sharding import Shard, Sharding
-from sparsefleet.errors import ConfigError, InputFileError
+from sparsefleet.data.sharding import Sharding
+from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
-_END_S = 5.0  # for reading threads to come out of what they are in
 
 
 class Reader:
@@ -81,7 +80,8 @@ class Reader:
         self._format = format
         self.batch_size = batch_size
         """Records of a batch."""
-        self._threads = threads
+        self.threads = threads
+        """Reading threads, at most."""
         self.columns = format.columns
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
@@ -98,10 +98,9 @@ class Reader:
         self._epoch = 0  # passes begun: all workers count alike
         self._progress = Progress()
         self._resumed: Progress | None = None
-        self._counts = ReaderCounts()
+        self._tally = ReaderTally()
         self._num_threads = 0
         self._passes: weakref.WeakSet[ReaderPass] = weakref.WeakSet()
-        self._blocked = [0.0, 0.0]  # of passes that have ended
 
     def _inputs(
         self, files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
@@ -112,6 +111,23 @@ class Reader:
         if self._format.unnamed_input is None:
             raise ConfigError(f"{type(self._format).__name__} needs files, got None")
         return [self._format.unnamed_input]
+
+    @property
+    def has_all_files(self) -> bool:
+        """Whether no other worker has a part of the files."""
+        return len(self.files) == len(self._all_files)
+
+    @property
+    def own_files(self) -> list[str] | None:
+        """The files that no other worker should read; None if they are shared, or have no name."""
+        has_names = self.files != [self._format.unnamed_input]
+        return self.files if has_names and self._sharding is None else None
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether batches come in the order of the files."""
+        is_one = len(self.files) < 2 and not self._format.splits_files
+        return (self.threads == 1 or is_one) and self._sharding is None
 
     def __iter__(self) -> ReaderPass:
         """Begins to read. Leaving the loop early ends the reading."""
@@ -136,11 +152,14 @@ class Reader:
         if self._sharding is not None:
             self._epoch += 1
             shard = self._sharding.begin(self._epoch, files)
-        num_threads = len(files) and self._threads
+        num_threads = len(files) and self.threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
         self._num_threads = num_threads
-        queue: BatchQueue[MarkedBatch] = BatchQueue(self.config.queue_batches, num_threads)
+        room = self.config.queue_batches
+        if arrangement is None:  # large ones, which are taken as fast as they come
+            room = min(room, 2 * max(1, num_threads))
+        queue: BatchQueue[MarkedBatch] = BatchQueue(room, num_threads)
         context = SourceContext(
             config=self.config,
             bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
@@ -166,7 +185,13 @@ class Reader:
             for _ in range(num_threads)
         ]
         new = ReaderPass(
-            self, producers, queue=queue, context=context, progress=progress, shard=shard
+            self,
+            producers,
+            queue=queue,
+            context=context,
+            progress=progress,
+            shard=shard,
+            tally=self._tally,
         )
         self._passes.add(new)
         self._progress = progress
@@ -180,8 +205,16 @@ class Reader:
         return (self._resumed or self._progress).state()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """What `state_dict` would say if all files of this worker were read to their end."""
-        return {**Progress().state(), "done": sorted(self.files)}
+        """As `state_dict`, also at the end of the pass: going on there gives nothing.
+
+        With `sharding`: only what other workers have not read by then.
+        """
+        return {**self.state_dict(), "is_over": False}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all workers read one list: each goes on from the states of all of them."""
+        return self._sharding is not None
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """As `load_state_dict`, from the readers of all workers of an earlier run, however many.
@@ -200,20 +233,8 @@ class Reader:
         self._resumed = Progress.from_state(state, self._all_files)
 
     def stats(self) -> ReaderStats:
-        """Counts of all passes so far, also those under way."""
-        total = ReaderCounts()
-        total.add(**self._counts.copy())
-        blocked = list(self._blocked)
-        for one in list(self._passes):
-            total.add(**one._counts.copy())
-            blocked[0] += one._queue.producers_blocked_s
-            blocked[1] += one._queue.consumers_blocked_s
-        return ReaderStats(
-            **total.copy(),
-            producers_blocked_s=blocked[0],
-            consumers_blocked_s=blocked[1],
-            threads=self._num_threads,
-        )
+        """Counts of all passes so far, also those under way or left early."""
+        return self._tally.total(self._num_threads)
 
     def close(self) -> None:
         """Ends the passes under way; whoever waits for a batch gets the end of the data."""
@@ -230,126 +251,6 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _absorb(self, ended: ReaderPass) -> None:
-        """Keeps the counts of a pass that is over."""
-        if ended in self._passes:
-            self._passes.discard(ended)
-            self._counts.add(**ended._counts.copy())
-            self._blocked[0] += ended._queue.producers_blocked_s
-            self._blocked[1] += ended._queue.consumers_blocked_s
-
-
-class ReaderPass:
-    """One pass over the files of a reader: an iterator of batches. Thread-safe.
-
-    Its threads end with it: at the end of the data, by `close()`, or when nobody holds it.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        producers: list[Producer],
-        *,
-        queue: BatchQueue[MarkedBatch],
-        context: SourceContext,
-        progress: Progress,
-        shard: Shard | None,
-    ) -> None:
-        self._reader = reader
-        self._progress = progress
-        self._shard = shard
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._was_resumed = progress.has_begun
-        self._queue = queue
-        self._counts = context.counts
-        threads = [
-            threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
-            for index, producer in enumerate(producers)
-        ]
-        # Also at the end of the process: a thread inside native code must not outlive Python.
-        self._end = weakref.finalize(self, _end_pass, threads, queue, context.bad_lines)
-        for thread in threads:
-            thread.start()
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __next__(self) -> Any:
-        taken = self.take()
-        if taken is None:
-            raise StopIteration
-        return taken.batch
-
-    def take(self) -> MarkedBatch | None:
-        """The next batch and where its records come from; None at the end."""
-        try:
-            taken = self._queue.take(self._reader.config.wait_s)
-        except BaseException:
-            self.close()
-            raise
-        if taken is not None:
-            self._progress.advance(taken.marks)
-            if self._shard is not None:
-                self._shard.report(taken.marks)
-            return taken
-        with self._lock:
-            is_first = self._end.alive and not self._is_over
-            self._is_over = True
-        if is_first:
-            self._finish()
-        self.close()
-        return None
-
-    def close(self) -> None:
-        """Ends the reading threads; no more batches come."""
-        self._end()
-        self._reader._absorb(self)
-        with self._lock:
-            is_first, self._is_over = not self._is_over, True
-        if is_first and self._shard is not None:
-            self._shard.release()
-
-    def _finish(self) -> None:
-        """All that there was has been given out."""
-        if self._shard is not None:
-            self._progress.end(self._shard.finish())
-            return
-        self._progress.end(self._reader.files)
-        if not self._counts["records"] and not self._was_resumed and self._reader.files:
-            self.close()
-            self._complain_of_nothing()
-
-    def _complain_of_nothing(self) -> None:
-        if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:
-            return
-        files = self._reader.files
-        raise InputFileError(
-            f"no record in {len(files)} file(s), the first of them {files[0]}: "
-            f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
-        )
-
-
-def _end_pass(
-    threads: list[threading.Thread], queue: BatchQueue[MarkedBatch], bad_lines: BadLines
-) -> None:
-    queue.close()
-    for thread in threads:
-        if thread is not threading.current_thread() and thread.ident is not None:
-            thread.join(_END_S)
-    bad_lines.close()
 
 
 def _check_count(name: str, value: object) -> None:

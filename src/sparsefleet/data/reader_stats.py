@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from sparsefleet.data.batch_queue import BatchQueue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,3 +81,45 @@ class ReaderCounts:
     def copy(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
+
+
+class ReaderTally:
+    """What all passes of a reader have counted, ended or under way. Thread-safe.
+
+    >>> tally, counts, queue = ReaderTally(), ReaderCounts(), BatchQueue(1, 1)
+    >>> tally.begin(counts, queue)
+    >>> counts.add(lines=3)
+    >>> tally.end(counts, queue)
+    >>> tally.total(threads=2)
+    ReaderStats(lines=3, threads=2)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a pass may end by a collection in here
+        self._ended = ReaderStats()
+        self._running: list[tuple[ReaderCounts, BatchQueue[Any]]] = []
+
+    def begin(self, counts: ReaderCounts, queue: BatchQueue[Any]) -> None:
+        """A pass begins, with its own counts."""
+        with self._lock:
+            self._running.append((counts, queue))
+
+    def end(self, counts: ReaderCounts, queue: BatchQueue[Any]) -> None:
+        """The pass is over: what it has counted stays."""
+        with self._lock:
+            self._running.remove((counts, queue))
+            self._ended += _stats_of(counts, queue)
+
+    def total(self, threads: int) -> ReaderStats:
+        """All of it. threads: of the pass begun last."""
+        with self._lock:
+            stats = sum((_stats_of(*one) for one in list(self._running)), self._ended)
+        return replace(stats, threads=threads)
+
+
+def _stats_of(counts: ReaderCounts, queue: BatchQueue[Any]) -> ReaderStats:
+    return ReaderStats(
+        **counts.copy(),
+        producers_blocked_s=queue.producers_blocked_s,
+        consumers_blocked_s=queue.consumers_blocked_s,
+    )

@@ -16,7 +16,7 @@ from sparsefleet.data.pipe_command import PipeCommand
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import ColumnPart, FilePart, SourceContext
-from sparsefleet.errors import BadLineError, InputFileError
+from sparsefleet.errors import BadLineError, InputFileError, PipeCommandError, SchemaError
 
 _BATCH_FULL = 1
 _BAD_LINE = 2
@@ -67,13 +67,20 @@ class TextSource:
             pipe = PipeCommand(
                 config.command, part.path, config.pipe_timeout_s, self._context.stopped
             )
+        failure = None
         try:
             with contextlib.closing(self._blocks(part.path, pipe)) as blocks:
-                yield from self._parse(part, blocks, room)
-        except BadLineError as error:
+                try:
+                    yield from self._parse(part, blocks, room)
+                except (BadLineError, SchemaError):
+                    failure = None if pipe is None else pipe.await_failure(blocks)
+                    raise
+        except (BadLineError, SchemaError) as error:
             if pipe is None:
                 raise
-            raise BadLineError(f"{error}; {pipe.account()}") from error
+            if failure is not None:
+                raise PipeCommandError(f"{failure}; of what it printed: {error}") from error
+            raise type(error)(f"{error}; {pipe.account()}") from error
 
     def _blocks(self, path: str, pipe: PipeCommand | None) -> Generator[bytes, None, None]:
         block_bytes = self._context.config.block_bytes

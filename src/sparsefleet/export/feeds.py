@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import FeedError
 from sparsefleet.export.schema import InputSchema, Schema, Shape, describe
 
-__all__ = ["Arrays", "check_feeds"]
+__all__ = ["Arrays", "base_of", "check_feeds"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -112,7 +112,7 @@ def _array(item: InputSchema, name: str, value: Any, dtype: str) -> NDArray[Any]
         raise FeedError(f"input '{name}' cannot be read as an array: {error}") from error
     if array.dtype == np.uint64 and dtype == "int64":
         array = array.view(np.int64)
-    if array.dtype.name != dtype:
+    if array.dtype != np.dtype(dtype):  # also of another byte order
         found = describe(array.dtype.name, array.shape)
         raise FeedError(
             f"input '{name}' is {found}, wanted {item}; convert it with .astype(np.{dtype})"
@@ -138,7 +138,7 @@ def _check_shape(
     for dimension, size in zip(shape, array.shape, strict=True):
         if isinstance(dimension, int):
             continue
-        base, size = _base(dimension, size)
+        base, size = base_of(dimension, size)
         known, owner = sizes.setdefault(base, (size, name))
         if known != size:
             raise FeedError(
@@ -147,7 +147,7 @@ def _check_shape(
             )
 
 
-def _base(dimension: str, size: int) -> tuple[str, int]:
+def base_of(dimension: str, size: int) -> tuple[str, int]:
     """A dimension such as "batch + 1" of size 5 is a batch of 4."""
     name, _, more = dimension.partition(" + ")
     return (name, size - int(more)) if more.isdigit() else (dimension, size)

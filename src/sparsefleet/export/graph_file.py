@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
-import re
 import warnings
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -16,19 +12,11 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from sparsefleet.errors import CorruptFileError, ExportError
+from sparsefleet.export.graph_archive import refuse_code
 from sparsefleet.export.pending_export import PendingExport
 from sparsefleet.export.recorded_graph import MODEL_PREFIX
 
 __all__ = ["read_graph", "write_graph", "write_parameters"]
-
-# What torch reads from an archive without unpickling and without running code. A graph, plain
-# tensors and their descriptions; example inputs, which are pickled, must be empty.
-_PLAIN = re.compile(
-    r"(models/model\.json|data/(weights|constants)/(model_\w+_config\.json|\w+_\d+)"
-    r"|archive_format|archive_version|byteorder|version|\.data/(version|serialization_id)"
-    r"|\.format_version|\.storage_alignment)"
-)
-_EXAMPLES = "data/sample_inputs/model.pt"
 
 
 def write_graph(pending: PendingExport, program: ExportedProgram) -> str:
@@ -41,7 +29,7 @@ def write_graph(pending: PendingExport, program: ExportedProgram) -> str:
             warnings.simplefilter("ignore")  # of torch, about itself
             torch.export.save(program, raw)
         path.write_bytes(raw.getbuffer())
-        _refuse_code(path)
+        refuse_code(path)
     except CorruptFileError as error:
         raise ExportError(
             f"torch {torch.__version__} cannot write this graph without pickled objects, which "
@@ -65,13 +53,13 @@ def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
 def read_graph(path: Path) -> torch.nn.Module:
     """The graph as a module of flat tensors. Lookups in it need rows at hand."""
     try:
-        _refuse_code(path)
+        refuse_code(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.load(path)
-    except (OSError, RuntimeError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except (FileNotFoundError, CorruptFileError):
+        raise
+    except Exception as error:  # torch meets what it does not expect with whatever comes of it
         raise CorruptFileError(
             f"{path} is no graph that torch {torch.__version__} can read: {error}"
         ) from error
@@ -80,23 +68,3 @@ def read_graph(path: Path) -> torch.nn.Module:
     # A module of its own leaves the checks of torch behind: they refuse sizes of 0 and 1 where
     # the graph has no need to. Inputs are checked against the schema.
     return fx.GraphModule(module, module.graph)
-
-
-def _refuse_code(path: Path) -> None:
-    """Raises if reading the archive would unpickle something or load compiled code."""
-    with zipfile.ZipFile(path) as archive:
-        for entry in archive.infolist():
-            name = entry.filename.partition("/")[2]
-            if name == _EXAMPLES and entry.file_size == 0:
-                continue
-            if not _PLAIN.fullmatch(name):
-                raise CorruptFileError(f"{path} holds '{name}', which is not read: it may run code")
-            if name.endswith("_config.json"):
-                _refuse_pickled(path, json.loads(archive.read(entry)))
-
-
-def _refuse_pickled(path: Path, config: Any) -> None:
-    entries = config.get("config", {}) if isinstance(config, dict) else {}
-    for tensor, entry in entries.items():
-        if entry.get("use_pickle") is not False:
-            raise CorruptFileError(f"{path} holds '{tensor}' pickled, which is not read")

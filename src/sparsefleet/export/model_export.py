@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sparsefleet import __version__
@@ -137,7 +138,7 @@ class _TrainedModel:
         """Those that the schema has, by their names in the graph."""
         tensors = {item.name: item.tensors for item in self._examples.items}
         return {
-            name: tensor.numpy()
+            name: _array(name, tensor)
             for item in schema.inputs
             for name, tensor in zip(item.arrays, tensors[item.name], strict=True)
         }
@@ -150,7 +151,17 @@ class _TrainedModel:
         with torch.no_grad(), StepRows(pull, train=False):
             examples = self._examples
             found = self.targets.run(lambda: examples.call(self._model, examples.tensors))
-        return {name: tensor.numpy() for name, tensor in found.items()}
+        return {name: _array(name, tensor) for name, tensor in found.items()}
+
+
+def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
+    try:
+        return tensor.numpy()
+    except TypeError as error:  # bfloat16 and the like
+        raise ExportError(
+            f"'{name}' is {tensor.dtype}, which files of examples cannot hold: convert it in the "
+            "model, as with .float()"
+        ) from error
 
 
 def _write(

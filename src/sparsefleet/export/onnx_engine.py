@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefleet.errors import ConfigError, CorruptFileError, FeedError
+from sparsefleet.export.empty_batch import is_empty, one_example, without_examples
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.manifest import OnnxStep
 from sparsefleet.export.row_file import RowFile
@@ -47,10 +48,22 @@ class OnnxEngine:
             for step in steps
         ]
         self._tables = tables
-        self._targets = [target.name for target in schema.targets]
+        self._schema = schema
 
     def predict(self, arrays: Arrays) -> Arrays:
         """Targets of inputs, by their names in the graph."""
+        # Reductions of ONNX Runtime give empty arrays a wrong shape.
+        for name, array in arrays.items():
+            if 0 in array.shape[1:]:
+                raise FeedError(
+                    f"input '{name}' has the shape {list(array.shape)}; ONNX Runtime cannot "
+                    "compute examples without values: use engine='torch', or pad them"
+                )
+        if not is_empty(self._schema, arrays):
+            return self._run(arrays)
+        return without_examples(self._schema, self._run(one_example(self._schema, arrays)))
+
+    def _run(self, arrays: Arrays) -> Arrays:
         known = dict(arrays)
         for step, session in self._steps:
             given = {name: known[name] for name in step.inputs}
@@ -63,7 +76,7 @@ class OnnxEngine:
                 known[step.outputs[0]] = rows
             else:
                 known.update(zip(step.outputs, _run(session, step, given), strict=True))
-        return {name: known[TARGET_PREFIX + name] for name in self._targets}
+        return {target.name: known[TARGET_PREFIX + target.name] for target in self._schema.targets}
 
 
 def _session(path: Path, threads: int | None) -> Any:

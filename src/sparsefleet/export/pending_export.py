@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
@@ -29,6 +30,7 @@ class PendingExport:
 
     Left without `commit`, it removes its files again and the export that was there before is as
     it was. Files that no manifest names, of an export that was killed, go with the next commit.
+    One at a time in a directory: another is refused, as the commit would remove its files.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,6 +38,7 @@ class PendingExport:
         self._token = secrets.token_hex(_TOKEN_BYTES)
         self._entries: dict[str, FileEntry] = {}
         self._committed = False
+        self._lock: int | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -43,6 +46,7 @@ class PendingExport:
         except OSError as error:
             raise IoError(f"no export can be written to {self.directory}: {error}") from error
         _refuse_what_is_not_ours(self.directory / MANIFEST)
+        self._lock = _lock(self.directory)
         return self
 
     def __exit__(
@@ -53,6 +57,8 @@ class PendingExport:
     ) -> None:
         if not self._committed:
             self._remove(keep=None)
+        if self._lock is not None:
+            os.close(self._lock)
         if isinstance(error, OSError) and not isinstance(error, IoError):
             raise IoError(
                 f"the export to {self.directory} failed, what was there before is unchanged: "
@@ -105,6 +111,22 @@ class PendingExport:
                 continue
             if self._token in path.name if keep is None else path.name not in keep:
                 path.unlink(missing_ok=True)
+
+
+def _lock(directory: Path) -> int | None:
+    """Holds the directory for one export; None where the file system has no locks."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise IoError(
+                f"another export is being written to {directory}: wait for it, or export to "
+                "another directory"
+            ) from error
+        return None
+    return descriptor
 
 
 def _refuse_what_is_not_ours(manifest: Path) -> None:

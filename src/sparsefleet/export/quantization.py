@@ -19,6 +19,8 @@ RowFormat = Literal["float32", "float16", "int8"]
 
 _INT8_STEPS = 127
 _MAX_FLOAT16 = float(np.finfo(np.float16).max)
+# 127 times a scale that was rounded up must still be a float32.
+_MAX_INT8 = float(np.finfo(np.float32).max) * (1 - 2**-20)
 
 
 class EncodedRows(NamedTuple):
@@ -92,7 +94,7 @@ def decode_rows(encoded: EncodedRows) -> Floats:
 
 
 def _check_range(table: str, keys: Keys, largest: Floats, row_format: RowFormat) -> None:
-    limit = _MAX_FLOAT16 if row_format == "float16" else float(np.finfo(np.float32).max)
+    limit = _MAX_FLOAT16 if row_format == "float16" else _MAX_INT8
     wrong = np.flatnonzero(~(largest <= limit))
     if wrong.size:
         key = int(keys[wrong[0]])

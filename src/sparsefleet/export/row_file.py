@@ -128,6 +128,8 @@ def _map_columns(path: Path, entry: TableEntry) -> list[NDArray[Any]]:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         schema, num_batches = reader.schema, reader.num_record_batches
         batch = reader.get_batch(0) if num_batches == 1 else None
+        if batch is not None:
+            batch.validate()  # that the file holds the bytes its columns claim; reads no rows
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:

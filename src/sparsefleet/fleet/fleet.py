@@ -94,7 +94,8 @@ class Fleet:
         return self.role.is_first_worker
 
     def worker_index(self) -> int:
-        return self.role.index
+        """Place among the workers; 0 in a server, so that a script needs no branch for it."""
+        return 0 if self.role.is_server else self.role.index
 
     def worker_num(self) -> int:
         return self.role.worker_num
@@ -116,7 +117,10 @@ class Fleet:
         return ",".join(endpoints) if to_string else endpoints
 
     def split_files(self, files: list[str]) -> list[str]:
-        """The files of this worker: a contiguous part, the first workers one more if need be."""
+        """The files of this worker: a contiguous part, the first workers one more if need be.
+
+        None are left for the last ones if there are more workers than files; a server gets all.
+        """
         return split_files(files, self.role)
 
     # -- model --------------------------------------------------------------------------------

@@ -69,14 +69,18 @@ def role_from_environment(
 def split_files(files: list[str], role: RoleInfo) -> list[str]:
     """The files of this worker: a contiguous part, the first workers one more if need be.
 
+    A server has no part: it gets all, so that a script comes as far as to serve.
+
     >>> split_files(["a", "b", "c", "d", "e"], RoleInfo(kind="worker", index=1, worker_num=2))
     ['d', 'e']
     """
     if not isinstance(files, list):
         raise TypeError(f"files must be a list of names, got {type(files).__name__}")
-    size, larger = divmod(len(files), role.worker_num)
-    start = role.index * size + min(role.index, larger)
-    return files[start : start + size + (role.index < larger)]
+    from sparsefleet.data import file_list
+
+    if role.is_server:
+        return file_list.WorkerFiles(files)
+    return file_list.split_files(files, role.index, role.worker_num)
 
 
 def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sparsefleet.fluid.feed_columns import column_of_samples
@@ -16,6 +15,7 @@ from sparsefleet.fluid.places import (
     places_of,
 )
 from sparsefleet.fluid.variable import Variable
+from sparsefleet.reader import ResumableReader, batch, map_readers
 from sparsefleet.reader.resumable import ReaderFunction
 
 __all__ = ["DataFeeder", "feed_variables"]
@@ -59,8 +59,8 @@ class DataFeeder:
             raise ValueError(
                 f"feed_parallel: {len(batches)} batches for {len(places)} places, wanted one each"
             )
-        for batch, place in zip(batches, places, strict=True):
-            yield self._feed_to(batch, place)
+        for samples, place in zip(batches, places, strict=True):
+            yield self._feed_to(samples, place)
 
     def decorate_reader(
         self,
@@ -68,29 +68,25 @@ class DataFeeder:
         multi_devices: bool,
         num_places: int | None = None,
         drop_last: bool = True,
-    ) -> Callable[[], Iterator[Any]]:
+    ) -> ResumableReader:
         """A reader of dicts from one of batches; with `multi_devices`, of lists, one a place.
 
         num_places: None counts the GPUs, or else CPU_NUM.
         drop_last: leave out a last group with fewer batches than places; else that is an error.
         """
+        if not multi_devices:
+            return map_readers(self.feed, reader)
+        num = len(self._places(num_places))
 
-        def feeds() -> Iterator[Any]:
-            if not multi_devices:
-                yield from map(self.feed, reader())
-                return
-            num = len(self._places(num_places))
-            batches = iter(reader())
-            while group := list(islice(batches, num)):
-                if len(group) == num:
-                    yield list(self.feed_parallel(group, num))
-                elif not drop_last:
-                    raise ValueError(
-                        f"decorate_reader: {len(group)} batches are left for {num} places; "
-                        "drop_last=True would leave them out"
-                    )
+        def feed_group(group: list[Any]) -> list[Feed]:
+            if len(group) < num:
+                raise ValueError(
+                    f"decorate_reader: {len(group)} batches are left for {num} places; "
+                    "drop_last=True would leave them out"
+                )
+            return list(self.feed_parallel(group, num))
 
-        return feeds
+        return map_readers(feed_group, batch(reader, num, drop_last))
 
     def _feed_to(self, samples: Iterable[Sequence[Any]], place: Place) -> Feed:
         rows = [_fields_of(sample, self.feed_vars) for sample in samples]

@@ -71,6 +71,7 @@ class DataLoader(Loader):
             double_buffer=use_buffer_reader,
             drop_last=drop_last,
             wait_s=WAIT_S,
+            threads=max(1, num_workers),
         )
         self._places = places_of(CPUPlace() if places is None else places)
         self._sampling = BatchSampling(

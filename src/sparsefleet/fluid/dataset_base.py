@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from sparsefleet.data import (
     RecordFormat,
     Slot,
 )
+from sparsefleet.data.file_list import WorkerFiles
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.data_feed_desc import DataFeedDesc
 from sparsefleet.fluid.dataset_batches import DatasetBatches, FeedArrangement
@@ -25,6 +27,8 @@ from sparsefleet.fluid.dataset_slots import slot_of
 from sparsefleet.fluid.hadoop_files import HadoopFiles
 
 __all__ = ["DatasetBase"]
+
+_log = logging.getLogger("sparsefleet.data")
 
 _QUEUED_BATCHES = 100  # of each reading thread: Fluid's
 
@@ -38,7 +42,7 @@ class DatasetBase(ABC):
     def __init__(self) -> None:
         self._desc = DataFeedDesc(name=self.feed_name)
         self._slots: list[Slot] = []
-        self._files: list[str] = []
+        self._files: WorkerFiles | None = None
         self._hadoop = HadoopFiles()
         self._bad_lines = ReaderConfig()
         self._may_shuffle_slots = False
@@ -71,10 +75,15 @@ class DatasetBase(ABC):
         self._changed()
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
-        """The files of this worker: local ones, of fsspec, or with hdfs: or afs: in front."""
+        """The files of this worker: local ones, of fsspec, or with hdfs: or afs: in front.
+
+        Without any, as where there are more workers than files, a pass is empty.
+        """
         if isinstance(filelist, (str, os.PathLike)):
             raise ConfigError(f"filelist must be a list of paths, got {filelist!r}: put it in one")
-        self._files = [os.fspath(path) for path in filelist]
+        self._files = WorkerFiles(os.fspath(path) for path in filelist)
+        if not self._files:
+            _log.warning("the list of files is empty: this worker has no records of its own")
         self._changed()
 
     def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
@@ -121,7 +130,7 @@ class DatasetBase(ABC):
     @property
     def filelist(self) -> list[str]:
         """The files as they were set."""
-        return list(self._files)
+        return list(self._files or ())
 
     @property
     def batch_size(self) -> int:
@@ -155,7 +164,7 @@ class DatasetBase(ABC):
         """
         config = ReaderConfig(layout=layout, include_last_offset=include_last_offset)
         self.arrangement(label, config)  # so that a wrong name is told here
-        return DatasetBatches(self, label, config)
+        return self._batches(label, config)
 
     def arrangement(self, label: str | None, config: ReaderConfig) -> Arrangement:
         """How columns become batches for a Trainer."""
@@ -174,11 +183,18 @@ class DatasetBase(ABC):
         """How far the last pass has come."""
         return self.source().state_dict()
 
+    def finished_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, also at the end of the pass: going on there gives nothing."""
+        return self.source().finished_state_dict()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken."""
         self.source().load_state_dict(state)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _batches(self, label: str | None, config: ReaderConfig) -> DatasetBatches:
+        return DatasetBatches(self, label, config)
 
     def _text_slots(self) -> list[Slot]:
         """Texts that lines begin with."""
@@ -201,8 +217,8 @@ class DatasetBase(ABC):
     def _make_reader(self, threads: int) -> Reader:
         if not self._slots:
             raise ConfigError("no variables are declared: call set_use_var first")
-        if not self._files:
-            raise ConfigError("the list of files is empty: call set_filelist first")
+        if self._files is None:
+            raise ConfigError("there is no list of files: call set_filelist first")
         command = self._desc.pipe_command
         config = replace(
             self._bad_lines,

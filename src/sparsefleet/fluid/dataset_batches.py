@@ -5,13 +5,13 @@ Letters: B records of a batch, N values of a slot in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from sparsefleet.data import Arrangement, MemoryData, Reader, ReaderConfig, ReaderStats
 from sparsefleet.data.record_source import TakenColumn
 
-__all__ = ["DatasetBatches", "FeedArrangement"]
+__all__ = ["DatasetBatches", "FeedArrangement", "StreamedBatches"]
 
 
 class FeedArrangement(Arrangement):
@@ -32,6 +32,14 @@ class HasSource(Protocol):
         """Where batches come from now; raises if there is nothing yet."""
 
     def arrangement(self, label: str | None, config: ReaderConfig) -> Arrangement: ...
+
+
+class HasFiles(HasSource, Protocol):
+    """A Dataset that streams, to its batches."""
+
+    def source(self) -> Reader: ...
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None: ...
 
 
 class DatasetBatches:
@@ -64,6 +72,32 @@ class DatasetBatches:
         """How far the last pass has come; see `Reader.state_dict` and `MemoryData.state_dict`."""
         return self._dataset.source().state_dict()
 
+    def finished_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, also at the end of the pass: going on there gives nothing."""
+        return self._dataset.source().finished_state_dict()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken."""
         self._dataset.source().load_state_dict(state)
+
+
+class StreamedBatches(DatasetBatches):
+    """The same of files: these can be dealt anew to another number of workers."""
+
+    def __init__(self, dataset: HasFiles, label: str | None, config: ReaderConfig) -> None:
+        super().__init__(dataset, label, config)
+        self._files = dataset
+
+    @property
+    def own_files(self) -> list[str] | None:
+        """As `Reader.own_files`."""
+        return self._files.source().own_files
+
+    @property
+    def keeps_order(self) -> bool:
+        """As `Reader.keeps_order`."""
+        return self._files.source().keeps_order
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """As `load_state_dict`, from all workers of an earlier run; see the dataset's."""
+        self._files.load_state_dicts(states)

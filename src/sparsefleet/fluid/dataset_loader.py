@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+from sparsefleet.data import ReaderStats
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import Place, places_of
 
@@ -28,7 +29,11 @@ class FileDataset(Protocol):
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
 
+    def stats(self) -> ReaderStats: ...
+
     def state_dict(self) -> dict[str, Any]: ...
+
+    def finished_state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
@@ -69,9 +74,17 @@ class DatasetLoader:
             ]
             yield feeds if len(self._places) > 1 else feeds[0]
 
+    def stats(self) -> ReaderStats:
+        """What the dataset has read so far."""
+        return self._dataset.stats()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the last pass is; see the dataset's."""
         return self._dataset.state_dict()
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """As `state_dict`, also at the end of the pass: going on there gives nothing."""
+        return self._dataset.finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next pass goes on where `state` was taken."""

@@ -20,7 +20,8 @@ def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
     """The values of one variable in all samples of a batch.
 
     lod_level 0: stacked, cast, and reshaped if the ranks differ. lod_level k: each is a nest of
-    lists of depth k; lengths become the LoD.
+    lists of depth k; lengths become the LoD. Ids up to 2^64 - 1 become int64 by bit pattern, as
+    readers have them; what an integer type cannot hold is refused.
 
     >>> ads = Variable("ads", [-1, 1], "int64", lod_level=1)
     >>> column = column_of_samples(ads, [[17, 18], [99]])
@@ -64,6 +65,8 @@ def _column_of_batch(variable: Variable, value: Any) -> LoDTensor:
     if isinstance(value, LoDTensor):
         column = value
     else:
+        if isinstance(value, np.ndarray) and _are_long_ids(variable, value):
+            value = value.view(np.int64)
         column = LoDTensor()
         try:
             column.set(value)
@@ -83,7 +86,10 @@ def _joined(parts: Sequence[Any] | NDArray[Any]) -> Sequence[Any] | NDArray[Any]
 
 def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
     try:
-        return np.array(rows, dtype=variable.dtype)
+        found = np.array(rows)
+        if np.dtype(variable.dtype).kind in "iu":
+            return _integers(variable, rows, found)
+        return found.astype(variable.dtype, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         if _is_uneven(rows):
             raise TypeError(f"fed to '{variable.name}': {_uneven(error)}") from error
@@ -92,9 +98,40 @@ def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[
         ) from error
 
 
+def _integers(
+    variable: Variable, rows: Sequence[Any] | NDArray[Any], found: NDArray[Any]
+) -> NDArray[Any]:
+    """found: `rows` as NumPy takes them, which makes floats of ints on both sides of 2^63."""
+    if found.dtype == variable.dtype or found.dtype.kind in "SU":
+        return found.astype(variable.dtype, copy=False)
+    if _are_long_ids(variable, found):
+        return found.view(np.int64)
+    if found.dtype.kind != "O":
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast: NDArray[Any] = found.astype(variable.dtype)
+        if (cast == found).all():
+            return cast
+    exact = [_whole(item) for item in np.array(rows, dtype=object).ravel()]
+    if variable.dtype == "int64":
+        exact = [item - 2**64 if 2**63 <= item < 2**64 else item for item in exact]
+    return np.array(exact, dtype=variable.dtype).reshape(found.shape)
+
+
+def _whole(item: Any) -> int:
+    number = int(item)
+    if number != item:
+        raise ValueError(f"{item!r} is no whole number, and nothing is cut off")
+    return number
+
+
+def _are_long_ids(variable: Variable, found: NDArray[Any]) -> bool:
+    return variable.dtype == "int64" and found.dtype == np.uint64
+
+
 def _is_uneven(rows: Sequence[Any] | NDArray[Any]) -> bool:
     try:
-        return np.array(rows).dtype == object
+        found = np.array(rows)
+        return any(isinstance(item, (list, tuple, np.ndarray)) for item in found.ravel()[:1])
     except ValueError:
         return True
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from sparsefleet.data.reader_stats import ReaderCounts, ReaderTally
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import Place
-from sparsefleet.reader.background import Background
+from sparsefleet.reader.background import Background, close_iterator
 from sparsefleet.reader.resumable import PassProgress
 
 __all__ = ["Columns", "FeedPass", "Walk"]
@@ -28,6 +29,7 @@ class FeedPass(Iterator[list[Columns]]):
     """Groups of batches, one batch a place, in the order of the generator. Thread-safe.
 
     progress: is kept up to what was given out.
+    tally: gets the counts of this pass.
     convert: makes columns of a batch, in the thread that runs the generator.
     drop_last: leave out a last group with fewer batches than places.
 
@@ -46,8 +48,10 @@ class FeedPass(Iterator[list[Columns]]):
         double_buffer: bool,
         drop_last: bool,
         wait_s: float,
+        tally: ReaderTally,
     ) -> None:
         self._progress = progress
+        self._counts = ReaderCounts()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         to_be_placed = not all(place.is_cpu for place in places)
@@ -61,7 +65,8 @@ class FeedPass(Iterator[list[Columns]]):
             placed = Background(lambda: _placed(made, places), 1, what=_WHAT, wait_s=wait_s)
             stages.append(placed)
         self._ready = stages[-1] if len(stages) > 1 else _placed(made, places)
-        self._end = weakref.finalize(self, _close, stages)
+        self._end = weakref.finalize(self, _close, stages, self._counts, tally)
+        tally.begin(self._counts, stages[-1].queue)
 
     def __next__(self) -> list[Columns]:
         with self._lock:
@@ -75,7 +80,15 @@ class FeedPass(Iterator[list[Columns]]):
             except BaseException as error:
                 self._error = error
                 raise
-            return group
+        self._count(group)
+        return group
+
+    def _count(self, group: list[Columns]) -> None:
+        self._counts.add(
+            batches=len(group),
+            records=sum(columns[0].num_samples for columns in group if columns),
+            bytes=sum(column.tensor.nbytes for columns in group for column in columns),
+        )
 
     def close(self) -> None:
         """Ends the threads; no more batches come. Thread-safe."""
@@ -85,10 +98,13 @@ class FeedPass(Iterator[list[Columns]]):
 def _groups(
     walk: Walk, convert: Callable[[Any], Columns], num_places: int, drop_last: bool
 ) -> Iterator[tuple[list[Columns], Any]]:
-    while group := list(islice(walk, num_places)):
-        if len(group) < num_places and drop_last:
-            return
-        yield [convert(batch) for batch, _ in group], group[-1][1]
+    try:
+        while group := list(islice(walk, num_places)):
+            if len(group) < num_places and drop_last:
+                return
+            yield [convert(batch) for batch, _ in group], group[-1][1]
+    finally:  # threads and processes behind it must not wait until nobody holds the error
+        close_iterator(walk)
 
 
 def _placed(
@@ -104,7 +120,8 @@ def _placed(
         )
 
 
-def _close(stages: list[Background[Any]]) -> None:
+def _close(stages: list[Background[Any]], counts: ReaderCounts, tally: ReaderTally) -> None:
     """From the generator on: a later stage may be waiting for it."""
     for stage in stages:
         stage.close()
+    tally.end(counts, stages[-1].queue)

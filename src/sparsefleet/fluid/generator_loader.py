@@ -75,6 +75,8 @@ class GeneratorLoader(Loader):
             wait_s=wait_s,
         )
         self._iterable = iterable
+        if not iterable and self._variables[0].block is not None:
+            self._variables[0].block.program.add_loader(self)
         self._started: FeedPass | None = None
 
     @property

@@ -82,10 +82,12 @@ class InMemoryDataset(DatasetBase):
 
     def load_into_memory(self) -> None:
         """Reads all files; returns when they are in memory."""
+        self._check_not_loading()
         self._take(self._load(self._desc.thread_num))
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begins to read all files in the background; `wait_preload_done` must follow."""
+        self._check_not_loading()
         threads = self._desc.thread_num if thread_num is None else thread_num
         self._preload = Preload(lambda: self._load(threads))
 
@@ -104,6 +106,7 @@ class InMemoryDataset(DatasetBase):
 
     def local_shuffle(self, *, seed: int | None = None) -> None:
         """Shuffles the records of this worker; nothing if there are none."""
+        self._check_not_loading()
         if self._data is not None:
             self._data.local_shuffle(seed)
             self._shuffled = True
@@ -162,11 +165,14 @@ class InMemoryDataset(DatasetBase):
         return data
 
     def _loaded_data(self) -> MemoryData:
-        if self._preload is not None:
-            raise ConfigError("records are being loaded: call wait_preload_done() first")
+        self._check_not_loading()
         if self._data is None:
             raise ConfigError("there are no records in memory: call load_into_memory() first")
         return self._data
+
+    def _check_not_loading(self) -> None:
+        if self._preload is not None:
+            raise ConfigError("records are being loaded: call wait_preload_done() first")
 
     def _load(self, threads: int) -> MemoryData:
         self._num_queues()  # so that a wrong number is told before everything is read

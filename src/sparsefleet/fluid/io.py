@@ -1,7 +1,19 @@
 """Loaders and readers under the names that Fluid has for them."""
 
 from sparsefleet.fluid.data_loader import DataLoader
+from sparsefleet.fluid.inference_model import load_inference_model, save_inference_model
 from sparsefleet.fluid.py_reader import PyReader
+from sparsefleet.fluid.saving import (
+    is_parameter,
+    is_persistable,
+    load_params,
+    load_persistables,
+    load_vars,
+    save_params,
+    save_persistables,
+    save_vars,
+)
+from sparsefleet.fluid.unknown_names import unknown_names
 from sparsefleet.reader import (
     ComposeNotAligned,
     batch,
@@ -16,6 +28,8 @@ from sparsefleet.reader import (
     xmap_readers,
 )
 
+__getattr__ = unknown_names("fluid.io")
+
 __all__ = [
     "ComposeNotAligned",
     "DataLoader",
@@ -26,8 +40,18 @@ __all__ = [
     "chain",
     "compose",
     "firstn",
+    "is_parameter",
+    "is_persistable",
+    "load_inference_model",
+    "load_params",
+    "load_persistables",
+    "load_vars",
     "map_readers",
     "multiprocess_reader",
+    "save_inference_model",
+    "save_params",
+    "save_persistables",
+    "save_vars",
     "shuffle",
     "xmap_readers",
 ]

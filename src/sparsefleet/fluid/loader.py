@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sparsefleet.data import ReaderStats
+from sparsefleet.data.reader_stats import ReaderTally
 from sparsefleet.fluid.feed_pass import Columns, FeedPass
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import CPUPlace, Place
@@ -18,6 +20,7 @@ class Loader:
     """Batches of a reader, each a dict name -> LoDTensor; with several places, a list of them.
 
     names: of the variables that a batch is for; None gives lists in the place of dicts.
+    threads: or processes, that run the reader.
     """
 
     def __init__(
@@ -28,16 +31,26 @@ class Loader:
         double_buffer: bool,
         drop_last: bool,
         wait_s: float,
+        threads: int = 1,
     ) -> None:
         self._names = names
         self._capacity = capacity
         self._double_buffer = double_buffer
         self._drop_last = drop_last
         self._wait_s = wait_s
+        self._threads = threads
+        self._tally = ReaderTally()
         self._reader: ResumableReader | None = None
         self._convert: Callable[[Any], Columns] = list
         self._places: list[Place] = [CPUPlace()]
         self._last_close: Callable[[], Callable[[], None] | None] = lambda: None
+
+    def stats(self) -> ReaderStats:
+        """Samples, batches and bytes given in all passes so far, and how long either side waited.
+
+        Samples are `records`; nothing here has lines.
+        """
+        return self._tally.total(self._threads)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last pass that was begun is: the batches that it has given, not those ready.
@@ -74,6 +87,7 @@ class Loader:
             double_buffer=self._double_buffer,
             drop_last=self._drop_last,
             wait_s=self._wait_s,
+            tally=self._tally,
         )
         # Only whoever loops holds an iterated pass: it ends when the loop is left.
         self._last_close = weakref.WeakMethod(begun.close)

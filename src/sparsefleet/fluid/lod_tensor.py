@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.dtypes import dtype_name
-from sparsefleet.fluid.lod import as_lists, is_valid, offsets_of_lengths, offsets_of_lod
+from sparsefleet.fluid.lod import Level, as_lists, is_valid, offsets_of_lengths, offsets_of_lod
 from sparsefleet.fluid.places import CPUPlace, CUDAPinnedPlace, CUDAPlace, Place, place_tensor
 
 __all__ = [
@@ -90,6 +90,10 @@ class LoDTensor:
         placed = place_tensor(self.tensor, place)
         return self if placed is self._tensor else LoDTensor(placed, self._lod)
 
+    def offsets(self) -> tuple[Level, ...]:
+        """As `lod`, as arrays int64: no copy."""
+        return self._lod
+
     def lod(self) -> list[list[int]]:
         """Offsets, outermost level first."""
         return as_lists(self._lod)
@@ -110,6 +114,13 @@ class LoDTensor:
         """Whether the LoD fits the rows."""
         rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
         return is_valid(self._lod, rows)
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences of the outermost level; without LoD, rows."""
+        if self._lod:
+            return len(self._lod[0]) - 1
+        return len(self) if self.shape() else 1
 
     def shape(self) -> list[int]:
         """Sizes; of an empty one [0]."""
@@ -179,7 +190,8 @@ def create_lod_tensor(
                 f"data has sequences of {found} values, recursive_seq_lens say "
                 f"{list(recursive_seq_lens)[-1:]}"
             )
-        data = np.concatenate([np.asarray(sequence) for sequence in data]).reshape(-1, 1)
+        arrays = [np.asarray(sequence) for sequence in data if len(sequence)]  # [] has no type
+        data = np.concatenate(arrays or [np.empty(0, np.int64)]).reshape(-1, 1)
     elif not isinstance(data, (np.ndarray, torch.Tensor)):
         raise TypeError(f"data must be a LoDTensor, an array or a list, got {type(data).__name__}")
     made = LoDTensor()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
-from sparsefleet.data import MultiSlotBinary, Reader, RecordFormat
+from sparsefleet.data import MultiSlotBinary, Reader, ReaderConfig, RecordFormat, merge_states
 from sparsefleet.data.exchange import Workers
 from sparsefleet.fluid.dataset_base import DatasetBase
+from sparsefleet.fluid.dataset_batches import StreamedBatches
 
 __all__ = ["FileInstantDataset", "QueueDataset"]
 
@@ -47,6 +49,17 @@ class QueueDataset(DatasetBase):
             self._reader = self._make_reader(max(1, self._desc.thread_num))
         return self._reader
 
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """As `load_state_dict`, from all workers of an earlier run, however many there were.
+
+        What they have read of the files of this worker counts; other files are for others.
+        """
+        mine = set(self.source().files)
+        merged = merge_states(states)
+        merged["done"] = [path for path in merged["done"] if path in mine]
+        merged["records"] = {path: at for path, at in merged["records"].items() if path in mine}
+        self.load_state_dict(merged)
+
     def local_shuffle(self) -> NoReturn:
         """Not for data that streams."""
         self._refuse("local_shuffle")
@@ -60,6 +73,9 @@ class QueueDataset(DatasetBase):
         raise NotImplementedError(
             f"{type(self).__name__} streams its files and has no {call}: use InMemoryDataset"
         )
+
+    def _batches(self, label: str | None, config: ReaderConfig) -> StreamedBatches:
+        return StreamedBatches(self, label, config)
 
     def _changed(self) -> None:
         if self._reader is not None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparsefleet.fluid.dtypes import dtype_name
+from sparsefleet.fluid.variable_arithmetic import VariableArithmetic
 
-__all__ = ["Variable", "check_feed", "data"]
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework.block import Block
+
+__all__ = ["Variable", "check_feed", "data", "declare_input", "dtype_error"]
 
 
-class Variable:
+class Variable(VariableArithmetic):
     """A name and what it stands for: a tensor of this shape and type, with so many levels of LoD.
 
     shape: -1 or None where a size is not known before the run, as that of the batch.
@@ -48,10 +52,37 @@ class Variable:
         self.persistable = persistable
         self.is_data = is_data
         self.need_check_feed = need_check_feed
+        self.block: Block | None = None
+        """The block of a program that it is in."""
+
+    @property
+    def grad_name(self) -> str:
+        """The name of its gradient."""
+        return f"{self.name}@GRAD"
+
+    def copy(self) -> Variable:
+        """The same variable, for another program."""
+        return Variable(
+            self.name,
+            self.shape,
+            self.dtype,
+            self.lod_level,
+            stop_gradient=self.stop_gradient,
+            persistable=self.persistable,
+            is_data=self.is_data,
+            need_check_feed=self.need_check_feed,
+        )
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """As printed."""
+        del throw_on_error, with_details
+        return repr(self)
 
     def __repr__(self) -> str:
         lod = f", lod_level={self.lod_level}" if self.lod_level else ""
-        return f"Variable({self.name!r}, shape={self.shape}, dtype={self.dtype!r}{lod})"
+        return (
+            f"{type(self).__name__}({self.name!r}, shape={self.shape}, dtype={self.dtype!r}{lod})"
+        )
 
 
 def data(
@@ -62,9 +93,18 @@ def data(
     >>> data("image", [None, 3, 32, 32], "uint8").shape
     (-1, 3, 32, 32)
     """
-    return Variable(
-        name, shape, dtype, lod_level, stop_gradient=True, is_data=True, need_check_feed=True
+    return declare_input(
+        Variable(
+            name, shape, dtype, lod_level, stop_gradient=True, is_data=True, need_check_feed=True
+        )
     )
+
+
+def declare_input(variable: Variable) -> Variable:
+    """Puts an input into the program that layers add to."""
+    from sparsefleet.fluid.framework.default_programs import default_main_program
+
+    return default_main_program().global_block().add_var(variable)
 
 
 def check_feed(variable: Variable, shape: Sequence[int], dtype: Any) -> None:
@@ -80,10 +120,15 @@ def check_feed(variable: Variable, shape: Sequence[int], dtype: Any) -> None:
             "is any size; fluid.layers.data declares a variable that is not checked"
         )
     if dtype_name(dtype) != variable.dtype:
-        raise ValueError(
-            f"fed to '{variable.name}': dtype {dtype_name(dtype)}, wanted {variable.dtype}: "
-            "cast the array, or declare the variable so"
-        )
+        raise dtype_error(variable, dtype)
+
+
+def dtype_error(variable: Variable, dtype: Any) -> ValueError:
+    """For a feed of another type than the variable's."""
+    return ValueError(
+        f"fed to '{variable.name}': dtype {dtype_name(dtype)}, wanted {variable.dtype}: "
+        "cast the array, or declare the variable so"
+    )
 
 
 def _known_sizes(name: str, shape: Sequence[int | None]) -> tuple[int, ...]:

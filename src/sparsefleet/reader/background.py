@@ -42,16 +42,17 @@ class Background(Iterator[T]):
     ) -> None:
         self._wait_s = wait_s
         advice = f"(wait_s): {what} is stuck, or that slow"
-        self._queue: BatchQueue[T] = BatchQueue(capacity, 1, advice)
+        self.queue: BatchQueue[T] = BatchQueue(capacity, 1, advice)
+        """Between the thread and whoever takes items; counts how long either waits."""
         thread = threading.Thread(
-            target=_produce, args=(begin, self._queue, what), name="sparsefleet-ahead", daemon=True
+            target=_produce, args=(begin, self.queue, what), name="sparsefleet-ahead", daemon=True
         )
-        self._end = weakref.finalize(self, end_threads, [thread], self._queue, what)
+        self._end = weakref.finalize(self, end_threads, [thread], self.queue, what)
         thread.start()
 
     def __next__(self) -> T:
         try:
-            item = self._queue.take(self._wait_s)
+            item = self.queue.take(self._wait_s)
         except BaseException:
             self.close()
             raise

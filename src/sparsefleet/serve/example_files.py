@@ -55,7 +55,11 @@ def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> No
     check_suffix(path)
     columns = {name: array.tolist() for name, array in predictions.items()}
     if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pa.table(columns), path)
+        arrays = {
+            name: pa.array(columns[name], _column_type(array))
+            for name, array in predictions.items()
+        }
+        pyarrow.parquet.write_table(pa.table(arrays), path)
     elif path.suffix == ".csv":
         path.write_text(predictions_as_text(predictions), encoding="utf-8")
     else:
@@ -63,6 +67,14 @@ def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> No
         lines = "\n".join(map(json.dumps, rows))
         text = lines if path.suffix == ".jsonl" else json.dumps(rows, indent=1)
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def _column_type(array: NDArray[Any]) -> pa.DataType:
+    """That of one example: a number, or lists of them; also where there is no example."""
+    kind = pa.from_numpy_dtype(array.dtype)
+    for _ in array.shape[1:]:
+        kind = pa.list_(kind)
+    return kind
 
 
 def predictions_as_text(predictions: Mapping[str, NDArray[Any]]) -> str:
@@ -73,10 +85,7 @@ def predictions_as_text(predictions: Mapping[str, NDArray[Any]]) -> str:
     0.5
     0.25
     """
-    cells = [
-        [" ".join(map(str, row)) for row in array.reshape(len(array), -1)]
-        for array in predictions.values()
-    ]
+    cells = [[" ".join(map(str, np.ravel(row))) for row in array] for array in predictions.values()]
     lines = [",".join(predictions), *(",".join(row) for row in zip(*cells, strict=True))]
     return "\n".join(lines) + "\n"
 

@@ -63,6 +63,7 @@ class TableFiles:
             self._tables,
             self._shard,
             [RowLayout(*layout) for layout in asked["tables"]],
+            dense=asked["dense"],
             only_dirty=asked["only_dirty"],
             clear_dirty=asked["clear_dirty"],
         )
@@ -92,11 +93,16 @@ class TableFiles:
         return _answer(self._save(asked).wait(min(asked["wait_s"], _MAX_WAIT_S)))
 
     def _save_end(self, body: bytes) -> bytes:
+        """Lets go of the cuts; `in_force` tells whether the checkpoint is."""
         asked = _parse(body)
         with self._lock:
             save = self._saves.pop(asked["token"], None)
         if save is not None:
-            save.end()
+            try:
+                if asked.get("in_force", False):
+                    save.commit()
+            finally:
+                save.end()
         return b"{}"
 
     def _save(self, asked: dict[str, Any]) -> TableSave:

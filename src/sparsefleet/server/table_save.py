@@ -48,27 +48,24 @@ class TableSave:
         shard: tuple[int, int],
         layouts: Sequence[RowLayout],
         *,
+        dense: Sequence[str],
         only_dirty: bool,
         clear_dirty: bool,
     ) -> None:
         self._shard = shard
         self._layouts = layouts
         self._only_dirty = only_dirty
+        self._clear_dirty = clear_dirty
         self._orders: SimpleQueue[Destination] = SimpleQueue()
         self._dense: dict[str, _core.DenseCut] = {}
         self._cuts: dict[str, _core.Cut] = {}
-        wanted = {layout.table for layout in layouts}
-        for table, cut in tables.open_cuts(only_dirty, clear_dirty).items():
+        wanted = [*(layout.table for layout in layouts), *dense]
+        opened = tables.open_cuts(only_dirty, clear_dirty, commit="explicit", tables=wanted)
+        for table, cut in opened.items():
             if isinstance(cut, _core.DenseCut):
                 self._dense[table] = cut
-            elif table in wanted:
-                self._cuts[table] = cut
             else:
-                cut.close()
-        missing = wanted - self._cuts.keys()
-        if missing:
-            self._drop()
-            raise NotFoundError(f"server {shard[0]} has no table '{min(missing)}' to save")
+                self._cuts[table] = cut
         self._job = BackgroundJob(
             "a save", self._write, lease_s=_LEASE_S, clean_up=self._drop, gives_way=True
         )
@@ -93,6 +90,12 @@ class TableSave:
         if cut is None:
             raise NotFoundError(f"there is no dense table '{table}' in this save")
         return cut
+
+    def commit(self) -> None:
+        """The checkpoint is in force: rows that have not changed since count as saved."""
+        if self._clear_dirty:
+            for cut in self._cuts.values():
+                cut.commit()
 
     def end(self) -> None:
         """Gives up what is not written yet, and lets go of the cuts."""
@@ -125,7 +128,8 @@ class TableSave:
             removed = write_removed_keys(
                 path, token, layout.table, self._shard, [cut.removed()], options
             )
-        cut.close()
+        if not self._clear_dirty:  # else it watches which of its rows change until it is committed
+            cut.close()
         return {
             "files": [entry.to_json() for entry in writer.close()],
             "removed": [entry.to_json() for entry in removed],

@@ -93,12 +93,15 @@ class FileCalls(ABC):
         table: str,
         path: str | os.PathLike[str],
         *,
+        key_column: str | None = None,
+        has_header: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> int:
         """Sets rows of a table to the vectors in a CSV or Parquet file; returns how many.
 
-        The file has a column `key` and one of vectors or one for each value, see
-        ``sparsefleet.checkpoint.import_table``. Rows that are not in it stay; the optimizer state
+        The file has a column of keys (`key_column`, else `key`, else the first) and one of
+        vectors or one for each value, see ``sparsefleet.checkpoint.import_table``. Of a key that
+        is there twice the last vector stays. Rows that are not in it stay; the optimizer state
         of those that are begins anew. Not all or nothing: what was read before an error stays.
 
         >>> import pathlib, tempfile
@@ -117,7 +120,12 @@ class FileCalls(ABC):
 
         store = cast("Store", self)
         count = 0
-        for chunk in import_table(os.fspath(path), storage_options=storage_options):
+        for chunk in import_table(
+            os.fspath(path),
+            key_column=key_column,
+            has_header=has_header,
+            storage_options=storage_options,
+        ):
             store.import_rows(table, Rows(*chunk))
             count += len(chunk.keys)
         return count

@@ -76,10 +76,10 @@ class ServerCalls:
                 )
         return dict(sorted(done.items()))
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, asked: Mapping[str, Any] | None = None) -> None:
         """Lets all servers end the work, as far as they can be reached; never raises."""
         for server in self.servers:
             try:
-                self.ask(server, name, timeout_s=_END_S)
+                self.ask(server, name, asked, timeout_s=_END_S)
             except SparseFleetError:
                 continue  # it ends the work by itself, when nobody asks after it

@@ -107,6 +107,7 @@ class StoreSave:
                 "save_begin",
                 {
                     "tables": [list(layout) for layout in layouts],
+                    "dense": list(self.dense),
                     "only_dirty": self._base is not None,
                     "clear_dirty": self._track,
                 },
@@ -195,7 +196,8 @@ class StoreSave:
         except BaseException:
             self.abort()
             raise
-        self._calls.end("save_end")
+        # A server that does not hear of it has more rows than it must in the next delta.
+        self._calls.end("save_end", {"in_force": True})
         return manifest
 
     def abort(self) -> None:

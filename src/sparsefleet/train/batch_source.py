@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +24,8 @@ from sparsefleet.train.reading import ReadingWatch
 
 __all__ = ["BatchFeed", "BatchSource", "Data"]
 
+_log = logging.getLogger("sparsefleet.train")
+
 Data = Iterable[Any] | Callable[[], Iterable[Any]]
 """Batches: something that can be iterated once a pass, or a function that gives such a thing."""
 
@@ -42,11 +45,17 @@ class BatchFeed:
         labelled: bool,
         data: object = None,
         before: DataPosition | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
-        """data: what can tell its position, if anything can. before: where the pass began."""
+        """data: what can tell its position, if anything can. before: where the pass began.
+
+        close: ends the reading behind `batches`, where that was begun for this pass.
+        """
         self._batches = batches
+        self._close = close
         self._labelled = labelled
-        self._data = data
+        self.data = data
+        """What the batches come from, where that is known."""
         self._before = before or DataPosition()
         self._lock = threading.Lock()
         self._taken = 0
@@ -83,15 +92,26 @@ class BatchFeed:
         """What was given out, in this pass and before it; called while nobody takes."""
         before = self._before
         state = before.state
-        if isinstance(self._data, StatefulData):
+        if isinstance(self.data, StatefulData):
             # At the end of a pass, state_dict() is that of the next one.
-            at_end = getattr(self._data, "finished_state_dict", self._data.state_dict)
-            state = at_end() if self._ended else self._data.state_dict()
+            at_end = getattr(self.data, "finished_state_dict", self.data.state_dict)
+            state = at_end() if self._ended else self.data.state_dict()
         return replace(before, batches=before.batches + self._taken, state=state)
 
     def stop(self) -> None:
         """No more batches for anybody; does not wait for one that is being read."""
         self._ended = True
+
+    def let_go(self) -> None:
+        """Ends the reading behind the batches: threads, processes, files."""
+        self.stop()
+        self._batches = iter(())
+        close, self._close = self._close, None
+        if close is not None:
+            try:
+                close()
+            except Exception as error:  # of anybody's data; what is being raised says more
+                _log.warning("the data could not be closed: %r", error)
 
 
 class BatchSource:
@@ -128,6 +148,7 @@ class BatchSource:
 
     def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
         """The batches once more, from the first, or from `start`."""
+        start = None if start is None else start.for_data(self._data)
         if start is not None and start.is_through:
             return BatchFeed(iter(()), labelled=self._labelled, before=start.own())
         own = None if start is None else start.own()
@@ -150,7 +171,14 @@ class BatchSource:
                 before = replace(before, batches=own.batches)
             else:
                 start.tell_beginning_anew()
-        return BatchFeed(iterator, labelled=self._labelled, data=data, before=before)
+        close = None if iterator is self._data else getattr(iterator, "close", None)
+        return BatchFeed(
+            iterator,
+            labelled=self._labelled,
+            data=data,
+            before=before,
+            close=close if callable(close) else None,
+        )
 
 
 def _length_of(data: Any) -> int | None:

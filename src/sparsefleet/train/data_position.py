@@ -75,6 +75,14 @@ class PassStart:
     is_through: bool = False
     """There was nothing left to train on in this pass."""
 
+    together: PassStart | None = None
+    """The same of all workers, for data that they share: what one has left is for any of them."""
+
+    def for_data(self, data: object) -> PassStart:
+        """This, or where all workers are, as `data` wants it: `Reader.is_shared` tells."""
+        is_shared = getattr(data, "is_shared", False) is True
+        return self.together if is_shared and self.together is not None else self
+
     def own(self) -> DataPosition | None:
         """This worker's position, where each has the data it had before."""
         return self.positions[0] if len(self.positions) == 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from sparsefleet.fleet.distributed_model import DistributedModel
 
 __all__ = ["Inference"]
+
+_log = logging.getLogger("sparsefleet.train")
 
 
 class Inference:
@@ -54,13 +57,24 @@ class Inference:
             del thread
             found[batch.number] = self._scorer.predictions(output)
 
-        self._run(source, keep)
+        self._run(source, keep, in_order=True)
         if not found:
             return torch.empty(0)
         return torch.cat([found[number] for number in sorted(found)])
 
-    def _run(self, source: BatchSource, use: Callable[[int, Batch, Any], None]) -> None:
+    def _run(
+        self,
+        source: BatchSource,
+        use: Callable[[int, Batch, Any], None],
+        *,
+        in_order: bool = False,
+    ) -> None:
         feed = source.begin_pass()
+        if in_order and getattr(feed.data, "keeps_order", True) is False:
+            _log.warning(
+                "predictions come in the order of the batches, and this data gives those in any "
+                "order: read with threads=1 and without sharding to have that of the files"
+            )
         replicas = self._distributed.replicas(self._distributed.threads)
 
         def run(thread: int) -> None:
@@ -75,7 +89,11 @@ class Inference:
             torch_threads=self._config.torch_threads,
             stop_timeout_s=self._config.stop_timeout_s,
         )
-        team.run(run, stop_the_others)
+        try:
+            team.run(run, stop_the_others)
+        except BaseException:
+            feed.let_go()
+            raise
 
     def _run_thread(
         self, feed: BatchFeed, replica: torch.nn.Module, use: Callable[[Batch, Any], None]

@@ -10,7 +10,7 @@ _MEGABYTE = 1e6
 
 
 class ReadingWatch:
-    """Counts of data that has `stats()`, as `Reader` and `MemoryData`, since some moment.
+    """Counts of data that has `stats()`, as readers, Datasets and loaders, since some moment.
 
     >>> watch = ReadingWatch([1, 2])
     >>> watch.begin(), watch.so_far()
@@ -73,7 +73,7 @@ batches, reading 0.5 s for training; 3 bad lines were left out
 def advise_reading(reading: ReaderStats) -> str:
     """What helps when training waits for batches.
 
-    >>> advise_reading(ReaderStats(threads=2, consumers_blocked_s=3.0))[:60]
+    >>> advise_reading(ReaderStats(lines=9, threads=2, consumers_blocked_s=3.0))[:60]
     'training waits for the 2 threads that read; more of them on '
     """
     if reading.threads == 0:
@@ -85,6 +85,12 @@ def advise_reading(reading: ReaderStats) -> str:
         return (
             "batches were read in time, but taking them is the bottleneck; prepare the next one "
             "while this one computes (prefetch=True), or take larger batches"
+        )
+    if reading.lines == 0:
+        return (
+            "training waits for the generator of the loader; less Python for each sample, whole "
+            "batches from NumPy (set_batch_generator), several at once (reader.xmap_readers, "
+            "reader.multiprocess_reader), or files that are read natively (data.Reader)"
         )
     threads = (
         "thread that reads" if reading.threads == 1 else f"{reading.threads} threads that read"

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint, latest, list_checkpoints
@@ -64,7 +64,7 @@ class Resumed:
             return Resumed(
                 fit=own.fit,
                 epoch=own.epoch,
-                start=_start([own]),
+                start=_own_start(own, reports),
                 batches=own.batches,
                 store_step=own.store_step,
                 random=own.random or None,  # a worker that was lost before the first save
@@ -83,6 +83,10 @@ class Resumed:
 
 def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
     """Refuses what cannot be meant."""
+    if checkpoints is not None and not isinstance(checkpoints, CheckpointConfig):
+        raise ConfigError(
+            f"checkpoints must be a CheckpointConfig(directory=...) or None, got {checkpoints!r}"
+        )
     if resume is not None and not isinstance(resume, (str, os.PathLike)):
         raise ConfigError(f"resume must be 'auto', a path or None, got {resume!r}")
     if resume == "auto" and checkpoints is None:
@@ -93,11 +97,16 @@ def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
 
 
 def resume_training(
-    distributed: DistributedModel, resume: Resume, checkpoints: CheckpointConfig | None
+    distributed: DistributedModel,
+    resume: Resume,
+    checkpoints: CheckpointConfig | None,
+    *,
+    quiet: bool,
 ) -> Resumed | None:
     """Loads the checkpoint; None if there is none to go on from. All workers call it.
 
-    "auto" passes over those that are damaged, which is logged; where all are, it raises.
+    "auto" passes over those that are damaged, which is logged; where all are, it raises. What is
+    taken up is printed, unless `quiet`.
     """
     options = None if checkpoints is None else checkpoints.storage_options
     is_auto = resume == "auto" and checkpoints is not None
@@ -115,11 +124,13 @@ def resume_training(
 
         answer = distributed.meeting.decide(b"", find)
         if not answer:
-            _log.info("no checkpoint in %s yet: training begins from the start", directory)
+            _tell(f"no checkpoint in {directory} yet: training begins from the start", quiet)
             return None
         found = json.loads(answer)
         try:
-            return _take_up(distributed, found, options)
+            resumed = _take_up(distributed, found, options)
+            _tell(f"resumed from {found['path']}, in epoch {resumed.epoch + 1}", quiet)
+            return resumed
         except CorruptFileError as error:  # on every worker
             if not is_auto:
                 raise
@@ -144,6 +155,12 @@ def _describe_newest(directory: str, options: Mapping[str, Any] | None, damaged:
     return b""
 
 
+def _tell(text: str, quiet: bool) -> None:
+    _log.info(text)
+    if not quiet:
+        print(text, flush=True)
+
+
 def _describe(checkpoint: Checkpoint) -> bytes:
     return json.dumps({"path": checkpoint.path, "workers": checkpoint.workers()}).encode()
 
@@ -161,8 +178,14 @@ def _take_up(
     role = distributed.role
     resumed = Resumed.of(reports, role.index, role.worker_num)
     distributed.store.step = resumed.store_step
-    _log.info("resumed from %s, epoch %d", found["path"], resumed.epoch + 1)
     return resumed
+
+
+def _own_start(own: WorkerReport, reports: Sequence[WorkerReport]) -> PassStart | None:
+    together = _start(reports)
+    if together is None:
+        return None
+    return replace(_start([own]) or PassStart(positions=[DataPosition()]), together=together)
 
 
 def _start(reports: Sequence[WorkerReport]) -> PassStart | None:

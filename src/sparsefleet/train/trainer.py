@@ -222,7 +222,7 @@ class Trainer:
         return self._evaluate(BatchSource(data, labelled=self._loss is not None))
 
     def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
-        """Predictions for this worker's `data`, in order: float[N] or float[N, C].
+        """Predictions for `data` of this worker, in the order of its batches: float[N] or [N, C].
 
         labelled: batches have labels, as for `fit`; they are not looked at. False: a batch is
             all input.
@@ -311,7 +311,9 @@ class Trainer:
             distributed.start()
             self._all_left = False
         if self._resume is not None:
-            resumed = resume_training(distributed, self._resume, self._checkpoints)
+            resumed = resume_training(
+                distributed, self._resume, self._checkpoints, quiet=self.config.quiet
+            )
             self._resume = None  # not before: who tries again must not begin from the start
             if resumed is not None:
                 self._place.take_up(resumed)

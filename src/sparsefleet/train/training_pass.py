@@ -18,6 +18,7 @@ from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.history import Epoch
 from sparsefleet.train.progress_reporter import PassProgress, ProgressReporter
 from sparsefleet.train.random_state import set_random_state
+from sparsefleet.train.same_files import warn_of_same_files
 from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import total
 from sparsefleet.train.thread_team import ThreadTeam
@@ -75,6 +76,8 @@ class TrainingPass:
         feed = place.feed = source.begin_pass(start)
         if random is not None:
             set_random_state(random)
+        if self._epoch == 1:
+            warn_of_same_files(self._distributed, feed.data)
         gate = None if checkpoints is None else checkpoints.begin_pass()
         clocks = [thread.clock for thread in self._threads]
         progress = PassProgress(
@@ -89,6 +92,7 @@ class TrainingPass:
         try:
             self._run_threads(feed, gate)
         except BaseException:
+            feed.let_go()
             reporter.stop()
             self._abandon()
             raise
@@ -96,6 +100,12 @@ class TrainingPass:
         waited_s = self._distributed.mode.stats().wait_seconds - progress.stats_before.wait_seconds
         snapshot = reporter.end_pass(progress)
         counted = total(clocks)
+        if feed.taken == 0 and start is None:
+            _log.warning(
+                "epoch %d: the data of worker %d gave no batch, so that nothing was trained here",
+                self._epoch,
+                self._distributed.role.index,
+            )
         epoch = Epoch(
             number=self._epoch,
             examples=counted.examples,

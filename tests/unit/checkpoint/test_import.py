@@ -31,6 +31,7 @@ from sparsefleet.errors import (
     InputFileError,
     InputMissingError,
 )
+from sparsefleet.store import LocalStore, TableSpec
 
 
 def one_chunk(path: Path, **options: Any) -> RowChunk:
@@ -289,3 +290,15 @@ def test_the_command_line_imports(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["tables"][0]["rows"] == 11
+
+
+@pytest.mark.parametrize("text", ["7,0.5,1\n9,2,4\n", '7,"0.5 1"\n9,"2 4"\n', "7,[0.5, 1]\n"])
+def test_a_first_line_of_numbers_is_not_lost_as_a_header(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "v.csv"
+    file.write_text(text)
+    with pytest.raises(InputFileError, match="found numbers .* give has_header=False"):
+        list(import_table(str(file)))
+    if "[" not in text:
+        store = LocalStore()
+        store.define(TableSpec(name="ads", dim=2))
+        assert store.import_table("ads", file, has_header=False) == 2

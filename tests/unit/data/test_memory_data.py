@@ -144,3 +144,51 @@ def test_native_gathering_reads_nothing_beyond_its_values() -> None:
         _core.gather_ragged(values, lengths, marks[:0], np.array([0], np.uint32))
     with pytest.raises(ConfigError, match="lengths must be"):
         _core.gather_ragged(values, lengths.astype(np.int64), marks, np.array([0], np.uint32))
+
+
+def ids_left(data: MemoryData, state: dict[str, Any]) -> list[int]:
+    data.load_state_dict(state)
+    return [int(number) for batch in data for number in batch["id"]]
+
+
+def test_a_state_after_the_last_batch_has_nothing_left_of_the_pass(tmp_path: Path) -> None:
+    write_ids(tmp_path / "part", range(10))
+    data = MemoryData(Reader(tmp_path / "part", ONE_ID, 4), num_blocks=2)
+    batches = iter(data)
+    for _ in range(len(data)):
+        next(batches)
+    before_the_end = data.state_dict()
+    assert next(batches, None) is None
+    again = MemoryData(Reader(tmp_path / "part", ONE_ID, 4), num_blocks=2)
+    assert ids_left(again, before_the_end) == []
+    assert ids_left(again, data.finished_state_dict()) == []
+    assert sorted(ids_left(again, data.state_dict())) == list(range(10))
+    again.load_state_dict(before_the_end)
+    assert again.state_dict() == before_the_end
+
+
+@pytest.mark.parametrize("was_loaded", [False, True])
+def test_the_place_in_one_order_does_not_hold_in_another(tmp_path: Path, was_loaded: bool) -> None:
+    write_ids(tmp_path / "part", range(10))
+    data = MemoryData(Reader(tmp_path / "part", ONE_ID, 4))
+    next(iter(data))
+    if was_loaded:
+        data.load_state_dict(data.state_dict())
+    data.local_shuffle(3)
+    assert data.state_dict()["given"] == [0]
+    assert sorted(ids_left(data, data.state_dict())) == list(range(10))
+    next(iter(data))
+    if was_loaded:
+        data.load_state_dict(data.state_dict())
+    data.release_memory()
+    assert list(data) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"given": [11]}, {"given": [-1]}, {"given": None}, {"given": [1.5]}, {"seed": 3}]
+)
+def test_a_state_that_cannot_be_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    write_ids(tmp_path / "part", range(10))
+    data = MemoryData(Reader(tmp_path / "part", ONE_ID, 4))
+    with pytest.raises(ConfigError, match="state"):
+        data.load_state_dict({**data.state_dict(), **wrong})

@@ -114,3 +114,38 @@ def test_commands_that_make_no_sense_are_refused() -> None:
         ReaderConfig(pipe_command=["cat"], shell_command="cat")
     with pytest.raises(ConfigError, match="a list of words"):
         ReaderConfig(pipe_command=[])
+
+
+def test_what_a_shell_has_left_in_the_background_ends_with_the_reading(tmp_path: Path) -> None:
+    write_ids(tmp_path / "a", range(60_000))
+    told = tmp_path / "told"
+    script = f"sleep 600 & echo $! > {told}; cat"
+    config = ReaderConfig(shell_command=script, pipe_timeout_s=0.5)
+    with pytest.raises(PipeCommandError, match="no sign of life"):
+        read_ids(Reader(tmp_path / "a", ONE_ID, 100, config=config))
+    assert has_ended(int(told.read_text()))
+    for batch in Reader(tmp_path / "a", ONE_ID, 100, config=config):
+        assert len(batch["id"]) == 100
+        break
+    assert has_ended(int(told.read_text()))
+
+
+def test_a_command_that_has_closed_its_pipes_and_stays_is_given_up(tmp_path: Path) -> None:
+    write_ids(tmp_path / "a", range(3))
+    config = ReaderConfig(shell_command="cat; exec 1>&- 2>&-; sleep 600", pipe_timeout_s=0.5)
+    with pytest.raises(PipeCommandError, match="no sign of life"):
+        read_ids(Reader(tmp_path / "a", ONE_ID, 100, config=config))
+
+
+def has_ended(process: int) -> bool:
+    """Whether it is gone, or only waits for its parent to look."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False

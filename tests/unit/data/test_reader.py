@@ -178,3 +178,25 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         Reader(path, "parquet", 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ReaderConfig.queue_batches"):
         ReaderConfig(queue_batches=0)
+
+
+def test_counts_of_a_pass_that_was_left_early_stay(tmp_path: Path) -> None:
+    write_ids(tmp_path / "part", range(50))
+    reader = Reader(tmp_path / "part", ONE_ID, 10)
+    for _ in reader:
+        break
+    left_early = reader.stats()
+    assert left_early.batches >= 1
+    assert len(read_ids(reader)) == 50
+    assert reader.stats().since(left_early).records == 50
+
+
+def test_a_worker_whose_files_are_all_empty_has_an_empty_pass(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_ids(tmp_path / "part-0", range(5))
+    write_ids(tmp_path / "part-1", [])
+    for index, wanted in ((0, list(range(5))), (1, [])):
+        reader = Reader(tmp_path / "part-*", ONE_ID, 2, worker_index=index, worker_num=2)
+        assert read_ids(reader) == wanted
+    assert "no record in 1 file(s)" in caplog.text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -145,3 +146,52 @@ def test_epochs_are_forgotten_when_all_have_left_them() -> None:
                 pass
             lists.finish("train", epoch, worker)
     assert len(lists._lists) <= 2
+
+
+class SlowShard:
+    """Notes the order of calls; reports take until they are let go."""
+
+    def __init__(self, files: list[FileToRead]) -> None:
+        self._files = iter(files)
+        self.calls: list[str] = []
+        self.is_reporting = threading.Event()
+        self.may_report = threading.Event()
+
+    def take(self) -> FileToRead | None:
+        return next(self._files, None)
+
+    def report(self, marks: Sequence[FileMark]) -> None:
+        self.is_reporting.set()
+        assert self.may_report.wait(10)
+        self.calls.append(f"report {len(marks)}")
+
+    def finish(self) -> list[str]:
+        self.calls.append("finish")
+        return []
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+
+class SlowSharding:
+    shard: SlowShard
+
+    def begin(self, epoch: int, files: Sequence[FileToRead]) -> SlowShard:
+        del epoch
+        self.shard = SlowShard(list(files))
+        return self.shard
+
+
+def test_a_shard_is_finished_after_the_last_report_of_any_consumer(tmp_path: Path) -> None:
+    write_ids(tmp_path / "part", range(3))
+    sharding = SlowSharding()
+    batches = iter(Reader(tmp_path / "part", ONE_ID, 3, sharding=sharding))
+    consumers = [threading.Thread(target=lambda: next(batches, None)) for _ in range(2)]
+    consumers[0].start()
+    assert sharding.shard.is_reporting.wait(10)
+    consumers[1].start()
+    consumers[1].join(0.2)  # it waits for the first one
+    sharding.shard.may_report.set()
+    for consumer in consumers:
+        consumer.join(10)
+    assert [call.split()[0] for call in sharding.shard.calls] == ["report", "finish"]

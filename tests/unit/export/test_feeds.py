@@ -105,6 +105,12 @@ def test_inputs_that_do_not_fit_are_told_with_what_was_given_and_wanted(
         check_feeds(SCHEMA, good() | change)
 
 
+def test_array_of_another_byte_order_is_refused() -> None:
+    counts = np.zeros((2, 2), np.dtype(np.float32).newbyteorder())
+    with pytest.raises(FeedError, match=r"'counts' .* convert it with \.astype\(np\.float32\)"):
+        check_feeds(SCHEMA, {**good(), "counts": counts})
+
+
 def test_missing_inputs_are_named() -> None:
     with pytest.raises(FeedError, match="missing: tags, shops"):
         check_feeds(SCHEMA, {"counts": good()["counts"]})

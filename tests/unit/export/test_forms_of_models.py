@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsefleet.errors import ExportError
 from sparsefleet.export import load_inference_model, save_inference_model
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.serve import Predictor
@@ -91,3 +93,9 @@ def test_dimensions_that_vary_and_an_input_that_does_not(tmp_path: Path) -> None
     model.eval()
     with torch.no_grad():
         assert torch.equal(served(*other), model(*other))
+
+
+def test_numbers_that_arrays_do_not_have_are_told(tmp_path: Path) -> None:
+    model, example = nn.Linear(2, 1).bfloat16(), torch.ones(3, 2, dtype=torch.bfloat16)
+    with pytest.raises(ExportError, match="'output' is torch.bfloat16, which files of examples"):
+        save_inference_model(tmp_path, model, example, onnx=False)

@@ -12,9 +12,9 @@ import torch
 from tests.unit.export.shop_model import exported_shop
 from torch import Tensor, nn
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, FeedError
 from sparsefleet.export import save_inference_model
-from sparsefleet.nn import SparseEmbedding
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.serve import Predictor
 from sparsefleet.store import Uniform
 
@@ -62,6 +62,36 @@ def test_lookups_of_ids_that_come_from_rows_run_in_order(tmp_path: Path) -> None
     )
     np.testing.assert_array_equal(found["first"], wanted["first"])
     np.testing.assert_allclose(found["output"], wanted["output"], rtol=0, atol=1e-5)
+
+
+def test_empty_batch_of_bags_has_an_empty_prediction(tmp_path: Path) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ids = SparseEmbeddingBag("ids", 3)
+            self.tags = SparseEmbeddingBag("tags", 3, include_last_offset=True)
+            self.head = nn.Linear(6, 2)
+
+        def forward(self, ids: Tensor, tags: tuple[Tensor, Tensor]) -> Tensor:
+            return self.head(torch.cat([self.ids(ids), self.tags(tags)], 1))
+
+    example = (torch.ones(2, 4, dtype=torch.int64), (torch.arange(3), torch.tensor([0, 1, 3])))
+    save_inference_model(tmp_path, Bags(), example, onnx=True)
+    none = (np.empty((0, 4), np.int64), (np.empty(0, np.int64), np.zeros(1, np.int64)))
+    for engine in ("torch", "onnx"):
+        assert Predictor(tmp_path, engine=engine).predict(none).shape == (0, 2)
+
+
+def test_examples_without_values_are_refused_where_the_engine_cannot_compute_them(
+    tmp_path: Path,
+) -> None:
+    model = nn.Sequential(SparseEmbeddingBag("ids", 3), nn.Linear(3, 1))
+    ids = torch.ones(2, 4, dtype=torch.int64)
+    save_inference_model(tmp_path, model, ids, onnx=True, varying={"input": (0, 1)})
+    without = np.empty((3, 0), np.int64)
+    assert Predictor(tmp_path).predict(without).shape == (3, 1)
+    with pytest.raises(FeedError, match=r"shape \[3, 0\]; ONNX Runtime .* use engine='torch'"):
+        Predictor(tmp_path, engine="onnx").predict(without)
 
 
 def test_operator_without_counterpart_is_told_and_the_rest_is_exported(

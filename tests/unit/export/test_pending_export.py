@@ -92,6 +92,17 @@ def test_disk_that_fails_is_told_and_harms_nothing(
     assert len(list(tmp_path.iterdir())) == 1 + len(first.files)
 
 
+def test_a_second_export_at_the_same_time_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    with PendingExport(tmp_path) as running:
+        path = running.path("graph", "bin")
+        path.write_text("half", encoding="utf-8")
+        with pytest.raises(IoError, match="another export is being written"):
+            commit(tmp_path, "second")
+        assert path.exists()
+    assert not list(tmp_path.iterdir())
+    commit(tmp_path, "third")
+
+
 def test_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(IoError, match="no export can be written to"):

@@ -117,7 +117,8 @@ def test_narrow_formats_stay_within_half_a_step_and_report_it(
 
 
 @pytest.mark.parametrize(
-    ("row_format", "value"), [("float16", 1e5), ("float16", np.nan), ("int8", np.inf)]
+    ("row_format", "value"),
+    [("float16", 1e5), ("float16", np.nan), ("int8", np.inf), ("int8", np.finfo(np.float32).max)],
 )
 def test_values_that_a_narrow_format_cannot_hold_are_refused(
     row_format: RowFormat, value: float, tmp_path: Path
@@ -127,6 +128,14 @@ def test_values_that_a_narrow_format_cannot_hold_are_refused(
     with pytest.raises(NonFiniteError, match=f"key {keys[2]} .* {row_format} cannot hold"):
         written(tmp_path, keys, values, row_format)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_float32_keeps_what_is_no_number_without_an_error_to_report(tmp_path: Path) -> None:
+    keys, values = some_rows(4)
+    values[2] = [np.nan, np.inf, -np.inf]
+    rows = written(tmp_path, keys, values)
+    np.testing.assert_array_equal(rows.look_up(keys.view(np.int64)), values)
+    assert (rows.entry.largest_error, rows.entry.mean_error) == (0.0, 0.0)
 
 
 def test_format_that_does_not_exist_is_refused() -> None:
@@ -161,3 +170,25 @@ def test_ids_of_another_type_are_refused(tmp_path: Path) -> None:
     rows = written(tmp_path, *some_rows(4))
     with pytest.raises(FeedError, match="ids must be int64, got int32"):
         rows.look_up(np.zeros(3, np.int32))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row_format", ["float32", "int8"])
+def test_flipped_bits_are_told_or_read_but_never_end_the_process(
+    row_format: RowFormat, tmp_path: Path
+) -> None:
+    keys, values = some_rows(30)
+    entry = written(tmp_path, keys, values, row_format).entry
+    raw = (tmp_path / "kept.arrow").read_bytes()
+    changed = tmp_path / "changed.arrow"
+    told = []
+    for place in range(len(raw)):
+        flipped = bytearray(raw)
+        flipped[place] ^= 1 << 7
+        changed.write_bytes(flipped)
+        try:
+            with np.errstate(all="ignore"):
+                RowFile(changed, entry).look_up(keys.view(np.int64))
+        except CorruptFileError as error:
+            told.append(str(error))
+    assert len(told) > 100
+    assert all("changed.arrow" in message for message in told)

@@ -102,7 +102,7 @@ def test_ragged_fields_are_refused_with_advice() -> None:
         fluid.DataFeeder([dense], CPU).feed([([1, 2],), ([1],)])
 
 
-@pytest.mark.parametrize("value", ["text", 2**63])
+@pytest.mark.parametrize("value", ["text", 2**64])
 def test_values_that_do_not_fit_the_type_are_refused(value: Any) -> None:
     label = fluid.layers.data("label", [1], dtype="int64")
     with pytest.raises(ValueError, match="'label': cannot become int64"):
@@ -169,3 +169,18 @@ def test_decorates_readers_of_batches() -> None:
     with pytest.raises(ValueError, match="1 batches are left for 2 places"):
         next(whole)
     assert len(list(feeder.decorate_reader(batches, True, 5, drop_last=False)())) == 1
+
+
+def test_a_decorated_reader_goes_on_after_a_stop() -> None:
+    ads = fluid.data("ads", [None, 1], "int64")
+
+    def batches() -> Iterator[list[tuple[int]]]:
+        yield from ([(number,)] for number in range(10))
+
+    for multi_devices in (False, True):
+        feeder = fluid.DataFeeder([ads], fluid.CPUPlace())
+        first, again = (feeder.decorate_reader(batches, multi_devices, 2) for _ in range(2))
+        feeds = first()
+        next(feeds)
+        again.load_state_dict(first.state_dict())
+        assert repr(list(again())) == repr(list(feeds))

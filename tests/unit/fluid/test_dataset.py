@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from sparsefleet import fluid
-from sparsefleet.data import Slot
+from sparsefleet.data import Slot, split_files
 from sparsefleet.errors import BadLineError, InputFileError, InputMissingError, PipeCommandError
 
 KINDS = ["QueueDataset", "InMemoryDataset"]
@@ -157,8 +158,10 @@ def test_what_is_wrong_is_told_with_its_place(kind: str, tmp_path: Path) -> None
     path = tmp_path / "part"
     with pytest.raises(InputMissingError, match="part"):
         clicks_of(dataset_of(kind, path))
-    with pytest.raises(ValueError, match="the list of files is empty: call set_filelist"):
-        clicks_of(dataset_of(kind))
+    without_files = fluid.DatasetFactory().create_dataset(kind)
+    without_files.set_use_var(variables())
+    with pytest.raises(ValueError, match="there is no list of files: call set_filelist"):
+        clicks_of(without_files)
     path.write_text("2 0 0 0 1 1\n")
     with pytest.raises(BadLineError, match="part, line 1, column 7: .*a slot may not be empty"):
         clicks_of(dataset_of(kind, path))
@@ -303,3 +306,40 @@ def test_remote_files_come_through_hadoop(
     dataset.set_download_cmd("false")
     with pytest.raises(PipeCommandError, match="hdfs:/data/part-1: .*exit code 1"):
         clicks_of(dataset)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_has_ended_has_nothing_left(kind: str, tmp_path: Path) -> None:
+    path = write_clicks(tmp_path / "part", range(20))
+    first = dataset_of(kind, path, batch_size=3)
+    wanted = clicks_of(first)
+    batches = first.batches(label="click")
+    assert len(list(batches)) == 7
+    again = dataset_of(kind, path, batch_size=3)
+    if kind == "InMemoryDataset":
+        again.load_into_memory()
+    for state in (batches.finished_state_dict(), first.finished_state_dict()):
+        again.batches(label="click").load_state_dict(state)
+        assert list(again) == []
+        assert [feed["click"][:, 0].tolist() for feed in again] == wanted
+    assert batches.stats().records == first.stats().records == 40
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_streamed_files_are_taken_up_by_another_number_of_workers(
+    workers: int, tmp_path: Path
+) -> None:
+    files = [write_clicks(tmp_path / f"part-{n}", range(10 * n, 10 * n + 10)) for n in range(6)]
+    seen, states = [], []
+    for part, taken in ((files[:3], 4), (files[3:], 15)):
+        batches = dataset_of("QueueDataset", *part, batch_size=2).batches(label="click")
+        one = iter(batches)
+        seen += [n for _, clicks in islice(one, taken) for n in clicks[:, 0].tolist()]
+        states.append(batches.state_dict())
+        one.close()
+    for index in range(workers):
+        mine = split_files(files, index, workers)
+        batches = dataset_of("QueueDataset", *mine, batch_size=2).batches(label="click")
+        batches.load_state_dicts(states)
+        seen += [n for _, clicks in batches for n in clicks[:, 0].tolist()]
+    assert sorted(seen) == list(range(60))

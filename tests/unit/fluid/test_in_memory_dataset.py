@@ -12,7 +12,7 @@ from tests.fleet_workers import run_fleet
 from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
-from sparsefleet.errors import InputMissingError
+from sparsefleet.errors import ConfigError, InputMissingError
 from sparsefleet.fleet import Fleet
 
 
@@ -206,3 +206,23 @@ def test_workers_deal_their_records_among_themselves(
         assert held == len(clicks) == (500 if merged else 1000)
     assert clicks[-500:] == list(range(1, 501))
     assert all(len(outcome[2]) > len(clicks) / 2 * 0.85 for outcome in outcomes)
+
+
+def test_nothing_is_done_with_records_that_are_being_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    path.write_text("1 7\n")
+    dataset = fluid.DatasetFactory().create_dataset("InMemoryDataset")
+    dataset.set_use_var([fluid.data("ads", [None, 1], "int64", lod_level=1)])
+    dataset.set_filelist([str(path)])
+    dataset.preload_into_memory()
+    calls = (
+        dataset.preload_into_memory,
+        dataset.load_into_memory,
+        dataset.local_shuffle,
+        dataset.global_shuffle,
+    )
+    for call in calls:
+        with pytest.raises(ConfigError, match="wait_preload_done"):
+            call()
+    dataset.wait_preload_done()
+    dataset.local_shuffle()

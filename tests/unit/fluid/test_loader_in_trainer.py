@@ -109,3 +109,22 @@ def test_a_plain_torch_loader_trains_as_well(num_workers: int) -> None:
     config = TrainerConfig(quiet=True)
     with Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=config) as trainer:
         assert trainer.fit(loader, epochs=2).examples == 40
+
+
+def test_the_summary_tells_of_the_loader() -> None:
+    loader = fluid.io.DataLoader.from_generator([ADS, DENSE, CLICK], 4, return_list=True)
+    loader.set_sample_generator(samples, 5, places=CPU)
+    torch.manual_seed(0)
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    config = TrainerConfig(quiet=True)
+    with Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=config) as trainer:
+        history = trainer.fit(loader, epochs=2)
+    for epoch in history.epochs:
+        assert epoch.reading is not None
+        assert (epoch.reading.records, epoch.reading.batches) == (20, 4)
+        assert (epoch.reading.threads, epoch.reading.lines) == (1, 0)
+    assert loader.stats().records == 40
+    for _ in loader:
+        break
+    assert loader.stats().batches == 9

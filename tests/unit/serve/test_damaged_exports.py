@@ -249,3 +249,55 @@ def test_graph_with_pickled_examples_or_weights_is_not_read(copied: Path) -> Non
     path.write_bytes(b"noise")
     with pytest.raises(CorruptFileError, match="no graph that torch"):
         read_graph(path)
+
+
+def _first_node(graph: dict[str, Any]) -> dict[str, Any]:
+    node: dict[str, Any] = graph["graph_module"]["graph"]["nodes"][0]
+    return node
+
+
+def size_is_code(graph: dict[str, Any], marker: Path) -> None:
+    code = f"__import__('pathlib').Path('{marker}').touch()"
+    sizes = graph["graph_module"]["graph"]["sym_int_values"]
+    next(iter(sizes.values()))["as_expr"]["expr_str"] = code
+
+
+def operator_is_of_the_system(graph: dict[str, Any], marker: Path) -> None:
+    _first_node(graph)["target"] = "torch.os.system"
+
+
+def operator_reads_files(graph: dict[str, Any], marker: Path) -> None:
+    _first_node(graph)["target"] = "torch.ops.aten.from_file.default"
+
+
+def name_is_code(graph: dict[str, Any], marker: Path) -> None:
+    specs = graph["graph_module"]["signature"]["input_specs"]
+    named = next(spec["parameter"] for spec in specs if "parameter" in spec)
+    named["parameter_name"] = f'w", open("{marker}", "w")) #'
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (size_is_code, "has the size '__import__.* may run code"),
+        (operator_is_of_the_system, "calls 'torch.os.system', which is not run"),
+        (operator_reads_files, "calls 'torch.ops.aten.from_file.default', which is not run"),
+        (name_is_code, "has the name 'w.* may run code"),
+    ],
+)
+def test_graph_whose_text_torch_would_run_is_not_read(
+    change: Callable[[dict[str, Any], Path], None], message: str, copied: Path
+) -> None:
+    path, marker = copied / file_of("graph", content_of(copied)), copied / "ran"
+    whole = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+    with zipfile.ZipFile(path, "w") as archive:
+        for entry in whole.infolist():
+            raw = whole.read(entry)
+            if entry.filename.endswith("models/model.json"):
+                graph = json.loads(raw)
+                change(graph, marker)
+                raw = json.dumps(graph).encode()
+            archive.writestr(entry.filename, raw)
+    with pytest.raises(CorruptFileError, match=message):
+        read_graph(path)
+    assert not marker.exists()

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import torch
 from tests.unit.export.shop_model import batch, exported_shop, needed
+from torch import Tensor, nn
 
 from sparsefleet import cli
 from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMissingError
+from sparsefleet.export import save_inference_model
 from sparsefleet.export.schema import InputSchema, Schema
 from sparsefleet.serve import Predictor
 from sparsefleet.serve.example_files import read_examples, write_predictions
@@ -140,6 +143,35 @@ def test_predict_command_prints_or_writes(
     )
     assert run("predict", directory, "--examples", examples / "none.csv") == 1
     assert "sparsefleet predict: error: there is no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_file_without_examples_has_no_predictions(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, _ = exported_shop()
+    empty = tmp_path / "empty.csv"
+    empty.write_text("counts,items,tags,shops\n", encoding="utf-8")
+    arguments = ("predict", directory, "--examples", empty, "--engine", engine)
+    assert run(*arguments) == 0
+    assert capsys.readouterr().out == "chance\n"
+    assert run(*arguments, "--out", tmp_path / "p.parquet") == 0
+    found = pandas.read_parquet(tmp_path / "p.parquet")
+    assert list(found.columns) == ["chance"]
+    assert found["chance"].dtype == np.float32
+
+
+def test_target_that_is_not_of_examples_is_refused_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Mean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mean()
+
+    save_inference_model(tmp_path, Mean(), torch.ones(3, 2), onnx=False)
+    (tmp_path / "x.csv").write_text("x\n1 2\n", encoding="utf-8")
+    assert run("predict", tmp_path, "--examples", tmp_path / "x.csv") != 0
+    assert "is not a value for each example" in capsys.readouterr().err
 
 
 def test_export_command_shows_and_verifies(capsys: pytest.CaptureFixture[str]) -> None:

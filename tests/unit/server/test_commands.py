@@ -64,6 +64,18 @@ def test_error_of_a_handler_is_raised_at_the_caller_as_its_kind(
             store.command(0, "refuse")
 
 
+def test_message_that_is_no_utf8_reaches_the_caller_and_ends_no_thread() -> None:
+    def refuse(command: _core.Command) -> None:
+        raise NotFoundError("no save \ud800 here")
+
+    handlers = {"refuse": refuse, "echo": echo}
+    with NativeServers(handlers=handlers) as servers, servers.connect(name="w") as store:
+        for _ in range(5):  # more than a loop has threads
+            with pytest.raises(NotFoundError, match=r"no save \\ud800 here"):
+                store.command(0, "refuse", timeout_s=10.0)
+        assert store.command(0, "echo", b"still", timeout_s=10.0) == b"echo of w: still"
+
+
 def test_exception_nobody_meant_is_logged_once_and_internal_at_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

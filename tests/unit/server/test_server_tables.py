@@ -139,6 +139,49 @@ def test_cuts_of_changes_tell_what_was_removed() -> None:
         assert after.removed().tolist() == []
 
 
+def test_cut_committed_by_its_reader_clears_nothing_before() -> None:
+    with LocalStore() as local:
+        define(local)
+        push(local, KEYS[:20])
+        native = local._native
+        assert len(read(native.open_cuts(False, True)["ads"])) == 20
+        local.erase("ads", KEYS[:4])
+        push(local, KEYS[10:12])
+        given_up = native.open_cuts(True, True, commit="explicit")["ads"]
+        assert isinstance(given_up, _core.Cut)
+        with pytest.raises(ConfigError, match="after its last row was read"):
+            given_up.commit()
+        assert sorted(read(given_up)) == [10, 11]
+        given_up.close()
+        with pytest.raises(ConfigError, match="closed"):
+            given_up.commit()
+
+        kept = native.open_cuts(True, True, commit="explicit")["ads"]
+        assert isinstance(kept, _core.Cut)
+        assert sorted(read(kept)) == [10, 11]
+        push(local, KEYS[11:13])  # between the end and the commit: dirty for the next
+        local.erase("ads", KEYS[4:5])
+        assert sorted(kept.removed().tolist()) == [0, 1, 2, 3]
+        kept.commit()
+        kept.commit()
+        assert sorted(kept.removed().tolist()) == [0, 1, 2, 3]
+        after = native.open_cuts(True, True)["ads"]
+        assert isinstance(after, _core.Cut)
+        assert sorted(read(after)) == [11, 12]
+        assert after.removed().tolist() == [4]
+        with pytest.raises(ConfigError, match="'at_end' or 'explicit', got 'never'"):
+            native.open_cuts(True, True, commit="never")
+
+
+def test_cut_that_commits_at_its_end_takes_no_commit() -> None:
+    with LocalStore() as local:
+        define(local)
+        cut = local._native.open_cuts(False, True)["ads"]
+        assert isinstance(cut, _core.Cut)
+        with pytest.raises(ConfigError, match="commits by itself, at its end"):
+            cut.commit()
+
+
 def test_no_push_is_split_by_a_cut_through_all_tables(
     servers: NativeServers, store: RemoteStore
 ) -> None:
@@ -191,8 +234,49 @@ def test_store_on_servers_has_none_of_it(store: RemoteStore) -> None:
     with pytest.raises(ConfigError, match="open_cuts: the tables of this store are on servers"):
         store._native.open_cuts(False, False)
     cut = store._native.open_cut("ads", False, False, 10.0)
-    with pytest.raises(ConfigError, match="removed keys are known where the table is"):
-        cut.removed()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="removed keys are known where the table is"):
+            cut.removed()
+        assert read(cut) == {}  # also at the end
+
+
+def test_cut_closed_before_its_end_does_not_pretend_that_nothing_was_removed() -> None:
+    with LocalStore() as local:
+        define(local)
+        push(local, KEYS[:10])
+        read(local._native.open_cuts(False, True)["ads"])
+        local.erase("ads", KEYS[:5])
+        cut = local._native.open_cuts(True, True)["ads"]
+        assert isinstance(cut, _core.Cut)
+        cut.close()
+        with pytest.raises(ConfigError, match="closed before its end"):
+            cut.removed()
+
+
+def test_state_of_a_dense_part_that_lies_the_other_way_is_refused() -> None:
+    with LocalStore() as local:
+        define(local)
+        native = local._native
+        state = native.read_dense_part("net").state
+        values = np.zeros(30, np.float32)
+        turned = np.ascontiguousarray(state.T)
+        with pytest.raises(ShapeError, match=r"state of \[S, 30\], got \[30, 3\]"):
+            native.write_dense_part("net", 0, values, turned)
+        native.write_dense_part("net", 0, values, state)
+
+
+def test_tables_that_are_named_are_cut_alone() -> None:
+    with LocalStore() as local:
+        define(local)
+        local.define(TableSpec(name="plain", dim=2))
+        push(local, KEYS[:5])
+        native = local._native
+        cuts = native.open_cuts(True, True, tables=["net", "ads"])
+        assert sorted(cuts) == ["ads", "net"]
+        assert len(read(cuts["ads"])) == 5
+        assert len(read(native.open_cuts(True, True, tables=["sites"])["sites"])) == 5
+        with pytest.raises(UnknownTableError, match="'none'"):
+            native.open_cuts(False, False, tables=["ads", "none"])
 
 
 def test_changes_of_a_table_that_does_not_track_them_are_refused() -> None:

@@ -16,7 +16,8 @@ from sparsefleet.server.table_files import TableFiles
 from sparsefleet.store import LocalStore, TableSpec
 
 WAIT_S = 20.0
-BEGIN = {"tables": [["ads", 2, 2, 0]], "only_dirty": False, "clear_dirty": False}
+TABLES = {"tables": [["ads", 2, 2, 0]], "dense": []}
+BEGIN = {**TABLES, "only_dirty": False, "clear_dirty": False}
 
 
 @pytest.fixture
@@ -86,3 +87,33 @@ def test_paths_outside_the_save_root_are_refused(
 def test_bodies_that_are_no_objects_are_refused(body: bytes, store: LocalStore) -> None:
     with pytest.raises(ProtocolError):
         TableFiles(store._native).calls()["save_begin"](body)
+
+
+def test_rows_count_as_saved_when_the_checkpoint_is_in_force_and_not_before(tmp_path: Path) -> None:
+    store = LocalStore()
+    store.define(TableSpec(name="ads", dim=2, track_dirty=True))
+    store.define(TableSpec(name="not saved", dim=2))  # nor does it track what changes
+    store.pull("ads", np.arange(10))
+    files = TableFiles(store._native)
+
+    def save(only_dirty: bool, **end: bool) -> tuple[int, int]:
+        """Rows and removed keys of a save that ends so."""
+        ask(files, "save_begin", **TABLES, only_dirty=only_dirty, clear_dirty=True)
+        with PendingCheckpoint.begin(str(tmp_path)) as pending:
+            place = {"path": pending.path, "checkpoint": pending.token, "storage_options": {}}
+            ask(files, "save_write", **place)
+            while (written := ask(files, "save_wait", wait_s=1.0)) is None:
+                pass
+        store.push("ads", np.arange(9, 10), np.ones((1, 2), np.float32))  # while it is committed
+        ask(files, "save_end", **end)
+        entries = written["ads"]
+        return tuple(sum(e["rows"] for e in entries[kind]) for kind in ("files", "removed"))
+
+    assert save(False) == (10, 0)
+    assert save(True) == (10, 0)
+    assert save(False, in_force=True) == (10, 0)
+    store.erase("ads", np.arange(2))
+    store.push("ads", np.arange(2, 4), np.ones((2, 2), np.float32))
+    assert save(True) == (3, 2)  # 2 and 3, and what was pushed to after the save before was written
+    assert save(True, in_force=True) == (3, 2)
+    assert save(True, in_force=True) == (1, 0)

@@ -25,12 +25,17 @@ from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.checkpoint import Checkpoint, list_checkpoints
-from sparsefleet.errors import CheckpointError, CheckpointMismatchError, ConfigError
+from sparsefleet.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointMissingError,
+    ConfigError,
+)
 from sparsefleet.modes import AsyncConfig, GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.server import table_save
 from sparsefleet.store import Evict
-from sparsefleet.train import CheckpointConfig, Trainer
+from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
 DEADLINE_S = 90.0
 
@@ -184,6 +189,25 @@ def test_resume_without_a_checkpoint_begins_and_says_so(
     assert "training begins from the start" in caplog.text
 
 
+def test_series_in_place_of_a_checkpoint_is_told_as_such(tmp_path: Path) -> None:
+    with make_trainer(mode="local", checkpoints=series_of(tmp_path)) as trainer:
+        trainer.fit(click_batches(3))
+        with pytest.raises(CheckpointMissingError, match="series of 1: name one, as step-0000"):
+            trainer.load(tmp_path)
+
+
+def test_what_is_resumed_is_told_unless_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for config, told in ((TrainerConfig(quiet=True), False), (TrainerConfig(), True)):
+        for _ in range(2):
+            with make_trainer(
+                mode="local", checkpoints=series_of(tmp_path), resume="auto", config=config
+            ) as trainer:
+                trainer.fit(click_batches(3))
+        assert ("resumed from" in capsys.readouterr().out) is told
+
+
 def test_fits_that_were_over_are_passed_over(tmp_path: Path) -> None:
     config = series_of(tmp_path)
 
@@ -277,6 +301,8 @@ def test_another_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="resume='auto'"):
         make_trainer(mode="local", resume="auto")
+    with pytest.raises(ConfigError, match=r"must be a CheckpointConfig.* got 'checkpoints'"):
+        make_trainer(mode="local", checkpoints="checkpoints")
     with pytest.raises(ConfigError, match="resume must be"):
         make_trainer(mode="local", resume=3)
     with pytest.raises(ConfigError, match="keep"):

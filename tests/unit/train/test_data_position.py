@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from sparsefleet.data import MemoryData, MultiSlot, Reader, Slot
+from sparsefleet.data import LocalSharding, MemoryData, MultiSlot, Reader, Slot
 from sparsefleet.errors import ConfigError
 from sparsefleet.train.batch_source import BatchFeed, BatchSource
 from sparsefleet.train.data_position import DataPosition, PassStart
+from sparsefleet.train.resume import Resumed
+from sparsefleet.train.worker_report import WorkerReport
 
 FORMAT = MultiSlot(Slot("id", "uint64", ()))
 
@@ -119,3 +121,30 @@ def test_data_that_is_shorter_than_what_was_trained_on_is_refused() -> None:
     start = PassStart(positions=[DataPosition(batches=2)])
     with pytest.raises(ConfigError, match="has 1 batches.*made after 2"):
         BatchSource(batches, labelled=False).begin_pass(start)
+
+
+def test_workers_that_share_files_go_on_from_where_all_of_them_were(files: list[Path]) -> None:
+    def workers() -> list[Reader]:
+        sharding = LocalSharding(2)
+        return [Reader(files, FORMAT, 3, sharding=sharding.member()) for _ in range(2)]
+
+    before = workers()
+    feeds = [BatchSource(reader, labelled=False).begin_pass() for reader in before]
+    seen = [i for _ in range(2) for i in ids_of(feeds[0].take())]
+    seen += [i for ids in rest_of(feeds[1]) for i in ids]  # it is through, the other one is not
+    reports = [
+        WorkerReport(fit=1, epoch=0, position=saved(feed), is_through=feed.is_through)
+        for feed in feeds
+    ]
+    assert [report.is_through for report in reports] == [False, True]
+    for reader in before:
+        reader.close()
+    starts = [Resumed.of(reports, rank, 2).start for rank in range(2)]
+    again = [
+        BatchSource(reader, labelled=False).begin_pass(start)
+        for reader, start in zip(workers(), starts, strict=True)
+    ]
+    assert not again[1].is_through
+    for feed in reversed(again):
+        seen += [i for ids in rest_of(feed) for i in ids]
+    assert sorted(seen) == list(range(40))

@@ -108,8 +108,9 @@ def test_anything_that_counts_is_asked() -> None:
 @pytest.mark.parametrize(
     ("reading", "wanted"),
     [
-        (ReaderStats(threads=1, consumers_blocked_s=4.0), "the thread that reads; more of them"),
-        (ReaderStats(threads=2, consumers_blocked_s=4.0), "the 2 threads that read; more of them"),
+        (ReaderStats(lines=9, threads=1, consumers_blocked_s=4.0), "the thread that reads; more"),
+        (ReaderStats(lines=9, threads=2, consumers_blocked_s=4.0), "the 2 threads that read; more"),
+        (ReaderStats(records=9, threads=1, consumers_blocked_s=4.0), "generator of the loader"),
         (ReaderStats(threads=2, producers_blocked_s=4.0), "read in time, but taking them"),
         (ReaderStats(records=10), "the data is in memory, but"),
         (None, "a DataLoader with workers"),

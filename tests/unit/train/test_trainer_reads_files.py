@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from sparsefleet.data import (
 )
 from sparsefleet.errors import BadLineError
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet.train import TrainerConfig
 
 FORMAT = MultiSlot(
     Slot("click", "float", ()), Slot("ads"), Slot("dense", "float", (2,)), Slot("site")
@@ -151,3 +153,17 @@ def test_criteo_logs_are_learnt_from(tmp_path: Path) -> None:
     with trainer_of(CriteoModel()) as trainer:
         trainer.fit(reader, epochs=4)
         assert trainer.evaluate(reader)["auc"] > 0.9
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_a_training_that_fails_leaves_no_reading_threads(click_files: Path, prefetch: bool) -> None:
+    def fails(output: Tensor, clicks: Tensor) -> Tensor:
+        raise ArithmeticError
+
+    reader = Reader(click_files, FORMAT, 10, label="click", threads=2)
+    trainer = trainer_of(Clicks(), fails, TrainerConfig(quiet=True, prefetch=prefetch))
+    with pytest.raises(ArithmeticError):
+        trainer.fit(reader)
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("sparsefleet-read")]
+    trainer.close()

@@ -10,7 +10,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.generator_loader import GeneratorLoader
 from sparsefleet.fluid.places import Place
 from sparsefleet.fluid.py_reader import PyReader
-from sparsefleet.fluid.variable import Variable
+from sparsefleet.fluid.variable import Variable, declare_input
 
 __all__ = ["create_py_reader_by_data", "data", "double_buffer", "py_reader", "read_file"]
 
@@ -36,7 +36,7 @@ def data(
     known = Variable(name, shape, dtype, lod_level, stop_gradient=stop_gradient, is_data=True)
     if append_batch_size and -1 not in known.shape:
         known.shape = (-1, *known.shape)
-    return known
+    return declare_input(known)
 
 
 def py_reader(
@@ -62,7 +62,9 @@ def py_reader(
         )
     prefix = f"py_reader_{next(_numbers)}" if name is None else name
     variables = [
-        Variable(f"{prefix}_{number}", shape, dtype, level, stop_gradient=True, is_data=True)
+        declare_input(
+            Variable(f"{prefix}_{number}", shape, dtype, level, stop_gradient=True, is_data=True)
+        )
         for number, (shape, dtype, level) in enumerate(zip(shapes, dtypes, levels, strict=True))
     ]
     return PyReader(variables, capacity, use_double_buffer, iterable=False)

@@ -1,0 +1,125 @@
+"""Gradients of a program: one operator, behind which autograd works."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework import Block, Parameter, Variable
+from sparsefleet.fluid.unknown_names import unknown_names
+
+__getattr__ = unknown_names("fluid.backward")
+
+__all__ = ["append_backward", "gradients"]
+
+
+def append_backward(
+    loss: Variable,
+    parameter_list: Sequence[Variable | str] | None = None,
+    no_grad_set: Collection[Variable | str] | None = None,
+    callbacks: Any = None,
+    checkpoints: Any = None,
+) -> list[tuple[Parameter, Variable]]:
+    """Adds the backward pass of a loss of shape [1]: parameters and their gradients.
+
+    The gradient of any variable that the loss depends on is `<name>@GRAD` from then on.
+    """
+    del callbacks, checkpoints
+    block = _block_of(loss)
+    if loss.shape not in ((1,), ()):
+        raise ProgramError.at(
+            call_site(), f"loss '{loss.name}'", f"must have shape [1], got {list(loss.shape)}"
+        )
+    _stop(block, no_grad_set)
+    sources = _sources(block, [loss.name])
+    made = _add(block, loss, None, sources)
+    wanted = None if parameter_list is None else {_name(item) for item in parameter_list}
+    return [
+        (source, gradient)
+        for source, gradient in zip(sources, made, strict=True)
+        if isinstance(source, Parameter)
+        and source.trainable
+        and (wanted is None or source.name in wanted)
+    ]
+
+
+def gradients(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: Collection[Variable | str] | None = None,
+) -> list[Variable | None]:
+    """Gradients of targets by inputs; None for an input that they do not depend on."""
+    target_list = [targets] if isinstance(targets, Variable) else list(targets)
+    input_list = [inputs] if isinstance(inputs, Variable) else list(inputs)
+    given = [target_gradients] if isinstance(target_gradients, Variable) else target_gradients
+    if len(target_list) != 1:
+        raise ProgramError.at(call_site(), "gradients", "takes one target: sum them up first")
+    block = _block_of(target_list[0])
+    _stop(block, no_grad_set)
+    for variable in input_list:
+        variable.stop_gradient = False
+    sources = _sources(block, [target_list[0].name], also={item.name for item in input_list})
+    made = _add(block, target_list[0], given[0] if given else None, sources)
+    found = {source.name: gradient for source, gradient in zip(sources, made, strict=True)}
+    return [found.get(variable.name) for variable in input_list]
+
+
+def _block_of(loss: Any) -> Block:
+    if not isinstance(loss, Variable) or loss.block is None:
+        raise TypeError(f"{call_site()}: the loss must be a Variable of a program, got {loss!r}")
+    return loss.block
+
+
+def _name(item: Variable | str) -> str:
+    return item if isinstance(item, str) else item.name
+
+
+def _stop(block: Block, no_grad_set: Collection[Variable | str] | None) -> None:
+    for item in no_grad_set or ():
+        block.var(_name(item)).stop_gradient = True
+
+
+def _sources(block: Block, targets: Sequence[str], also: Collection[str] = ()) -> list[Variable]:
+    """Variables with a gradient: they have an effect on the target, and something is trained."""
+    needed = set(targets)
+    path = []
+    for op in reversed(block.ops):
+        passed = {name for name in op.output_arg_names if _may_have_gradient(block.vars[name])}
+        if op.role == "forward" and needed & passed:
+            needed.update(op.input_arg_names)
+            path.append(op)
+    known = {
+        name
+        for name in needed
+        if (isinstance(block.vars[name], Parameter) or block.vars[name].is_data or name in also)
+        and _may_have_gradient(block.vars[name])
+    }
+    for op in reversed(path):
+        if known.intersection(op.input_arg_names):
+            known.update(
+                name for name in op.output_arg_names if _may_have_gradient(block.vars[name])
+            )
+    return [variable for name, variable in block.vars.items() if name in known & needed]
+
+
+def _may_have_gradient(variable: Variable) -> bool:
+    return not variable.stop_gradient and variable.dtype.startswith("float")
+
+
+def _add(
+    block: Block, target: Variable, given: Variable | None, sources: Sequence[Variable]
+) -> list[Variable]:
+    with block.program.role_guard("backward"):
+        made = [
+            block.create_var(source.grad_name, source.shape, source.dtype, stop_gradient=True)
+            for source in sources
+        ]
+        block.append_op(
+            "backward",
+            {"Loss": target, "TargetGradient": given},
+            {"Gradients": made},
+            {"sources": [source.name for source in sources]},
+        )
+    return made

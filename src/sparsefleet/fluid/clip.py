@@ -1,0 +1,114 @@
+"""Gradients made smaller before the update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from sparsefleet.fluid import unique_name
+from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
+from sparsefleet.fluid.unknown_names import unknown_names
+
+__getattr__ = unknown_names("fluid.clip")
+
+__all__ = [
+    "GradientClipBase",
+    "GradientClipByGlobalNorm",
+    "GradientClipByNorm",
+    "GradientClipByValue",
+    "append_gradient_clip_ops",
+    "set_gradient_clip",
+]
+
+Pairs = list[tuple[Parameter, Variable]]
+
+
+class GradientClipBase(ABC):
+    """Base of all."""
+
+    @abstractmethod
+    def apply(self, pairs: Pairs) -> Pairs:
+        """Adds operators to the program of the gradients; what to update with."""
+
+    def __call__(self, params_grads: Pairs) -> Pairs:
+        """As `apply`."""
+        return self.apply(params_grads)
+
+
+class GradientClipByValue(GradientClipBase):
+    """Each element into min..max; min is -max by default."""
+
+    def __init__(self, max: float, min: float | None = None) -> None:
+        self.max, self.min = float(max), -float(max) if min is None else float(min)
+
+    def apply(self, pairs: Pairs) -> Pairs:
+        attrs = {"min": self.min, "max": self.max}
+        return [(p, derived_gradient("clip_gradient", {"X": g}, attrs)) for p, g in pairs]
+
+
+class GradientClipByNorm(GradientClipBase):
+    """Each gradient no longer than clip_norm."""
+
+    def __init__(self, clip_norm: float) -> None:
+        self.clip_norm = float(clip_norm)
+
+    def apply(self, pairs: Pairs) -> Pairs:
+        attrs = {"max_norm": self.clip_norm}
+        return [(p, derived_gradient("clip_by_norm", {"X": g}, attrs)) for p, g in pairs]
+
+
+class GradientClipByGlobalNorm(GradientClipBase):
+    """All gradients of a group together no longer than clip_norm."""
+
+    def __init__(self, clip_norm: float, group_name: str = "default_group") -> None:
+        self.clip_norm, self.group_name = float(clip_norm), group_name
+
+    def apply(self, pairs: Pairs) -> Pairs:
+        if not pairs:
+            return pairs
+        squares = [derived_gradient("squared_l2_norm", {"X": g}) for _, g in pairs]
+        factor = derived_gradient("clip_factor", {"X": squares}, {"max_norm": self.clip_norm})
+        return [
+            (p, derived_gradient("scale_gradient", {"X": g, "Factor": factor})) for p, g in pairs
+        ]
+
+
+def derived_gradient(
+    type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = None
+) -> Variable:
+    """A variable computed of gradients, in their program."""
+    first = next(iter(inputs.values()))
+    like: Variable = first[0] if isinstance(first, list) else first
+    assert like.block is not None
+    name = unique_name.generate(f"{like.name.partition('@')[0]}@GRAD.{type}")
+    out = like.block.create_var(name, like.shape, like.dtype, stop_gradient=True)
+    like.block.append_op(type, inputs, {"Out": out}, attrs)
+    return out
+
+
+def set_gradient_clip(
+    clip: GradientClipBase,
+    param_list: Sequence[Parameter | str] | None = None,
+    program: Program | None = None,
+) -> None:
+    """What optimizers do to the gradients of these parameters, or of all, from then on."""
+    if not isinstance(clip, GradientClipBase):
+        raise TypeError(f"clip must be a fluid.clip.GradientClipBy... object, got {clip!r}")
+    block = (program or default_main_program()).global_block()
+    for item in block.all_parameters() if param_list is None else param_list:
+        parameter = block.var(item) if isinstance(item, str) else item
+        if not isinstance(parameter, Parameter):
+            raise TypeError(f"param_list takes parameters, got {parameter!r}")
+        parameter.gradient_clip_attr = clip
+
+
+def append_gradient_clip_ops(param_grads: Pairs) -> Pairs:
+    """Does what `set_gradient_clip` or ParamAttr said."""
+    groups: dict[int, tuple[GradientClipBase, Pairs]] = {}
+    for parameter, gradient in param_grads:
+        clip = parameter.gradient_clip_attr
+        if clip is not None:
+            groups.setdefault(id(clip), (clip, []))[1].append((parameter, gradient))
+    clipped = {p.name: g for clip, pairs in groups.values() for p, g in clip.apply(pairs)}
+    return [(p, clipped.get(p.name, g)) for p, g in param_grads]

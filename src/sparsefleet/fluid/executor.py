@@ -1,0 +1,250 @@
+"""Runs programs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sparsefleet.fluid.dataset_training import (
+    DatasetRun,
+    FetchHandler,
+    Fetching,
+    check_no_updates,
+)
+from sparsefleet.fluid.feeding import Fed, feed_of
+from sparsefleet.fluid.framework import Program, ProgramError, Variable, default_main_program
+from sparsefleet.fluid.lod_tensor import LoDTensor
+from sparsefleet.fluid.lowering.lower import lower
+from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
+from sparsefleet.fluid.places import CPUPlace, Place
+from sparsefleet.fluid.scope import Scope, global_scope
+from sparsefleet.fluid.sparse_parameter import SparseParameter, optimizer_of
+from sparsefleet.store import Constant
+
+__all__ = ["Executor", "fetch_names"]
+
+
+class Executor:
+    """Runs a program: operators once, from first to last; what is kept stays in the scope.
+
+    >>> import numpy as np
+    >>> from sparsefleet import fluid
+    >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+    ...     double = fluid.data("x", [None, 2]) * 2.0
+    ...     exe = Executor(fluid.CPUPlace())
+    ...     exe.run(feed={"x": np.ones((1, 2), "float32")}, fetch_list=[double])
+    [array([[2., 2.]], dtype=float32)]
+    """
+
+    def __init__(self, place: Place | None = None) -> None:
+        if place is not None and not isinstance(place, Place):
+            raise TypeError(f"Executor takes a place such as fluid.CPUPlace(), got {place!r}")
+        self.place = place or CPUPlace()
+        self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends the use of this executor."""
+        self._closed = True
+
+    def run(
+        self,
+        program: Program | None = None,
+        feed: Any = None,
+        fetch_list: Any = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+        return_merged: bool = True,
+        use_prune: bool = False,
+    ) -> list[Any]:
+        """One run; the fetched values in order.
+
+        return_numpy: arrays; else LoDTensors, which values with LoD need.
+        use_program_cache, use_prune, return_merged: without effect: what a run needs is kept
+            ready anyway, and there is one place.
+        """
+        del feed_var_name, fetch_var_name, use_program_cache, return_merged, use_prune
+        program = self.checked(program)
+        if not program.global_block().ops and not fetch_list:
+            warnings.warn("the program that is run has no operators", stacklevel=2)
+        fetches = fetch_names(fetch_list)
+        fed = feed_of(program, self._with_loaders(program, feed))
+        result = self.run_fed(program, fed, fetches, scope or global_scope())
+        return [
+            _fetched(name, value, lod, return_numpy)
+            for name, value, lod in zip(fetches, result.fetched, result.lods, strict=True)
+        ]
+
+    def train_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: Any = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> None:
+        """One pass over a Dataset, by `thread` threads; 0: as many as the dataset has.
+
+        Every print_period batches of the first thread, `info<TAB>name<TAB>values` is printed for
+        each variable of fetch_list.
+        """
+        program = self.checked(program)
+        if dataset is None:
+            raise RuntimeError("train_from_dataset and infer_from_dataset need a dataset")
+        if dataset.thread_num <= 0:
+            raise RuntimeError(f"the dataset has {dataset.thread_num} threads: call set_thread")
+        names = fetch_names(fetch_list)
+        fetching = Fetching(
+            names=names,
+            infos=names if fetch_info is None else fetch_info,
+            print_period=print_period,
+            debug=debug,
+            handler=fetch_handler,
+        )
+        threads = min(thread or dataset.thread_num, max(len(dataset.filelist), 1))
+        DatasetRun(self.run_fed, program, scope or global_scope(), fetching, threads).over(dataset)
+
+    def infer_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: Any = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Any = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: FetchHandler | None = None,
+    ) -> None:
+        """As `train_from_dataset`, for a program that does not train."""
+        check_no_updates(self.checked(program))
+        self.train_from_dataset(
+            program,
+            dataset,
+            scope,
+            thread,
+            debug,
+            fetch_list,
+            fetch_info,
+            print_period,
+            fetch_handler,
+        )
+
+    def checked(self, program: Any) -> Program:
+        """The program to run; the default one for None."""
+        if self._closed:
+            raise RuntimeError("this executor was closed: make another")
+        program = default_main_program() if program is None else program
+        if not isinstance(program, Program):
+            raise TypeError(f"an Executor runs a fluid.Program, got {program!r}")
+        return program
+
+    def run_fed(
+        self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
+    ) -> RunResult:
+        """One run of a checked feed. Thread-safe: threads share what is kept in the scope."""
+        values, lods = fed
+        lowered = self.lowered(program, values, lods, fetches)
+
+        def state_of(name: str) -> Any:
+            found = scope.find_var(name)
+            value = None if found is None else found.value()
+            if value is None and name in lowered.used:
+                raise ProgramError(
+                    f"variable '{name}' has no value in the scope: run the start-up program "
+                    "(exe.run(fluid.default_startup_program())) or load it first"
+                )
+            return value
+
+        result = lowered.run(values, lods, state_of)
+        for name, value in result.written.items():
+            (scope.find_var(name) or scope.var(name)).hold(value)
+        return result
+
+    def lowered(
+        self,
+        program: Program,
+        values: Mapping[str, Any],
+        lods: Mapping[str, Lod],
+        fetches: Sequence[str],
+    ) -> Lowered:
+        """The program made ready for such a feed; kept as long as the program does not change."""
+        known = self._lowered.setdefault(program, {})
+        key = (
+            program.version,
+            program.random_seed,
+            tuple(sorted(values)),
+            tuple(sorted(lods)),
+            tuple(fetches),
+        )
+        found = known.get(key)
+        if found is None:
+            if any(other[0] != program.version for other in known):
+                known.clear()
+            found = known[key] = lower(program, list(values), fetches, with_lod=lods)
+        return found
+
+    def make_tables(self, program: Program, scope: Scope | None = None) -> None:
+        """Empty tables in the scope for parameters that need one and have no value yet."""
+        scope = scope or global_scope()
+        for parameter in program.all_parameters():
+            held = scope.find_var(parameter.name)
+            if parameter.is_table and (held is None or held.value() is None):
+                optimizer = optimizer_of(parameter.table_optimizer)
+                made = SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
+                scope.var(parameter.name).hold(made)
+
+    def _with_loaders(self, program: Program, feed: Any) -> Any:
+        """The feed, and a batch of each loader of the program that is not iterated."""
+        used: set[str] = set()
+        if program.loaders:
+            used = {name for op in program.global_block().ops for name in op.input_arg_names}
+        for loader in program.loaders:
+            names = [variable.name for variable in loader.feed_list]
+            if used.intersection(names) and not (feed and set(names) & set(feed)):
+                feed = {**(feed or {}), **loader.take_feed()}
+        return feed
+
+
+def fetch_names(fetch_list: Any) -> list[str]:
+    """Names of what is to be fetched: variables or names, one or several."""
+    if fetch_list is None:
+        return []
+    items = [fetch_list] if isinstance(fetch_list, (str, Variable)) else fetch_list
+    if not isinstance(items, (list, tuple)):
+        raise AssertionError(f"fetch_list must be a list of variables or names, got {items!r}")
+    names = []
+    for item in items:
+        if isinstance(item, tuple):  # what minimize returned: its operators run anyway
+            continue
+        if not isinstance(item, (str, Variable)):
+            raise AssertionError(f"fetch_list takes variables and names, got {item!r}")
+        names.append(item if isinstance(item, str) else item.name)
+    return names
+
+
+def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, torch.Tensor):  # a parameter in a table
+        return value.numpy() if return_numpy else value
+    value = value.detach().clone()
+    if not return_numpy:
+        return LoDTensor(value, [level.numpy() for level in lod])
+    if lod:
+        raise RuntimeError(
+            f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
+            "return_numpy=False"
+        )
+    return value.numpy()

@@ -1,0 +1,146 @@
+"""A list of operators and the variables that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparsefleet.fluid import unique_name
+from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework.operator import Operator
+from sparsefleet.fluid.framework.parameter import Parameter
+from sparsefleet.fluid.lowering.shapes import infer_outputs
+from sparsefleet.fluid.variable import Variable
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework.program import Program
+
+__all__ = ["Block"]
+
+VariableLike = Variable | str
+Slots = Mapping[str, VariableLike | Sequence[VariableLike] | None]
+
+
+class Block:
+    """Operators in order. A program has one block; made by the program."""
+
+    def __init__(self, program: Program, idx: int) -> None:
+        self.program = program
+        self.idx = idx
+        self.vars: dict[str, Variable] = {}
+        self.ops: list[Operator] = []
+
+    # -- variables ----------------------------------------------------------------------------
+
+    def var(self, name: str) -> Variable:
+        """A variable by name; ValueError if there is none."""
+        found = self.vars.get(name)
+        if found is None:
+            raise ProgramError.at(
+                call_site(), f"variable '{name}'", f"not in this program, which has {self._known()}"
+            )
+        return found
+
+    def has_var(self, name: str) -> bool:
+        return name in self.vars
+
+    def all_parameters(self) -> list[Parameter]:
+        return [found for found in self.vars.values() if isinstance(found, Parameter)]
+
+    def iter_parameters(self) -> Iterator[Parameter]:
+        return iter(self.all_parameters())
+
+    def add_var(self, variable: Variable) -> Variable:
+        """Takes a variable in; one of that name that an operator uses must look the same."""
+        old = self.vars.get(variable.name)
+        if old is not None and old is not variable and self._is_used(old.name):
+            if (old.shape, old.dtype, old.lod_level) != (
+                variable.shape,
+                variable.dtype,
+                variable.lod_level,
+            ):
+                raise ProgramError.at(
+                    call_site(),
+                    f"variable '{variable.name}'",
+                    f"declared as {variable}, but the program uses it as {old}",
+                )
+            return old
+        variable.block = self
+        self.vars[variable.name] = variable
+        self.program.changed()
+        return variable
+
+    def create_var(
+        self,
+        name: str | None = None,
+        shape: Sequence[int | None] = (),
+        dtype: Any = "float32",
+        lod_level: int = 0,
+        **settings: Any,
+    ) -> Variable:
+        """A new variable; settings as of Variable."""
+        settings.pop("type", None)
+        name = unique_name.generate("_generated_var") if name is None else name
+        return self.add_var(Variable(name, shape, dtype, lod_level, **settings))
+
+    def create_parameter(
+        self, name: str, shape: Sequence[int], dtype: Any = "float32", **settings: Any
+    ) -> Parameter:
+        """A parameter; of one of that name already there, that one, if it has this shape."""
+        old = self.vars.get(name)
+        if old is None:
+            made = self.add_var(Parameter(name, shape, dtype, **settings))
+            assert isinstance(made, Parameter)
+            return made
+        if not isinstance(old, Parameter) or old.shape != tuple(shape):
+            raise ProgramError.at(
+                call_site(),
+                f"parameter '{name}'",
+                f"wanted with shape {list(shape)}, but there is {old}; parameters of one name "
+                "are shared",
+            )
+        return old
+
+    # -- operators ----------------------------------------------------------------------------
+
+    def append_op(
+        self,
+        type: str,
+        inputs: Slots | None = None,
+        outputs: Slots | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Adds an operator at the end and gives its outputs the shapes they will have."""
+        made = Operator(
+            type,
+            _names(inputs),
+            _names(outputs),
+            attrs,
+            role=self.program.role,
+            site=call_site(),
+        )
+        infer_outputs(self, made)
+        self.ops.append(made)
+        self.program.changed()
+        return made
+
+    def _is_used(self, name: str) -> bool:
+        return any(name in op.input_arg_names or name in op.output_arg_names for op in self.ops)
+
+    def _known(self) -> str:
+        names = list(self.vars)
+        return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "no variables"
+
+    def __str__(self) -> str:
+        lines = [f"    {variable!r}" for variable in self.vars.values()]
+        lines += [f"    {op!r}" for op in self.ops]
+        return "\n".join([f"{{ // block {self.idx}", *lines, "}"])
+
+
+def _names(slots: Slots | None) -> dict[str, list[str]]:
+    found = {}
+    for slot, value in (slots or {}).items():
+        if value is not None:
+            items = [value] if isinstance(value, (Variable, str)) else value
+            found[slot] = [item if isinstance(item, str) else item.name for item in items]
+    return found

@@ -1,0 +1,101 @@
+"""One step of a program: a function by name, over variables by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from sparsefleet.fluid.call_site import CallSite
+
+__all__ = ["Operator", "Role"]
+
+Role = Literal["forward", "backward", "optimize", "schedule"]
+
+
+class Operator:
+    """An operator of a block.
+
+    inputs, outputs: slot -> names of variables, in the slots that its type declares.
+    attrs: settings: numbers, texts, booleans, and lists of them.
+    site: the user's line that asked for it.
+
+    >>> Operator("relu", {"X": ["a"]}, {"Out": ["b"]})
+    {Out=['b']} = relu(inputs={X=['a']})
+    """
+
+    def __init__(
+        self,
+        type: str,
+        inputs: Mapping[str, Sequence[str]],
+        outputs: Mapping[str, Sequence[str]],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        role: Role = "forward",
+        site: CallSite | None = None,
+    ) -> None:
+        self.type = type
+        self.inputs = {slot: list(names) for slot, names in inputs.items()}
+        self.outputs = {slot: list(names) for slot, names in outputs.items()}
+        self.attrs: dict[str, Any] = dict(attrs or {})
+        self.role: Role = role
+        self.site = site
+
+    @property
+    def input_names(self) -> list[str]:
+        """The slots with inputs."""
+        return list(self.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The slots with outputs."""
+        return list(self.outputs)
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """The variables that it reads."""
+        return [name for names in self.inputs.values() for name in names]
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """The variables that it writes."""
+        return [name for names in self.outputs.values() for name in names]
+
+    @property
+    def attr_names(self) -> list[str]:
+        return list(self.attrs)
+
+    def input(self, slot: str) -> list[str]:
+        """Names in a slot."""
+        return list(self.inputs.get(slot, []))
+
+    def output(self, slot: str) -> list[str]:
+        """Names in a slot."""
+        return list(self.outputs.get(slot, []))
+
+    def attr(self, name: str) -> Any:
+        """A setting; KeyError if it has none of that name."""
+        return self.attrs[name]
+
+    def has_attr(self, name: str) -> bool:
+        return name in self.attrs
+
+    def copy(self) -> Operator:
+        """The same operator, to be changed apart."""
+        return Operator(
+            self.type, self.inputs, self.outputs, self.attrs, role=self.role, site=self.site
+        )
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name} = {value!r}" for name, value in self.attrs.items())
+        return f"{_slots(self.outputs)} = {self.type}(inputs={_slots(self.inputs)}{settings})"
+
+    def to_string(self, throw_on_error: bool = False) -> str:
+        """As printed."""
+        del throw_on_error
+        return repr(self)
+
+    __str__ = __repr__
+
+
+def _slots(slots: Mapping[str, Sequence[str]]) -> str:
+    return "{" + ", ".join(f"{slot}={list(names)}" for slot, names in slots.items()) + "}"

@@ -1,0 +1,189 @@
+"""What a script describes: a network, as operators over named variables."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework.block import Block
+from sparsefleet.fluid.framework.operator import Operator, Role
+from sparsefleet.fluid.framework.parameter import Parameter
+from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
+from sparsefleet.fluid.variable import Variable
+
+__all__ = ["Program"]
+
+
+class Program:
+    """A description that an Executor runs; layers add to it under `program_guard`.
+
+    random_seed: what initializers and dropout draw by; 0 draws anew each time.
+
+    >>> from sparsefleet import fluid
+    >>> main = Program()
+    >>> with fluid.program_guard(main, Program()):
+    ...     square = fluid.layers.square(fluid.data("x", [None, 2]))
+    >>> main.global_block().ops
+    [{Out=['square_0.tmp_0']} = square(inputs={X=['x']})]
+    """
+
+    def __init__(self) -> None:
+        self.random_seed = 0
+        self.blocks = [Block(self, 0)]
+        self.role: Role = "forward"
+        self._loaders: list[weakref.ref[Any]] = []
+        self.version = 0
+        """Grows with each change, so that what was made of the program can be kept."""
+
+    def changed(self) -> None:
+        """To be called after a change."""
+        self.version += 1
+
+    def add_loader(self, loader: Any) -> None:
+        """From now on a loader that is not iterated feeds the runs, as long as somebody has it."""
+        self._loaders.append(weakref.ref(loader))
+
+    @property
+    def loaders(self) -> list[Any]:
+        """Loaders that feed the runs."""
+        return [loader for known in self._loaders if (loader := known()) is not None]
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def global_block(self) -> Block:
+        return self.blocks[0]
+
+    def current_block(self) -> Block:
+        return self.blocks[-1]
+
+    def block(self, index: int) -> Block:
+        return self.blocks[index]
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks)
+
+    def list_vars(self) -> Iterator[Variable]:
+        """All variables."""
+        for block in self.blocks:
+            yield from block.vars.values()
+
+    def all_parameters(self) -> list[Parameter]:
+        return self.global_block().all_parameters()
+
+    @contextmanager
+    def role_guard(self, role: Role) -> Iterator[None]:
+        """What is added within is part of the backward pass, of the update or of a schedule."""
+        old, self.role = self.role, role
+        try:
+            yield
+        finally:
+            self.role = old
+
+    @contextmanager
+    def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
+        del is_with_opt
+        with self.role_guard("schedule"):
+            yield
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def clone(self, for_test: bool = False) -> Program:
+        """A copy; for_test: without backward pass and update, and with dropout and such at rest."""
+        ops = [op.copy() for op in self.global_block().ops]
+        if not for_test:
+            return self._copy_with(ops, list(self.list_vars()))
+        ops = [op for op in ops if op.role == "forward"]
+        for op in ops:
+            op.attrs["is_test"] = True
+        return self._copy_with(ops, self._named_by(ops, keep_data=True))
+
+    def prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
+        """A copy with only what the targets need, from the fed variables on."""
+        names = [target if isinstance(target, str) else target.name for target in targets]
+        wanted = set(names)
+        kept: list[Operator] = []
+        for op in reversed(self.global_block().ops):
+            if op.role == "forward" and wanted.intersection(op.output_arg_names) - set(feeds):
+                kept.append(op.copy())
+                wanted.update(op.input_arg_names)
+        made = {name for op in kept for name in op.output_arg_names}
+        for name in names:
+            if name not in made and name not in feeds:
+                raise ProgramError.at(
+                    call_site(), f"target '{name}'", "no operator of the program makes it"
+                )
+        kept.reverse()
+        variables = self._named_by(kept)
+        variables += [self.global_block().var(name) for name in (*feeds, *names)]
+        return self._copy_with(kept, variables)
+
+    def _named_by(self, ops: Sequence[Operator], *, keep_data: bool = False) -> list[Variable]:
+        names = {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
+        return [
+            found
+            for found in self.list_vars()
+            if found.name in names or (keep_data and found.is_data)
+        ]
+
+    def _copy_with(self, ops: Sequence[Operator], variables: Sequence[Variable]) -> Program:
+        made = Program()
+        made.random_seed = self.random_seed
+        made._loaders = list(self._loaders)
+        for variable in variables:
+            if not made.global_block().has_var(variable.name):
+                made.global_block().add_var(variable.copy())
+        made.global_block().ops = list(ops)
+        made.changed()
+        return made
+
+    # -- texts --------------------------------------------------------------------------------
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Readable by people."""
+        del throw_on_error, with_details
+        return "\n".join(map(str, self.blocks))
+
+    __str__ = to_string
+
+    def to_json(self) -> str:
+        """The whole program as a text that `from_json` reads."""
+        document = {
+            "format": "sparsefleet.program",
+            "format_version": 1,
+            "random_seed": self.random_seed,
+            "blocks": [block_to_json(block) for block in self.blocks],
+        }
+        return json.dumps(document, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """A program that `to_json` wrote; ProgramError if the text is none."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise ProgramError(f"not a program: {error}") from error
+        if not isinstance(document, dict) or document.get("format") != "sparsefleet.program":
+            raise ProgramError("not a program: a JSON object with format 'sparsefleet.program'")
+        if document.get("format_version") != 1:
+            raise ProgramError(
+                f"a program of format version {document.get('format_version')!r}, wanted 1: a "
+                "newer sparsefleet wrote it"
+            )
+        made = cls()
+        made.random_seed = int(document["random_seed"])
+        block_from_json(made.global_block(), document["blocks"][0])
+        return made
+
+    def serialize_to_string(self) -> bytes:
+        """`to_json` in bytes."""
+        return self.to_json().encode()
+
+    @classmethod
+    def parse_from_string(cls, binary_str: bytes | str) -> Program:
+        """What `serialize_to_string` wrote."""
+        return cls.from_json(binary_str if isinstance(binary_str, str) else binary_str.decode())

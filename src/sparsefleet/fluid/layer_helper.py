@@ -1,0 +1,193 @@
+"""What layers are made with: names, parameters, operators."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from sparsefleet.fluid import unique_name
+from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework import (
+    Operator,
+    Parameter,
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+)
+from sparsefleet.fluid.initializer import Constant, Initializer, Xavier
+from sparsefleet.fluid.lowering.tables import LOOKUPS
+from sparsefleet.fluid.param_attr import ParamAttr, to_param_attr
+
+__all__ = ["LayerHelper", "layer"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def layer(function: Callable[P, R]) -> Callable[P, R]:
+    """A layer whose wrong arguments are told at the user's line, with those that it takes."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            takes = ", ".join(signature.parameters)
+            message = f"{call_site()}: layers.{function.__name__}: {error}; it takes {takes}"
+            raise TypeError(message) from None
+        return function(*args, **kwargs)
+
+    return call
+
+
+class LayerHelper:
+    """A layer that is being added to the default programs.
+
+    name: given by the user, or None for the layer's type and a number.
+
+    >>> with unique_name.guard():
+    ...     LayerHelper("fc").name
+    'fc_0'
+    """
+
+    def __init__(self, layer_type: str, name: str | None = None) -> None:
+        self.layer_type = layer_type
+        self.name = unique_name.generate(layer_type) if name is None else name
+
+    @property
+    def main_program(self) -> Program:
+        return default_main_program()
+
+    @property
+    def startup_program(self) -> Program:
+        return default_startup_program()
+
+    def check_input(self, value: Any, what: str = "input") -> Variable:
+        """The variable; TypeError if it is something else."""
+        if not isinstance(value, Variable):
+            raise TypeError(
+                f"{call_site()}: layers.{self.layer_type}: {what} must be a Variable of the "
+                f"program, got {value!r}"
+            )
+        return value
+
+    def refuse(self, message: str) -> ProgramError:
+        """An error of this layer at the user's line, to be raised."""
+        return ProgramError.at(call_site(), f"layers.{self.layer_type}", message)
+
+    # -- variables ----------------------------------------------------------------------------
+
+    def new_variable(
+        self, dtype: Any = "float32", *, stop_gradient: bool = False, lod_level: int = 0
+    ) -> Variable:
+        """A temporary variable, `fc_0.tmp_0` and so on."""
+        name = unique_name.generate(f"{self.name}.tmp")
+        return self.main_program.current_block().create_var(
+            name, dtype=dtype, stop_gradient=stop_gradient, lod_level=lod_level
+        )
+
+    create_variable_for_type_inference = new_variable
+
+    def skip_names(self, count: int) -> None:
+        """Passes over names of variables that Fluid has here and this package does not need."""
+        for _ in range(count):
+            unique_name.generate(f"{self.name}.tmp")
+
+    def create_parameter(
+        self,
+        attr: ParamAttr,
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        is_bias: bool = False,
+        default_initializer: Initializer | None = None,
+        *,
+        is_table: bool = False,
+    ) -> Parameter:
+        """The parameter of that name, or a new one; its first values go to the start-up program."""
+        suffix = "b" if is_bias else "w"
+        name = attr.name or unique_name.generate(f"{self.name}.{suffix}")
+        block = self.main_program.global_block()
+        is_new = not block.has_var(name)
+        made = block.create_parameter(
+            name,
+            shape,
+            dtype,
+            trainable=attr.trainable,
+            learning_rate=attr.learning_rate,
+            regularizer=attr.regularizer,
+            gradient_clip=attr.gradient_clip,
+            is_table=is_table,
+        )
+        startup = self.startup_program.global_block()
+        if is_new and not startup.has_var(name):
+            first = attr.initializer or default_initializer or (Constant() if is_bias else Xavier())
+            first(startup.add_var(made.copy()), startup)
+        return made
+
+    def create_state(
+        self, name: str, shape: Sequence[int], dtype: Any, value: float = 0.0
+    ) -> Variable:
+        """A variable that is kept between runs and not trained; begins with `value`."""
+        settings = {"persistable": True, "stop_gradient": True}
+        made = self.main_program.global_block().create_var(name, shape, dtype, **settings)
+        startup = self.startup_program.global_block()
+        if not startup.has_var(name):
+            Constant(value)(startup.add_var(made.copy()), startup)
+        return made
+
+    # -- operators ----------------------------------------------------------------------------
+
+    def append_op(
+        self,
+        type: str,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Adds an operator. A parameter in a table that it reads becomes a plain one."""
+        made = self.main_program.current_block().append_op(type, inputs, outputs, attrs)
+        if type not in LOOKUPS and made.role == "forward":
+            for name in made.input_arg_names:
+                make_plain(self.main_program, self.startup_program, name)
+        return made
+
+    def add(
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        slot: str = "Out",
+    ) -> Variable:
+        """Adds an operator with one output, and gives that."""
+        out = self.new_variable()
+        self.append_op(type, inputs, {slot: out}, attrs)
+        return out
+
+    def add_bias(self, x: Variable, attr: Any, axis: int) -> Variable:
+        """x plus a bias of the sizes from `axis` on; x itself if there is to be none."""
+        known = to_param_attr(attr)
+        if known is None:
+            return x
+        bias = self.create_parameter(known, x.shape[axis:], x.dtype, is_bias=True)
+        return self.add("elementwise_add", {"X": x, "Y": bias}, {"axis": axis})
+
+    def activate(self, x: Variable, act: str | Mapping[str, Any] | None) -> Variable:
+        """The activation of x by name, or by a dict with `type` and settings."""
+        if act is None:
+            return x
+        settings = {"type": act} if isinstance(act, str) else dict(act)
+        return self.add(settings.pop("type"), {"X": x}, settings)
+
+
+def make_plain(main: Program, startup: Program, name: str) -> None:
+    """From now on the parameter is one tensor, not rows of a table."""
+    for program in (main, startup):
+        found = program.global_block().vars.get(name)
+        if isinstance(found, Parameter) and found.is_table:
+            found.is_table = False
+            program.changed()

@@ -1,0 +1,248 @@
+"""Operators to a graph of torch functions: those that the fetches need, and those with effects."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from sparsefleet.fluid.call_site import ProgramError
+from sparsefleet.fluid.framework import Operator, Parameter, Program, Variable
+from sparsefleet.fluid.lowering.lowered import Lowered
+from sparsefleet.fluid.lowering.needed import needed_operators
+from sparsefleet.fluid.lowering.registry import OpDef
+from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
+from sparsefleet.fluid.lowering.tables import TableLowering
+
+__all__ = ["lower"]
+
+
+def lower(
+    program: Program,
+    feeds: Collection[str],
+    fetches: Sequence[str],
+    *,
+    with_lod: Collection[str] = (),
+) -> Lowered:
+    """The program for these feeds (some `with_lod`) and fetches."""
+    return _Lowering(program, feeds, fetches, with_lod).result()
+
+
+class _Lowering:
+    """Builds the graph; the latest node of each variable's value and of its LoD are kept."""
+
+    def __init__(
+        self,
+        program: Program,
+        feeds: Collection[str],
+        fetches: Sequence[str],
+        with_lod: Collection[str],
+    ) -> None:
+        self.program = program
+        self.vars = program.global_block().vars
+        self.graph = fx.Graph()
+        self.ops = needed_operators(program, fetches)
+        self.has_backward = any(op.type == "backward" for op in self.ops)
+        self.values: dict[str, fx.Node] = {}
+        self.lods: dict[str, fx.Node] = {}
+        self.writes: dict[str, fx.Node] = {}
+        self.trained: set[str] = set()
+        self._fetches = fetches
+        self._place(feeds, with_lod)
+        self.tables = TableLowering(self)
+
+    def result(self) -> Lowered:
+        self.tables.pull_ahead()
+        for index, op in enumerate(self.ops):
+            self._add(op, index)
+        fetched = tuple(self.value(name, None) for name in self._fetches)
+        lods = tuple(self.lods.get(name, ()) for name in self._fetches)
+        self.graph.output((fetched, lods, tuple(self.writes.values())))
+        self.graph.lint()
+        module = fx.GraphModule(torch.nn.Module(), self.graph)
+        return Lowered(
+            module=module,
+            feeds=tuple(self._feeds),
+            lods=tuple(self._lod_feeds),
+            states=tuple(self._states),
+            writes=tuple(self.writes),
+            trained=frozenset(self.trained),
+            used=frozenset(name for op in self.ops for name in op.input_arg_names),
+            has_backward=self.has_backward,
+        )
+
+    def value(self, name: str, op: Operator | None) -> fx.Node:
+        """The present value of a variable; ProgramError if it has none."""
+        node = self.values.get(name)
+        if node is not None:
+            return node
+        site, what = (op.site, op.type) if op else (None, f"fetch '{name}'")
+        if name not in self.vars:
+            raise ProgramError.at(site, what, f"there is no variable '{name}' in the program")
+        if self.vars[name].is_data:
+            raise ProgramError.at(site, what, f"needs '{name}', which was not fed")
+        raise ProgramError.at(site, what, f"needs '{name}', which nothing before it computes")
+
+    def call(self, name: str, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A node that calls `target`."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.name = self.graph._graph_namespace.create_name(name, None)
+        return node
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _place(self, feeds: Collection[str], with_lod: Collection[str]) -> None:
+        """Placeholders for all that is fed or kept and that an operator or fetch names."""
+        named = {name for op in self.ops for name in op.input_arg_names} | set(self._fetches)
+        named |= {
+            name for op in self.ops if operator_def(op).in_place for name in op.output_arg_names
+        }
+        made = {name for op in self.ops for name in op.output_arg_names}
+        self._feeds = [name for name in feeds if name in named]
+        self._lod_feeds = [name for name in self._feeds if name in with_lod]
+        self._states = [
+            name
+            for name, variable in self.vars.items()
+            if variable.persistable
+            and name in named
+            and name not in self._feeds
+            and (name not in made or self._is_read_first(name))
+        ]
+        for name in self._feeds:
+            self.values[name] = self.graph.placeholder(f"feed_{_identifier(name)}")
+        for name in self._lod_feeds:
+            self.lods[name] = self.graph.placeholder(f"lod_{_identifier(name)}")
+        for name in self._states:
+            self.values[name] = self.graph.placeholder(f"state_{_identifier(name)}")
+            variable = self.vars[name]
+            if isinstance(variable, Parameter) and not variable.stop_gradient:
+                self.trained.add(name)
+
+    def _is_read_first(self, name: str) -> bool:
+        """Whether the kept value is used: it is read, or changed in place, before it is made."""
+        for op in self.ops:
+            if name in op.input_arg_names or operator_def(op).in_place:
+                if name in op.input_arg_names or name in op.output_arg_names:
+                    return True
+            elif name in op.output_arg_names:
+                return False
+        return False
+
+    def _add(self, op: Operator, index: int) -> None:
+        if op.type == "backward":
+            self._add_backward(op)
+            return
+        if self.tables.add(op):
+            return
+        definition = operator_def(op)
+        inputs = slot_values(definition, op, lambda name: self.value(name, op))
+        settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
+        target = _located(definition, op, self._generator(definition, op, index))
+        if definition.lod == "function":
+            settings["lods"] = slot_values(definition, op, lambda name: self.lods.get(name, ()))
+        node = self.call(op.type, target, *inputs, **settings)
+        lod: fx.Node | None = None
+        if definition.lod == "share":
+            lod = next((self.lods[name] for name in op.input_arg_names if name in self.lods), None)
+        elif definition.lod == "function":
+            node, lod = self._item(node, 0), self._item(node, 1)
+        if not definition.in_place:
+            self._take_outputs(op, definition, node, lod)
+
+    def _take_outputs(
+        self, op: Operator, definition: OpDef, node: fx.Node, lod: fx.Node | None
+    ) -> None:
+        single = len(definition.outputs) == 1 and not definition.outputs[0].many
+        place = 0
+        for slot in definition.outputs:
+            names = op.output(slot.name)
+            for offset, name in enumerate(names):
+                self.put(name, op, node if single else self._item(node, place + offset), lod)
+            place += len(names) if slot.many else 1
+
+    def put(self, name: str, op: Operator, node: fx.Node, lod: fx.Node | None = None) -> None:
+        """From now on the variable has this value."""
+        variable: Variable = self.vars[name]
+        if variable.persistable:
+            self.writes[name] = node
+        elif variable.stop_gradient and self.has_backward and op.role == "forward":
+            node = self.graph.call_method("detach", (node,))
+        self.values[name] = node
+        self.lods.pop(name, None)
+        if lod is not None:
+            self.lods[name] = lod
+
+    def _item(self, node: fx.Node, index: int) -> fx.Node:
+        return self.graph.call_function(operator.getitem, (node, index))
+
+    def _add_backward(self, op: Operator) -> None:
+        later = self.ops[self.ops.index(op) + 1 :]
+        used = {name for other in later for name in other.input_arg_names} | set(self._fetches)
+        pairs = list(zip(op.attrs["sources"], op.output("Gradients"), strict=True))
+        pairs = [(source, gradient) for source, gradient in pairs if gradient in used]
+        dense = [pair for pair in pairs if not self.tables.holds(pair[0])]
+        self.trained.update(source for source, _ in dense if source in self._feeds)
+        again = any(other.type == "backward" for other in later)
+        inputs = slot_values(operator_def(op), op, lambda name: self.value(name, op))
+        sources = [self.value(source, op) for source, _ in dense]
+        target = _located(operator_def(op), op, None)
+        into_rows = len(dense) < len(pairs)
+        if into_rows and sum(other.type == "backward" for other in self.ops) > 1:
+            raise ProgramError.at(
+                op.site,
+                "backward",
+                "one of several losses trains an embedding with is_sparse=True: use "
+                "is_sparse=False, or add the losses up",
+            )
+        settings = {"sources": sources, "again": again, "into_rows": into_rows}
+        node = self.call("backward", target, *inputs, **settings)
+        for index, (_, gradient) in enumerate(dense):
+            self.put(gradient, op, self._item(node, index))
+        for source, gradient in pairs:
+            if self.tables.holds(source):
+                self.put(gradient, op, self.tables.gradient(source, node, op))
+
+    def _generator(self, definition: OpDef, op: Operator, index: int) -> torch.Generator | None:
+        if "generator" not in definition.settings:
+            return None
+        seed = op.attrs.get("seed") or (
+            self.program.random_seed and self.program.random_seed + index
+        )
+        return torch.Generator().manual_seed(int(seed)) if seed else None
+
+
+def _located(
+    definition: OpDef, op: Operator, generator: torch.Generator | None
+) -> Callable[..., Any]:
+    """The function, with its errors told at the user's line."""
+    function, site = definition.function, op.site
+    single = len(definition.outputs) == 1 and not definition.outputs[0].many
+    by_lod = definition.lod == "function"
+    hidden = {} if generator is None else {"generator": generator}
+    # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
+    restart = generator is not None and not definition.inputs
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if restart and generator is not None:
+            generator.manual_seed(generator.initial_seed())
+        try:
+            result = function(*args, **kwargs, **hidden)
+        except ProgramError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            given = ", ".join(str(tuple(x.shape)) for x in args if isinstance(x, torch.Tensor))
+            message = f"failed on inputs of shape {given}: {error}"
+            raise ProgramError.at(site, definition.type, message) from error
+        if by_lod:
+            return (result[0] if single else flat_outputs(result[0])), result[1]
+        return result if single else flat_outputs(result)
+
+    call.__name__ = call.__qualname__ = definition.type
+    return call
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)

@@ -1,0 +1,58 @@
+"""A program made ready to run, for given feeds and fetches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+__all__ = ["Lod", "Lowered", "RunResult"]
+
+Lod = tuple[torch.Tensor, ...]
+"""Offsets int64 of each level, outermost first; () where there are no sequences."""
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What a run gave."""
+
+    fetched: Sequence[Any]
+    lods: Sequence[Lod]
+    written: Mapping[str, Any]
+    """New values of variables that are kept."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Lowered:
+    """An fx.GraphModule, and what it takes: feeds, then their LoD, then kept variables."""
+
+    module: fx.GraphModule
+    feeds: tuple[str, ...]
+    lods: tuple[str, ...]
+    """Feeds whose LoD is used."""
+    states: tuple[str, ...]
+    """Variables of the scope that are read or changed."""
+    writes: tuple[str, ...]
+    trained: frozenset[str] = field(default_factory=frozenset)
+    """Feeds and states that autograd has to know."""
+    used: frozenset[str] = field(default_factory=frozenset)
+    """States that an operator needs, not only a fetch."""
+    has_backward: bool = False
+
+    def run(self, feeds: Mapping[str, Any], lods: Mapping[str, Lod], state_of: Any) -> RunResult:
+        """One run. `state_of(name)` gives tensors or tables of the scope."""
+        arguments = [self._known(name, feeds[name]) for name in self.feeds]
+        arguments += [lods.get(name, ()) for name in self.lods]
+        arguments += [self._known(name, state_of(name)) for name in self.states]
+        with torch.set_grad_enabled(self.has_backward):
+            fetched, found_lods, written = self.module(*arguments)
+        return RunResult(fetched, found_lods, dict(zip(self.writes, written, strict=True)))
+
+    def _known(self, name: str, value: Any) -> Any:
+        if name in self.trained and isinstance(value, torch.Tensor):
+            # Its own count of changes: other threads change the values while this one runs.
+            return value.data.requires_grad_()
+        return value

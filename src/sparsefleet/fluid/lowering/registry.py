@@ -1,0 +1,127 @@
+"""Which function of torch an operator is."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["OpDef", "Slot", "find_op", "op", "op_types"]
+
+LodRule = Literal["share", "none", "function"]
+Shape = tuple[int, ...]
+
+_FAMILIES = (
+    "activations",
+    "comparisons",
+    "elementwise",
+    "embedding",
+    "filling",
+    "gradients",
+    "indexing",
+    "losses",
+    "metrics",
+    "normalization",
+    "optimizers",
+    "pictures",
+    "products",
+    "recurrent",
+    "reductions",
+    "schedules",
+    "sequences",
+    "shaping",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for inputs or outputs: one, one that may be missing (`?`), or several (`*`)."""
+
+    name: str
+    many: bool = False
+    optional: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Slot:
+        return cls(text.rstrip("*?"), many="*" in text, optional="?" in text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpDef:
+    """An operator type: its slots and the function that computes it."""
+
+    type: str
+    function: Callable[..., Any]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    lod: LodRule
+    """share: outputs have the LoD of the first input that has one; none: none have; function: it
+    takes `lods`, one a slot, and returns (outputs, LoD of them)."""
+    in_place: bool
+    """Its outputs are its inputs, changed: the function returns nothing."""
+    has_effect: bool
+    """It is run whether its outputs are wanted or not."""
+    infer: Callable[..., list[Shape]] | None
+    """Shapes of outputs from those of inputs, where the function cannot run without data."""
+    settings: frozenset[str]
+    """The attrs that the function takes; others are notes of the layer."""
+
+
+_found: dict[str, OpDef] = {}
+_loaded = False
+
+
+def op(
+    type: str,
+    inputs: str,
+    outputs: str = "Out",
+    *,
+    lod: LodRule = "share",
+    in_place: bool = False,
+    has_effect: bool = False,
+    infer: Callable[..., list[Shape]] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as an operator type.
+
+    It takes a tensor for each input slot, by place (None if missing, a list of tensors for `*`),
+    and attrs by keyword. It returns a tensor, or as many as there are output slots.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = inspect.signature(function).parameters.values()
+        _found[type] = OpDef(
+            type=type,
+            function=function,
+            inputs=tuple(map(Slot.parse, inputs.split())),
+            outputs=tuple(map(Slot.parse, outputs.split())),
+            lod=lod,
+            in_place=in_place,
+            has_effect=has_effect or in_place,
+            infer=infer,
+            settings=frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+        )
+        return function
+
+    return register
+
+
+def find_op(type: str) -> OpDef | None:
+    """The definition of an operator type, or None."""
+    _load()
+    return _found.get(type)
+
+
+def op_types() -> Iterator[str]:
+    """All types there are."""
+    _load()
+    return iter(sorted(_found))
+
+
+def _load() -> None:
+    global _loaded
+    if not _loaded:
+        _loaded = True
+        for family in _FAMILIES:
+            importlib.import_module(f"sparsefleet.fluid.ops.{family}")

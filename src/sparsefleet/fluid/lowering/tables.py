@@ -1,0 +1,162 @@
+"""Embeddings whose rows are in tables: one pull before the operators, one gradient after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import torch
+from torch import fx
+
+from sparsefleet.fluid.call_site import ProgramError
+from sparsefleet.fluid.framework import Operator, Parameter
+from sparsefleet.fluid.sparse_parameter import SparseParameter, initializer_of, optimizer_of
+from sparsefleet.nn import Lookup, StepRows, pull_rows
+from sparsefleet.store.arrays import Floats, Keys
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.lowering.lower import _Lowering
+
+__all__ = ["LOOKUPS", "TableLowering"]
+
+Gradient = tuple[Keys, Floats]
+
+LOOKUPS = ("lookup_table", "lookup_table_v2")
+"""Operators that read rows by id: ids [..., 1] and ids [...]."""
+
+
+class TableLowering:
+    """The part of a lowering that is about tables."""
+
+    def __init__(self, lowering: _Lowering) -> None:
+        self._lowering = lowering
+        self._step: fx.Node | None = None
+        self._gradients: tuple[fx.Node, fx.Node] | None = None  # of which backward, and all of it
+        self._lookups = [
+            op for op in lowering.ops if op.type in LOOKUPS and self.holds(op.input("W")[0])
+        ]
+
+    def holds(self, name: str) -> bool:
+        """Whether the variable is a parameter in a table."""
+        variable = self._lowering.vars.get(name)
+        return isinstance(variable, Parameter) and variable.is_table
+
+    def pull_ahead(self) -> None:
+        """One pull for all lookups whose ids are fed."""
+        lowering = self._lowering
+        if not self._lookups:
+            return
+        fed = [op for op in self._lookups if op.input("Ids")[0] in lowering.values]
+        names = dict.fromkeys(op.input("W")[0] for op in self._lookups)
+        tables = [lowering.value(name, None) for name in names]
+        ids = [
+            (list(names).index(op.input("W")[0]), lowering.values[op.input("Ids")[0]], _padding(op))
+            for op in fed
+        ]
+        self._step = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
+
+    def add(self, op: Operator) -> bool:
+        """Adds the operator, if it reads a table or makes one."""
+        lowering = self._lowering
+        if op in self._lookups:
+            table = lowering.value(op.input("W")[0], op)
+            ids_name = op.input("Ids")[0]
+            ids = lowering.value(ids_name, op)
+            train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
+            flat = op.type == "lookup_table"
+            node = lowering.call(
+                op.type, look_up, self._step, table, ids, _padding(op), flat=flat, train=train
+            )
+            lowering.put(op.output("Out")[0], op, node, lowering.lods.get(ids_name))
+            return True
+        made = [name for name in op.output_arg_names if self.holds(name)]
+        if not made or op.input_arg_names:
+            return False
+        parameter = lowering.vars[made[0]]
+        assert isinstance(parameter, Parameter)
+        seed = int(op.attrs.get("seed") or lowering.program.random_seed or torch.initial_seed())
+        create = _creator(op, parameter, (seed + crc32(parameter.name.encode())) % 2**63)
+        lowering.put(made[0], op, lowering.call("make_table", create))
+        return True
+
+    def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
+        """What to push to the table of a parameter, once `after` has run."""
+        if self._gradients is None or self._gradients[0] is not after:
+            node = self._lowering.call("table_gradients", table_gradients, self._step, after)
+            self._gradients = (after, node)
+        table = self._lowering.value(name, op)
+        return self._lowering.call("gradient_of", gradient_of, self._gradients[1], table)
+
+
+def pull_tables(
+    tables: Sequence[SparseParameter],
+    ids: Sequence[tuple[int, torch.Tensor, int | None]],
+    train: bool,
+) -> StepRows:
+    """The rows of one run: those of the ids given are pulled now, others when they are needed."""
+    by_name = {table.name: table for table in tables}
+
+    def pull(
+        keys: Mapping[str, Keys], /, *, train: bool = True, unknown: str = "zeros"
+    ) -> dict[str, Floats]:
+        del unknown  # always the first value: in Fluid every row has one
+        return {name: by_name[name].pull(part, train=train) for name, part in keys.items()}
+
+    lookups = [_lookup(tables[index], part, padding) for index, part, padding in ids]
+    return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))
+
+
+def look_up(
+    step: StepRows,
+    table: SparseParameter,
+    ids: torch.Tensor,
+    padding: int | None,
+    *,
+    flat: bool,
+    train: bool,
+) -> torch.Tensor:
+    """The rows of ids; with `flat` the ids' last size, 1, gives way to the rows' width."""
+    rows = step.look_up(_lookup(table, ids, padding), train=train)
+    return rows.reshape(*ids.shape[:-1], table.dim) if flat else rows
+
+
+def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
+    """Table -> distinct keys and their gradients."""
+    del after
+    return step.gradients()
+
+
+def gradient_of(gradients: Mapping[str, Gradient], table: SparseParameter) -> Gradient | None:
+    """That of one table; None if the loss depended on no row."""
+    return gradients.get(table.name)
+
+
+def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None) -> Lookup:
+    ids = ids if ids.dtype is torch.int64 else ids.long()
+    return Lookup(table.name, table.dim, ids, padding_id=padding, unknown="initial")
+
+
+def _padding(op: Operator) -> int | None:
+    padding = op.attrs.get("padding_idx", -1)
+    return None if padding < 0 else int(padding)
+
+
+def _creator(op: Operator, parameter: Parameter, seed: int) -> Any:
+    initializer = initializer_of(op.type, op.attrs)
+    whole = op.attrs.get("values") if op.type == "assign_value" else None
+    if initializer is None and whole is None:
+        raise ProgramError.at(
+            op.site, op.type, f"cannot give first values to the table of '{parameter.name}'"
+        )
+    optimizer = optimizer_of(parameter.table_optimizer)
+
+    def make_table() -> SparseParameter:
+        first = initializer or initializer_of("fill_constant", {"value": 0.0})
+        assert first is not None
+        made = SparseParameter(parameter.name, parameter.shape, first, optimizer, seed)
+        if whole is not None:
+            made.set(torch.tensor(whole, dtype=torch.float32).reshape(parameter.shape).numpy())
+        return made
+
+    return make_table

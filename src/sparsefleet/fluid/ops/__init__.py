@@ -1,0 +1,3 @@
+"""Operators by family: the functions of torch that they are. Loaded by the registry."""
+
+__all__ = ()

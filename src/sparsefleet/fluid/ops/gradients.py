@@ -1,0 +1,88 @@
+"""The backward pass, and what is done to gradients before the update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sparsefleet.fluid.lowering.registry import op
+
+Tensor = torch.Tensor
+
+
+def _no_shapes(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
+    del shapes, settings  # gradients have those of what they are for
+    return []
+
+
+@op("backward", "Loss TargetGradient?", "Gradients*", lod="none", infer=_no_shapes)
+def backward(
+    loss: Tensor,
+    target_gradient: Tensor | None,
+    *,
+    sources: list[Tensor],
+    again: bool,
+    into_rows: bool,
+) -> list[Tensor]:
+    """Gradients of the loss by `sources`.
+
+    again: another backward pass follows. into_rows: leave gradients also at rows of tables.
+    """
+    first = torch.ones_like(loss) if target_gradient is None else target_gradient
+    if not loss.requires_grad:
+        return [torch.zeros_like(source) for source in sources]
+    if not into_rows:
+        return list(
+            torch.autograd.grad(
+                loss, sources, first, retain_graph=again, allow_unused=True, materialize_grads=True
+            )
+        )
+    for source in sources:
+        if not source.is_leaf:
+            source.retain_grad()
+    torch.autograd.backward(loss, first)
+    return [torch.zeros_like(x) if x.grad is None else x.grad for x in sources]
+
+
+@op("scale_gradient", "X Factor?", lod="none", infer=_no_shapes)
+def scale_gradient(gradient: Any, factor: Tensor | None, *, scale: float = 1.0) -> Any:
+    """A gradient, or the rows (keys, values) for a table, times a number."""
+    number = scale if factor is None else float(factor) * scale
+    if gradient is None:
+        return None
+    return (gradient[0], gradient[1] * number) if isinstance(gradient, tuple) else gradient * number
+
+
+@op("clip_gradient", "X", lod="none", infer=_no_shapes)
+def clip_gradient(gradient: Any, *, min: float, max: float) -> Any:
+    """Each element into the range."""
+    if gradient is None:
+        return None
+    if isinstance(gradient, tuple):
+        return gradient[0], gradient[1].clip(min, max)
+    return gradient.clamp(min, max)
+
+
+@op("clip_by_norm", "X", lod="none", infer=_no_shapes)
+def clip_by_norm(gradient: Any, *, max_norm: float) -> Any:
+    """Made shorter if it is longer than max_norm."""
+    if gradient is None:
+        return None
+    values = torch.from_numpy(gradient[1]) if isinstance(gradient, tuple) else gradient
+    norm = float(values.norm())
+    return gradient if norm <= max_norm else scale_gradient(gradient, None, scale=max_norm / norm)
+
+
+@op("clip_factor", "X*", lod="none")
+def clip_factor(squares: list[Tensor], *, max_norm: float) -> Tensor:
+    """What makes gradients with these squared norms no longer than max_norm together: [1]."""
+    norm = torch.stack([square.reshape(()) for square in squares]).sum().sqrt().reshape(1)
+    return max_norm / norm.clamp(min=max_norm)
+
+
+@op("decay_gradient", "Param Grad", lod="none", infer=_no_shapes)
+def decay_gradient(param: Tensor, gradient: Tensor, *, l1: float = 0.0, l2: float = 0.0) -> Tensor:
+    """Adds the gradient of l1 * |w| + l2 / 2 * w * w."""
+    with torch.no_grad():
+        return gradient + (l1 * param.sign() if l1 else l2 * param)

@@ -1,0 +1,201 @@
+"""Sequences: rows [N, ...] and where they begin. Letters: B sequences, N rows of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sparsefleet.fluid.lowering.lowered import Lod
+from sparsefleet.fluid.lowering.registry import op
+
+Tensor = torch.Tensor
+Lods = list[Any]
+Made = tuple[Any, Lod]
+
+
+def level_of(lod: Lod, what: str, level: int = -1) -> Tensor:
+    """Offsets int64[B + 1] of a level; ValueError if there are no sequences."""
+    if not lod:
+        raise ValueError(f"its input {what} has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
+    return lod[level]
+
+
+def segments(offsets: Tensor) -> Tensor:
+    """The number of the sequence that each row is in: int64[N].
+
+    >>> segments(torch.tensor([0, 2, 2, 3]))
+    tensor([0, 0, 2])
+    """
+    return torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff())
+
+
+def _open(shape: tuple[int, ...], *others: Any, **settings: Any) -> list[tuple[int, ...]]:
+    del others, settings
+    return [(-1, *shape[1:])]
+
+
+@op("sequence_pool", "X", lod="function", infer=_open)
+def sequence_pool(x: Tensor, *, lods: Lods, pooltype: str = "SUM", pad_value: float = 0.0) -> Made:
+    """One row for each sequence; `pad_value` for an empty one."""
+    offsets = level_of(lods[0], "X")
+    lengths = offsets.diff()
+    shape = (len(lengths), *x.shape[1:])
+    column = lengths.reshape(-1, *[1] * (x.dim() - 1))
+    if pooltype in ("FIRST", "LAST"):
+        rows = offsets[:-1] if pooltype == "FIRST" else offsets[1:] - 1
+        pooled = x[rows.clamp(0, max(len(x) - 1, 0))] if len(x) else x.new_zeros(shape)
+    elif pooltype == "MAX":
+        index = segments(offsets).reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
+        pooled = x.new_zeros(shape).scatter_reduce(0, index, x, "amax", include_self=False)
+    elif bool((lengths == 1).all()):
+        return x, tuple(lods[0][:-1])  # of every kind of sum
+    else:
+        pooled = x.new_zeros(shape).index_add(0, segments(offsets), x)
+        divisor = column.clamp(min=1).to(x.dtype)
+        if pooltype == "AVERAGE":
+            pooled = pooled / divisor
+        elif pooltype == "SQRT":
+            pooled = pooled / divisor.sqrt()
+    if bool((lengths == 0).any()):
+        pooled = torch.where(column == 0, torch.full_like(pooled, pad_value), pooled)
+    return pooled, tuple(lods[0][:-1])
+
+
+@op("sequence_softmax", "X", lod="function", infer=_open)
+def sequence_softmax(x: Tensor, *, lods: Lods) -> Made:
+    """Within each sequence of single values [N] or [N, 1]."""
+    offsets = level_of(lods[0], "X")
+    index, flat = segments(offsets), x.reshape(-1)
+    top = flat.new_zeros(len(offsets) - 1).scatter_reduce(
+        0, index, flat.detach(), "amax", include_self=False
+    )
+    powers = torch.exp(flat - top[index])
+    sums = powers.new_zeros(len(offsets) - 1).index_add(0, index, powers)
+    return (powers / sums[index]).reshape(x.shape), lods[0]
+
+
+def _repeat(x: Tensor, x_offsets: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+    """Each sequence of x so often; the rows, and the lengths of the sequences made."""
+    lengths = torch.repeat_interleave(x_offsets.diff(), times)
+    starts = torch.repeat_interleave(x_offsets[:-1], times)
+    ends = torch.cumsum(lengths, 0)
+    inside = torch.arange(int(lengths.sum())) - torch.repeat_interleave(ends - lengths, lengths)
+    return x[torch.repeat_interleave(starts, lengths) + inside], lengths
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    return torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
+
+
+@op("sequence_expand", "X Y", lod="function", infer=_open)
+def sequence_expand(x: Tensor, y: Tensor, *, lods: Lods, ref_level: int = -1) -> Made:
+    """Repeats each row, or sequence, of x as often as y's sequence of that number is long."""
+    del y
+    times = level_of(lods[1], "Y", ref_level).diff()
+    x_offsets = lods[0][0] if lods[0] else torch.arange(len(x) + 1)
+    if len(times) != len(x_offsets) - 1:
+        raise ValueError(f"X has {len(x_offsets) - 1} sequences, Y has {len(times)}")
+    rows, lengths = _repeat(x, x_offsets, times)
+    return rows, (_offsets(lengths),) if lods[0] else ()
+
+
+@op("sequence_expand_as", "X Y", lod="function", infer=_open)
+def sequence_expand_as(x: Tensor, y: Tensor, *, lods: Lods) -> Made:
+    """Row i of x for each row of y's sequence i."""
+    del y
+    offsets = level_of(lods[1], "Y", 0)
+    if len(offsets) - 1 != len(x):
+        raise ValueError(f"X has {len(x)} rows, Y has {len(offsets) - 1} sequences")
+    return x[segments(offsets)], (offsets,)
+
+
+def _reshaped(shape: tuple[int, ...], *, new_dim: int) -> list[tuple[int, ...]]:
+    del shape
+    return [(-1, new_dim)]
+
+
+@op("sequence_reshape", "X", lod="function", infer=_reshaped)
+def sequence_reshape(x: Tensor, *, lods: Lods, new_dim: int) -> Made:
+    """The values of each sequence in rows of another width."""
+    values = level_of(lods[0], "X") * x.shape[1]
+    if bool((values % new_dim).any()):
+        raise ValueError(f"a sequence's values do not fill rows of {new_dim}")
+    return x.reshape(-1, new_dim), (values // new_dim,)
+
+
+@op("sequence_concat", "X*", lod="function", infer=lambda shapes: [(-1, *shapes[0][1:])])
+def sequence_concat(tensors: list[Tensor], *, lods: Lods) -> Made:
+    """Sequence i of the first, then of the second, and so on, as one."""
+    levels = [level_of(lod, "X") for lod in lods[0]]
+    parts = [
+        tensor[int(offsets[i]) : int(offsets[i + 1])]
+        for i in range(len(levels[0]) - 1)
+        for tensor, offsets in zip(tensors, levels, strict=True)
+    ]
+    return torch.cat(parts), (torch.stack(levels).sum(0),)
+
+
+def _padded(shape: tuple[int, ...], *others: Any, padded_length: int = -1) -> list[tuple[int, ...]]:
+    del others
+    return [(-1, padded_length, *shape[1:]), (-1,)]
+
+
+@op("sequence_pad", "X PadValue", "Out Length", lod="function", infer=_padded)
+def sequence_pad(x: Tensor, pad_value: Tensor, *, lods: Lods, padded_length: int = -1) -> Made:
+    """Sequences of one length: [B, length, ...], and the lengths they had: int64[B]."""
+    offsets = level_of(lods[0], "X")
+    lengths = offsets.diff()
+    longest = int(lengths.max()) if len(lengths) else 0
+    size = longest if padded_length < 0 else padded_length
+    if longest > size:
+        raise ValueError(f"maxlen is {size}, but a sequence has {longest} rows")
+    out = pad_value.detach().to(x.dtype).expand(len(lengths), size, *x.shape[1:]).clone()
+    inside = torch.arange(len(x)) - torch.repeat_interleave(offsets[:-1], lengths)
+    return [out.index_put((segments(offsets), inside), x), lengths], ()
+
+
+def _unpadded(shape: tuple[int, ...], *others: Any) -> list[tuple[int, ...]]:
+    del others
+    return [(-1, *shape[2:])]
+
+
+@op("sequence_unpad", "X Length", lod="function", infer=_unpadded)
+def sequence_unpad(x: Tensor, length: Tensor, *, lods: Lods) -> Made:
+    """The first rows of each, so many as `length` int64[B] says, as sequences."""
+    del lods
+    lengths = length.reshape(-1).long()
+    return x[torch.arange(x.shape[1]) < lengths[:, None]], (_offsets(lengths),)
+
+
+@op("lod_reset", "X Y?", lod="function", infer=_open)
+def lod_reset(
+    x: Tensor, y: Tensor | None, *, lods: Lods, target_lod: list[int] | None = None
+) -> Made:
+    """The same rows in other sequences: those of y, the offsets in y, or `target_lod`."""
+    if y is None:
+        return x, (torch.tensor(target_lod, dtype=torch.int64),)
+    return x, lods[1] or (y.reshape(-1).long(),)
+
+
+def _convolved(
+    shape: tuple[int, ...], weight: tuple[int, ...], **settings: Any
+) -> list[tuple[int, ...]]:
+    del shape, settings
+    return [(-1, weight[1])]
+
+
+@op("sequence_conv", "X Filter", lod="function", infer=_convolved)
+def sequence_conv(
+    x: Tensor, weight: Tensor, *, lods: Lods, context_start: int, context_length: int
+) -> Made:
+    """Each row with its neighbours in the sequence, zeros beyond its ends, times the filter."""
+    offsets = level_of(lods[0], "X")
+    which, rows = segments(offsets), torch.arange(len(x))
+    begin, end = offsets[:-1][which], offsets[1:][which]
+    parts = []
+    for shift in range(context_start, context_start + context_length):
+        places = rows + shift
+        inside = (places >= begin) & (places < end)
+        parts.append(x[places.clamp(0, max(len(x) - 1, 0))] * inside[:, None])
+    return torch.cat(parts, 1) @ weight, lods[0]

@@ -1,0 +1,285 @@
+"""The optimizers of Fluid, with its defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.optimizer.optimizer import Optimizer
+
+__all__ = [
+    "Adagrad",
+    "AdagradOptimizer",
+    "Adam",
+    "AdamOptimizer",
+    "Adamax",
+    "AdamaxOptimizer",
+    "DecayedAdagrad",
+    "DecayedAdagradOptimizer",
+    "Ftrl",
+    "FtrlOptimizer",
+    "LambOptimizer",
+    "LarsMomentum",
+    "LarsMomentumOptimizer",
+    "Momentum",
+    "MomentumOptimizer",
+    "RMSProp",
+    "RMSPropOptimizer",
+    "SGD",
+    "SGDOptimizer",
+]
+
+Rate = float | Variable
+
+
+class SGDOptimizer(Optimizer):
+    """p -= rate * g."""
+
+    type = "sgd"
+
+    def table_settings(self) -> dict[str, Any]:
+        return {"class": "SGD"}
+
+
+class MomentumOptimizer(Optimizer):
+    """v = momentum * v + g; p -= rate * v, or with Nesterov rate * (g + momentum * v)."""
+
+    type = "momentum"
+    accumulators = (("Velocity", "velocity", 0.0),)
+
+    def __init__(
+        self, learning_rate: Rate, momentum: float, use_nesterov: bool = False, **common: Any
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._momentum, self._use_nesterov = momentum, use_nesterov
+
+    def settings(self) -> dict[str, Any]:
+        return {"mu": self._momentum, "use_nesterov": self._use_nesterov}
+
+    def table_settings(self) -> dict[str, Any]:
+        return {"class": "Momentum", "momentum": self._momentum, "nesterov": self._use_nesterov}
+
+
+class LarsMomentumOptimizer(Optimizer):
+    """Momentum with a rate for each parameter, by the ratio of its length to its gradient's."""
+
+    type = "lars_momentum"
+    accumulators = (("Velocity", "velocity", 0.0),)
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        momentum: float,
+        lars_coeff: float = 0.001,
+        lars_weight_decay: float = 0.0005,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._settings = {
+            "mu": momentum,
+            "lars_coeff": lars_coeff,
+            "lars_weight_decay": lars_weight_decay,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+
+class AdagradOptimizer(Optimizer):
+    """The more often a value moves, the less."""
+
+    type = "adagrad"
+    accumulators = (("Moment", "moment", 0.0),)
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        epsilon: float = 1e-6,
+        *,
+        initial_accumulator_value: float = 0.0,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._epsilon, self._initial = epsilon, initial_accumulator_value
+
+    def settings(self) -> dict[str, Any]:
+        return {"epsilon": self._epsilon}
+
+    def first_value(self, name: str, value: float) -> float:
+        del name, value
+        return self._initial
+
+    def table_settings(self) -> dict[str, Any]:
+        return {"class": "Adagrad", "eps": self._epsilon, "initial_accumulator": self._initial}
+
+
+class DecayedAdagradOptimizer(Optimizer):
+    """Adagrad whose sum forgets."""
+
+    type = "decayed_adagrad"
+    accumulators = (("Moment", "moment", 0.0),)
+
+    def __init__(
+        self, learning_rate: Rate, decay: float = 0.95, epsilon: float = 1e-6, **common: Any
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._decay, self._epsilon = decay, epsilon
+
+    def settings(self) -> dict[str, Any]:
+        return {"decay": self._decay, "epsilon": self._epsilon}
+
+    def table_settings(self) -> dict[str, Any]:
+        return {"class": "DecayedAdagrad", "decay": self._decay, "eps": self._epsilon}
+
+
+class _WithBetas(Optimizer):
+    """Running means of g and of its size."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._settings = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    def first_value(self, name: str, value: float) -> float:
+        powers = {"beta1_pow_acc": "beta1", "beta2_pow_acc": "beta2"}
+        return self._settings[powers[name]] if name in powers else value
+
+
+class AdamOptimizer(_WithBetas):
+    """Kingma and Ba (2014). Rows of a table count their own steps, as with lazy_mode."""
+
+    type = "adam"
+    accumulators = (
+        ("Moment1", "moment1", 0.0),
+        ("Moment2", "moment2", 0.0),
+        ("Beta1Pow", "beta1_pow_acc", 0.0),
+        ("Beta2Pow", "beta2_pow_acc", 0.0),
+    )
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        *,
+        lazy_mode: bool = False,
+        **common: Any,
+    ) -> None:
+        del lazy_mode
+        super().__init__(learning_rate, beta1, beta2, epsilon, **common)
+
+    def table_settings(self) -> dict[str, Any]:
+        known = self._settings
+        betas = [known["beta1"], known["beta2"]]
+        return {"class": "Adam", "betas": betas, "eps": known["epsilon"]}
+
+
+class AdamaxOptimizer(_WithBetas):
+    """Adam by the largest gradient in the place of the mean square."""
+
+    type = "adamax"
+    accumulators = (
+        ("Moment", "moment", 0.0),
+        ("InfNorm", "inf_norm", 0.0),
+        ("Beta1Pow", "beta1_pow_acc", 0.0),
+    )
+
+
+class LambOptimizer(_WithBetas):
+    """Adam with a rate for each parameter, by its length (You et al. 2019)."""
+
+    type = "lamb"
+    accumulators = AdamOptimizer.accumulators
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        *,
+        epsilon: float = 1e-6,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, **common)
+        self._settings["weight_decay"] = lamb_weight_decay
+
+
+class RMSPropOptimizer(Optimizer):
+    """Divided by the root of a running mean of squares, which has epsilon under it."""
+
+    type = "rmsprop"
+    accumulators = (
+        ("MeanSquare", "mean_square", 0.0),
+        ("MeanGrad", "mean_grad", 0.0),
+        ("Moment", "momentum", 0.0),
+    )
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        rho: float = 0.95,
+        epsilon: float = 1e-6,
+        momentum: float = 0.0,
+        *,
+        centered: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._settings = {
+            "decay": rho,
+            "epsilon": epsilon,
+            "momentum": momentum,
+            "centered": centered,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+
+class FtrlOptimizer(Optimizer):
+    """FTRL-proximal (McMahan et al. 2013): l1 makes exact zeros."""
+
+    type = "ftrl"
+    accumulators = (("SquaredAccumulator", "squared", 0.0), ("LinearAccumulator", "linear", 0.0))
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        lr_power: float = -0.5,
+        **common: Any,
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._settings = {"l1": l1, "l2": l2, "lr_power": lr_power}
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    def table_settings(self) -> dict[str, Any] | None:
+        if self.regularization:
+            return None
+        # The table's formula has 2 * l2 where Fluid has l2.
+        return {"class": "Ftrl", **self._settings, "l2": self._settings["l2"] / 2}
+
+
+Adagrad = AdagradOptimizer
+Adam = AdamOptimizer
+Adamax = AdamaxOptimizer
+DecayedAdagrad = DecayedAdagradOptimizer
+Ftrl = FtrlOptimizer
+LarsMomentum = LarsMomentumOptimizer
+Momentum = MomentumOptimizer
+RMSProp = RMSPropOptimizer
+SGD = SGDOptimizer

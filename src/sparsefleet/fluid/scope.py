@@ -1,0 +1,117 @@
+"""Values by name, kept between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sparsefleet.fluid.lod_tensor import LoDTensor
+from sparsefleet.fluid.sparse_parameter import SparseParameter
+
+__all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
+
+
+class ScopeVariable:
+    """A name's place in a scope."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._value: LoDTensor | SparseParameter = LoDTensor()
+
+    def get_tensor(self) -> Any:
+        """Its tensor, to `set`, or to read by `np.array`."""
+        return self._value
+
+    def hold(self, value: Any) -> None:
+        """Takes a result of a run over: into the memory there is, where that fits."""
+        if isinstance(value, SparseParameter):
+            self._value = value
+            return
+        held = self._value
+        if isinstance(held, LoDTensor) and held._is_initialized():
+            old = held.tensor
+            if old.shape == value.shape and old.dtype == value.dtype:
+                old.data.copy_(value.detach())
+                return
+        if isinstance(held, SparseParameter):
+            self._value = held = LoDTensor()
+        held.set(value.detach().clone(), zero_copy=True)
+
+    def value(self) -> torch.Tensor | SparseParameter | None:
+        """What a run takes; None before it has a value."""
+        held = self._value
+        if isinstance(held, SparseParameter):
+            return held
+        return held.tensor if held._is_initialized() else None
+
+
+class Scope:
+    """Variables by name; those not here are looked for in the parent.
+
+    >>> scope = Scope()
+    >>> scope.var("w").get_tensor().set([1.0, 2.0])
+    >>> scope.new_scope().find_var("w").get_tensor().shape()
+    [2]
+    """
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self._parent = parent
+        self._variables: dict[str, ScopeVariable] = {}
+        self._kids: list[Scope] = []
+
+    def var(self, name: str) -> ScopeVariable:
+        """The variable here, made if there is none."""
+        return self._variables.setdefault(name, ScopeVariable(name))
+
+    def find_var(self, name: str) -> ScopeVariable | None:
+        """The variable here or in a parent; None if there is none."""
+        found = self._variables.get(name)
+        if found is None and self._parent is not None:
+            return self._parent.find_var(name)
+        return found
+
+    def new_scope(self) -> Scope:
+        """A child."""
+        kid = Scope(self)
+        self._kids.append(kid)
+        return kid
+
+    def drop_kids(self) -> None:
+        """Forgets the children."""
+        self._kids.clear()
+
+    def erase(self, names: list[str]) -> None:
+        """Forgets variables."""
+        for name in names:
+            self._variables.pop(name, None)
+
+    def local_var_names(self) -> list[str]:
+        return list(self._variables)
+
+
+class _Current:
+    def __init__(self) -> None:
+        self.scope = Scope()
+
+
+_current = _Current()
+
+
+def global_scope() -> Scope:
+    """The scope that runs use if none is given."""
+    return _current.scope
+
+
+@contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """`global_scope()` is this one within."""
+    if not isinstance(scope, Scope):
+        raise TypeError(f"scope_guard takes a fluid.Scope, got {scope!r}")
+    old, _current.scope = _current.scope, scope
+    try:
+        yield
+    finally:
+        _current.scope = old

@@ -1,0 +1,172 @@
+"""Parameters whose rows are in a table: embeddings with is_sparse=True.
+
+Letters: U distinct keys, D row width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet import optim
+from sparsefleet.store import (
+    Constant,
+    Initializer,
+    LocalStore,
+    Normal,
+    Rows,
+    Store,
+    TableSpec,
+    TruncatedNormal,
+    Uniform,
+)
+from sparsefleet.store.arrays import Floats, Keys
+
+__all__ = ["SparseParameter", "initializer_of", "optimizer_of"]
+
+_MAX_WHOLE_BYTES = 4 << 30
+_CHUNK_ROWS = 65536
+
+
+class SparseParameter:
+    """What a scope holds for such a parameter; looks like a tensor of `shape` to programs.
+
+    >>> table = SparseParameter("ads", (10, 2), Constant(0.5), None)
+    >>> np.asarray(table).shape, float(np.asarray(table)[3, 1])
+    ((10, 2), 0.5)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        initializer: Initializer,
+        optimizer: optim.Optimizer | None,
+        seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.height, self.dim = shape
+        self.store: Store = LocalStore()
+        self.optimizer = optimizer or optim.SGD()
+        """What a push does to a row."""
+        self._rate = self.optimizer.lr
+        self.store.define(
+            TableSpec(
+                name=name,
+                dim=self.dim,
+                initializer=initializer,
+                optimizer=self.optimizer,
+                seed=seed,
+            )
+        )
+
+    def pull(self, keys: Keys, *, train: bool) -> Floats:
+        """Rows float32[U, D]; in training those of new keys are kept."""
+        return self.store.pull(self.name, keys, train=train, unknown="initial")
+
+    def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
+        """Feeds the gradients of distinct keys to the optimizer, at this learning rate."""
+        if rate != self._rate:
+            self.store.set_learning_rate(self.name, rate)
+            self._rate = rate
+        self.store.push_many({self.name: gradient}, unique=True)
+
+    def rows(self) -> Rows:
+        """All rows that there are."""
+        chunks = list(self.store.rows(self.name))
+        if chunks:
+            return Rows(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+        return Rows(
+            np.empty(0, np.uint64),
+            np.empty((0, self.dim), np.float32),
+            np.empty((0, 0), np.float32),
+            np.empty((0, 0), np.uint32),
+        )
+
+    def load_rows(self, rows: Rows, optimizer: str) -> None:
+        """In the place of those there are; with their state if they are of such an optimizer."""
+        for chunk in self.store.rows(self.name):
+            self.store.erase(self.name, chunk.keys)
+        state = rows.state if optimizer == self.optimizer.kind else rows.state[:, :0]
+        for begin in range(0, len(rows.keys), _CHUNK_ROWS):
+            part = slice(begin, begin + _CHUNK_ROWS)
+            counters = rows.counters[part]
+            self.store.import_rows(
+                self.name, Rows(rows.keys[part], rows.values[part], state[part], counters)
+            )
+
+    # -- as a tensor --------------------------------------------------------------------------
+
+    def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
+        """Makes the rows those of the array, float32[height, D]."""
+        del place, zero_copy
+        values = np.ascontiguousarray(array, np.float32)
+        if values.shape != (self.height, self.dim):
+            raise ValueError(
+                f"parameter '{self.name}': wanted an array of shape {(self.height, self.dim)}, "
+                f"got {values.shape}"
+            )
+        keys = np.arange(self.height, dtype=np.uint64)
+        no_state = np.empty((0, 0), np.float32)
+        no_counters = np.empty((0, 0), np.uint32)
+        for begin in range(0, self.height, _CHUNK_ROWS):
+            part = slice(begin, begin + _CHUNK_ROWS)
+            rows = Rows(keys[part], values[part], no_state, no_counters)
+            self.store.import_rows(self.name, rows)
+
+    def numpy(self) -> NDArray[np.float32]:
+        """All rows of ids below the height, as a copy; rows not yet born have first values."""
+        num_bytes = self.height * self.dim * 4
+        if num_bytes > _MAX_WHOLE_BYTES:
+            raise MemoryError(
+                f"parameter '{self.name}' as one array takes {num_bytes} bytes; read the rows that "
+                "exist by its store"
+            )
+        return self.pull(np.arange(self.height, dtype=np.uint64), train=False)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        del copy  # always one
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def shape(self) -> list[int]:
+        return [self.height, self.dim]
+
+    _get_dims = shape
+
+    def lod(self) -> list[list[int]]:
+        return []
+
+    def _is_initialized(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"SparseParameter({self.name!r}, shape={(self.height, self.dim)})"
+
+
+def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
+    """First values of rows for an operator that fills a parameter; None if there are none such."""
+    if type == "fill_constant":
+        return Constant(attrs["value"])
+    if type == "uniform_random":
+        low, high = attrs["min"], attrs["max"]
+        return Uniform(low, high) if low < high else Constant(low)
+    if type == "gaussian_random":
+        return Normal(attrs["mean"], attrs["std"])
+    if type == "truncated_gaussian_random":
+        return TruncatedNormal(attrs["mean"], attrs["std"])
+    return None
+
+
+def optimizer_of(settings: Mapping[str, Any] | None) -> optim.Optimizer | None:
+    """The row optimizer of `Parameter.table_optimizer`."""
+    if settings is None:
+        return None
+    fields = dict(settings)
+    kind = getattr(optim, fields.pop("class"))
+    if "betas" in fields:
+        fields["betas"] = tuple(fields["betas"])
+    made: optim.Optimizer = kind(**fields)
+    return made

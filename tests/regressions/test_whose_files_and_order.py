@@ -1,0 +1,74 @@
+"""What goes wrong in silence: files that were not split, predictions in any order."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fleet_workers import ENDED_WITHIN_S, fleet_of
+from tests.servers import JOB_KEY, NativeServers
+from tests.unit.train.click_model import BCE, QUIET
+from torch import Tensor, nn
+
+from sparsefleet import optim
+from sparsefleet.data import MultiSlot, Reader, Slot
+from sparsefleet.fleet import Fleet
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer
+
+SLOTS = MultiSlot(Slot("ad", "uint64", ()), Slot("click", "float", ()))
+
+
+class Clicks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ads = SparseEmbedding("ads", 1)
+
+    def forward(self, ad: Tensor) -> Tensor:
+        return self.ads(ad).squeeze(1)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for index in range(2):
+        (tmp_path / f"part-{index}").write_text("1 7 1 1\n" * 5)
+    return tmp_path / "part-*"
+
+
+@pytest.mark.parametrize("split", ["forgotten", "part", "sharding", "function"])
+def test_workers_that_read_the_same_files_are_told(
+    files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, split: str
+) -> None:
+    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
+
+    def reader_of(fleet: Fleet) -> Reader:
+        if split == "part":
+            place = {"worker_index": fleet.worker_index(), "worker_num": 2}
+            return Reader(files, SLOTS, 2, label="click", **place)
+        sharding = fleet.sharding("train") if split == "sharding" else None
+        return Reader(files, SLOTS, 2, label="click", sharding=sharding)
+
+    def work(index: int) -> None:
+        fleet = fleet_of(servers, index, 2)
+        with Trainer(Clicks(), BCE, optim.SGD(lr=0.1), config=QUIET, fleet=fleet) as trainer:
+            made = reader_of(fleet)
+            trainer.fit((lambda: made) if split == "function" else made, epochs=2)
+
+    with NativeServers(1) as servers, ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(work, index) for index in range(2)]:
+            future.result(ENDED_WITHIN_S)
+    told = "workers 0 and 1 read the same 2 file(s)" in caplog.text
+    assert told == (split in ("forgotten", "function"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_predictions_in_any_order_are_told(
+    files: Path, caplog: pytest.LogCaptureFixture, threads: int
+) -> None:
+    reader = Reader(files, SLOTS, 2, label="click", threads=threads)
+    with Trainer(Clicks(), BCE, optim.SGD(lr=0.1), config=QUIET) as trainer:
+        assert len(trainer.predict(reader)) == 10
+    assert ("in any order" in caplog.text) == (threads > 1)

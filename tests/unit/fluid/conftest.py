@@ -1,0 +1,19 @@
+"""Programs, names and scopes of one test are not those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    from sparsefleet import fluid
+
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.scope_guard(fluid.Scope()),
+        fluid.unique_name.guard(),
+    ):
+        yield

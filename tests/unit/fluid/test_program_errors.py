@@ -1,0 +1,125 @@
+"""Mistakes are told at the line where they were made, with what was given and wanted."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sparsefleet import fluid
+from sparsefleet.fluid.framework import Operator, ProgramError
+
+L = fluid.layers
+
+
+def here() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def test_an_unknown_argument_of_a_layer() -> None:
+    x = fluid.data("x", [None, 4])
+    with pytest.raises(TypeError, match=re.escape(f"{__file__}:{here() + 1}: layers.fc")) as error:
+        L.fc(x, 3, activation="relu")  # type: ignore[call-arg]
+    assert "'activation'" in str(error.value)
+    assert "num_flatten_dims, param_attr, bias_attr, act, name" in str(error.value)
+
+
+def test_shapes_that_do_not_fit() -> None:
+    x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 5])
+    with pytest.raises(ProgramError, match=re.escape(f"{__file__}:{here() + 1}: ")) as error:
+        L.elementwise_add(x, y)
+    assert "x [-1, 4], y [-1, 5]" in str(error.value)
+
+
+def test_something_that_is_no_variable() -> None:
+    with pytest.raises(TypeError, match=r"x must be a Variable of the program, got 3"):
+        L.relu(3)
+
+
+def test_shapes_that_do_not_fit_only_at_run_time() -> None:
+    x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 4])
+    total = L.elementwise_add(x, y)
+    line = here() - 1
+    feed = {"x": np.ones((2, 4), "float32"), "y": np.ones((3, 4), "float32")}
+    with pytest.raises(ProgramError, match=f":{line}: elementwise_add: .*\\(2, 4\\), \\(3, 4\\)"):
+        fluid.Executor().run(feed=feed, fetch_list=[total])
+
+
+def test_an_operator_that_is_not_supported() -> None:
+    block = fluid.default_main_program().global_block()
+    with pytest.raises(ProgramError, match="warpctc: an operator that is not supported"):
+        block.append_op("warpctc", {}, {})
+    block.ops.append(Operator("warpctc", {}, {}))
+    with pytest.raises(ProgramError, match="warpctc"):
+        fluid.Executor().run(fetch_list=["x"])
+
+
+def test_names_of_fluid_that_are_not_here() -> None:
+    for module, name in ((fluid, "ParallelWorld"), (L, "warpctc"), (fluid.optimizer, "Dpsgd")):
+        with pytest.raises(AttributeError, match=f"{name} is not supported.*coming_from_fluid"):
+            getattr(module, name)
+
+
+def test_a_layer_on_sequences_without_sequences() -> None:
+    x = fluid.data("x", [None, 4], lod_level=1)
+    pooled = L.sequence_pool(x, "sum")
+    with pytest.raises(ProgramError, match="sequence_pool: .* has no LoD"):
+        fluid.Executor().run(feed={"x": np.ones((2, 4), "float32")}, fetch_list=[pooled])
+
+
+def test_a_loss_that_is_no_number() -> None:
+    out = L.fc(fluid.data("x", [None, 4]), 3)
+    with pytest.raises(ProgramError, match=r"must have shape \[1\], got \[-1, 3\]"):
+        fluid.optimizer.SGD(0.1).minimize(out)
+
+
+def test_nothing_to_train() -> None:
+    with pytest.raises(ValueError, match="depends on no parameter"):
+        fluid.optimizer.SGD(0.1).minimize(L.mean(fluid.data("x", [None, 4])))
+
+
+def _runs() -> dict[str, tuple[Callable[[], object], type[Exception], str]]:
+    exe = fluid.Executor()
+    x = np.ones((2, 4), "float32")
+    return {
+        "not fed": (lambda: exe.run(fetch_list=["out"]), ProgramError, "'x', which was not fed"),
+        "shape": (
+            lambda: exe.run(feed={"x": x[:, :3]}),
+            ValueError,
+            r"shape \(2, 3\), wanted \(-1, 4\)",
+        ),
+        "dtype": (
+            lambda: exe.run(feed={"x": x.astype("float64")}),
+            ValueError,
+            "dtype float64, wanted float32",
+        ),
+        "list": (lambda: exe.run(feed={"x": [[1.0]]}), RuntimeError, "LoDTensor"),
+        "no dict": (lambda: exe.run(feed=3), TypeError, "must be a dict"),
+        "unknown fetch": (
+            lambda: exe.run(feed={"x": x}, fetch_list=["lost"]),
+            ProgramError,
+            "no variable 'lost'",
+        ),
+        "fetch of a number": (lambda: exe.run(fetch_list=[3]), AssertionError, "got 3"),
+        "uninitialised": (
+            lambda: exe.run(feed={"x": x}, fetch_list=["out"]),
+            ProgramError,
+            "'w' has no value.*start-up program",
+        ),
+        "no program": (lambda: exe.run(3), TypeError, "fluid.Program"),  # type: ignore[arg-type]
+    }
+
+
+@pytest.mark.parametrize("what", _runs())
+def test_runs_that_cannot_be(what: str) -> None:
+    x = fluid.data("x", [None, 4])
+    L.assign(L.fc(x, 2, param_attr="w"), fluid.layers.create_tensor("float32", name="out"))
+    run, kind, message = _runs()[what]
+    with pytest.raises(kind, match=message):
+        run()
