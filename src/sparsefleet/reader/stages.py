@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, zip_longest
 from typing import Any
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, DataError
 from sparsefleet.reader.background import Background
 from sparsefleet.reader.checks import check_count
 from sparsefleet.reader.resumable import ReaderFunction, ResumableReader, resumable
@@ -127,6 +127,11 @@ class Shuffled(ResumableReader):
         walk = self.sources[0].walk(pass_number, before)
         while True:
             marked = list(islice(walk, self._buf_size))
+            if taken and len(marked) <= taken:
+                raise DataError(
+                    f"shuffle: {taken} items of a buffer had been given when the state was saved, "
+                    f"now it has {len(marked)}: the data has changed"
+                )
             if not marked:
                 return
             after = marked[-1][1]

@@ -216,3 +216,15 @@ def test_another_batch_size_goes_on_at_the_record() -> None:
     second = sparsefleet.batch(numbers(10), 3)
     second.load_state_dict(first.state_dict())
     assert list(second()) == [[4, 5, 6], [7, 8, 9]]
+
+
+def test_a_shuffled_buffer_that_has_become_shorter_is_refused() -> None:
+    first = reader.shuffle(lambda: iter(range(8)), 8, seed=1)
+    items = first()
+    for _ in range(5):
+        next(items)
+    for length in (0, 3, 5):
+        again = reader.shuffle(lambda length=length: iter(range(length)), 8, seed=1)
+        again.load_state_dict(first.state_dict())
+        with pytest.raises(DataError, match="the data has changed"):
+            list(again())
