@@ -46,9 +46,10 @@ class BadLines:
             if self.count <= self._limit:
                 return
             allowed = (
-                f"ReaderConfig(max_bad_lines=..., quarantine=...) would skip such {bad.unit}s"
+                "ReaderConfig(max_bad_lines=..., quarantine=...), or set_max_bad_lines of a "
+                f"Dataset, would skip such {bad.unit}s"
                 if self._limit == 0
-                else f"ReaderConfig.max_bad_lines allows {self._limit} of a pass"
+                else f"max_bad_lines allows {self._limit} of a pass"
             )
             raise BadLineError(
                 f"{bad.path}, {bad.unit} {bad.line}, column {bad.column}: {bad.what}; {allowed}"

@@ -104,7 +104,7 @@ class InMemoryDataset(DatasetBase):
         self._loaded = 0
         self._shuffled = False
 
-    def local_shuffle(self, *, seed: int | None = None) -> None:
+    def local_shuffle(self, seed: int | None = None) -> None:
         """Shuffles the records of this worker; nothing if there are none."""
         self._check_not_loading()
         if self._data is not None:
@@ -146,10 +146,12 @@ class InMemoryDataset(DatasetBase):
 
     def get_memory_data_size(self, fleet: Workers | None = None) -> int:
         """Records that were loaded here or, with a fleet, by all workers, who all call it."""
+        self._check_not_loading()
         return _sum_over(fleet, self._loaded)
 
     def get_shuffle_data_size(self, fleet: Workers | None = None) -> int:
         """Records held after a shuffle, 0 before one; with a fleet, of all workers."""
+        self._check_not_loading()
         held = self._data.num_records if self._data is not None and self._shuffled else 0
         return _sum_over(fleet, held)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["Batch", "as_batch", "as_tensors", "run_model"]
+__all__ = ["Batch", "as_batch", "as_tensors", "describe", "run_model"]
 
 
 class Batch(NamedTuple):
@@ -45,7 +45,8 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
     if not isinstance(value, (tuple, list)) or len(value) < 2:
         raise ConfigError(
             f"batch {number} must be (inputs, labels) or (*inputs, labels), got "
-            f"{_describe(value)}; if the model computes the loss itself, give loss=None"
+            f"{describe(value)}; if the model computes the loss itself, give loss=None. A Reader "
+            "is told which column it is by label=, a Dataset by dataset.batches(label=...)"
         )
     # A tensor of Fluid may become a (values, offsets): one argument, not two.
     is_one = len(value) == 2 and not hasattr(raw[0], "model_input")
@@ -110,9 +111,11 @@ def _first_tensor(value: Any) -> Tensor | None:
     return None
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """Of what kind, for an error."""
     if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"a tensor of shape {list(value.shape)} and type {dtype}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}"

@@ -15,7 +15,7 @@ from sparsefleet.train.scoring import Figures, Scorer
 from sparsefleet.train.step_clock import Scored
 from sparsefleet.train.thread_team import ThreadTeam, add_note
 from sparsefleet.train.trainer_config import TrainerConfig
-from sparsefleet.train.training_thread import loss_value
+from sparsefleet.train.training_thread import apply_loss, loss_value
 
 if TYPE_CHECKING:
     from sparsefleet.fleet.distributed_model import DistributedModel
@@ -40,7 +40,7 @@ class Inference:
         parts = [self._scorer.figures() for _ in range(self._distributed.threads)]
 
         def score(thread: int, batch: Batch, output: Any) -> None:
-            value = loss_value(output if loss is None else loss(output, batch.labels))
+            value = loss_value(output if loss is None else apply_loss(loss, output, batch.labels))
             scored = Scored(output, batch.labels, None, value, batch.size)
             self._scorer.add(parts[thread], scored, batch.inputs)
 

@@ -86,10 +86,20 @@ _ADVICE = {
 }
 
 
-def advise(shares: TimeShares, reading: ReaderStats | None = None) -> str:
+_LOCAL_ADVICE = {
+    "pull": "looking rows up is the bottleneck; larger batches, or fewer different ids in one",
+    "push": "applying gradients is the bottleneck; larger batches, or fewer different ids in one",
+}
+"""Where there are no servers."""
+
+
+def advise(
+    shares: TimeShares, reading: ReaderStats | None = None, *, is_local: bool = False
+) -> str:
     """One sentence: the bottleneck, its share, and what helps.
 
     reading: what the reader of the data counted meanwhile, where there is one.
+    is_local: tables are in this process.
 
     >>> advise(TimeShares(compute=9.0, data=1.0))[:46]
     '90 % compute: computing is the bottleneck, as '
@@ -104,5 +114,6 @@ def advise(shares: TimeShares, reading: ReaderStats | None = None) -> str:
     share = parts[name]
     if computing >= _HEALTHY and share < _SEVERE:
         name, share = "compute", computing
-    advice = _ADVICE[name] if name != "data" or reading is None else advise_reading(reading)
+    told = {**_ADVICE, **_LOCAL_ADVICE} if is_local else _ADVICE
+    advice = told[name] if name != "data" or reading is None else advise_reading(reading)
     return f"{100 * share:.0f} % {name}: {advice}"

@@ -18,6 +18,7 @@ from sparsefleet.fleet import Fleet
 from sparsefleet.fleet import fleet as process_fleet
 from sparsefleet.metrics import Metric
 from sparsefleet.modes import mode_config
+from sparsefleet.store import RemoteStore
 from sparsefleet.train.batch import as_batch
 from sparsefleet.train.batch_source import BatchSource, Data
 from sparsefleet.train.checkpoint_config import CheckpointConfig
@@ -368,7 +369,8 @@ class Trainer:
                 epoch = replace(epoch, validation=figures)
             history.epochs.append(epoch)
             history.time_shares += shares
-        history.bottleneck = advise(history.time_shares, history.reading)
+        is_local = not isinstance(distributed.store, RemoteStore)
+        history.bottleneck = advise(history.time_shares, history.reading, is_local=is_local)
         display.close()
         for line in summary_lines(history):
             display.note(line)

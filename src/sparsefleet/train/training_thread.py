@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError, NonFiniteLossError
-from sparsefleet.train.batch import Batch, run_model
+from sparsefleet.train.batch import Batch, describe, run_model
 from sparsefleet.train.batch_supply import BatchSupply, Supplied
 from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import Scored, StepClock
@@ -91,7 +91,7 @@ class TrainingThread:
         with self._distributed.step(self._replica, batch=batch.inputs, pulled=pulled) as step:
             entered = perf_counter()
             output = run_model(self._replica, batch.inputs)
-            loss = output if self._loss is None else self._loss(output, batch.labels)
+            loss = output if self._loss is None else apply_loss(self._loss, output, batch.labels)
             value = loss_value(loss)
             finite = math.isfinite(value)
             if finite:
@@ -131,6 +131,19 @@ class TrainingThread:
             "division by 0 or a log of 0, lower the learning rate, or go on without such batches: "
             'TrainerConfig(non_finite_loss="skip")'
         )
+
+
+def apply_loss(loss: Callable[[Any, Any], Tensor], output: Any, labels: Any) -> Tensor:
+    """The loss; what it raises gets a note of what it was given."""
+    try:
+        return loss(output, labels)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        add_note(
+            error,
+            f"the loss was given {describe(output)} as output and {describe(labels)} as labels; "
+            "a number a record is Slot(name, 'float', ()), with a shape",
+        )
+        raise
 
 
 def loss_value(loss: Any) -> float:

@@ -1,0 +1,59 @@
+"""A global shuffle for each epoch of a Trainer, in the function that gives its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from tests.fleet_workers import ENDED_WITHIN_S, fleet_of
+from tests.servers import JOB_KEY, NativeServers
+from tests.unit.train.click_model import BCE, QUIET
+from torch import Tensor, nn
+
+from sparsefleet import optim
+from sparsefleet.data import MemoryData, MultiSlot, Reader, Slot
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer
+
+SLOTS = MultiSlot(Slot("ad", "uint64", ()), Slot("click", "float", ()))
+
+
+class Clicks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ads = SparseEmbedding("ads", 1)
+
+    def forward(self, ad: Tensor) -> Tensor:
+        return self.ads(ad).squeeze(1)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_each_epoch_has_every_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
+    (tmp_path / "part").write_text("".join(f"1 {ad} 1 {ad % 2}\n" for ad in range(60)))
+
+    def work(index: int) -> list[int]:
+        fleet = fleet_of(servers, index, 2)
+        files = fleet.split_files([str(tmp_path / "part")])  # the second worker has none
+        data = MemoryData(Reader(files, SLOTS, 4, label="click"))
+
+        def shuffled() -> Iterable[object]:
+            data.global_shuffle(fleet)
+            return data
+
+        with Trainer(
+            Clicks(), BCE, optim.SGD(lr=0.1), mode=mode, config=QUIET, fleet=fleet
+        ) as trainer:
+            return [epoch.examples for epoch in trainer.fit(shuffled, epochs=3).epochs]
+
+    with NativeServers(1) as servers, ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(work, index) for index in range(2)]
+        outcomes = [future.result(ENDED_WITHIN_S) for future in running]
+    assert [sum(epoch) for epoch in zip(*outcomes, strict=True)] == [60] * 3
+    assert all(all(epochs) for epochs in outcomes)
