@@ -40,7 +40,7 @@ _NAME = re.compile(r"[^\"'\\()\r\n]*")
 
 _FORMULA_LETTERS = 10_000
 _FORMULA_TEXT = re.compile(r"[\w.+-]*")
-_FORMULA_NODES = (
+_FORMULA_NODES: tuple[type[ast.AST], ...] = (
     *(ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant),
     *(ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop),
 )

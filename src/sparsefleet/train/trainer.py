@@ -24,6 +24,7 @@ from sparsefleet.train.batch_source import BatchSource, Data
 from sparsefleet.train.checkpoint_config import CheckpointConfig
 from sparsefleet.train.checkpoint_series import CheckpointSeries
 from sparsefleet.train.checkpointing import Checkpointing
+from sparsefleet.train.export_together import export_together
 from sparsefleet.train.history import History
 from sparsefleet.train.inference import Inference
 from sparsefleet.train.progress import ProgressDisplay, make_display
@@ -34,6 +35,7 @@ from sparsefleet.train.scoring import Figures, Scorer
 from sparsefleet.train.summary import summary_lines, summary_table
 from sparsefleet.train.tensorboard_log import TensorBoardLog
 from sparsefleet.train.time_shares import advise
+from sparsefleet.train.trainer_checks import check_trained
 from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_pass import TrainingPass
 from sparsefleet.train.training_place import TrainingPlace
@@ -110,7 +112,7 @@ class Trainer:
         checkpoints: CheckpointConfig | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
-        _check(model, loss, threads)
+        check_trained(model, loss, threads)
         check_resume(resume, checkpoints)
         self.config = config or TrainerConfig()
         self.model = model
@@ -275,28 +277,26 @@ class Trainer:
         if targets is None:
             self._require_predictions()
         distributed = self._begin()
-        distributed.settle()
-        manifest = None
-        if distributed.role.is_first_worker:
-            labelled = labelled and self._loss is not None
-            examples = [
-                None if raw is None else as_batch(raw, 1, labelled=labelled).inputs
-                for raw in (example_batch, golden)
-            ]
-            manifest = save_inference_model(
+        is_labelled = labelled and self._loss is not None
+
+        def inputs_of(raw: Any) -> Any:
+            return None if raw is None else as_batch(raw, 1, labelled=is_labelled).inputs
+
+        def write() -> Manifest:
+            return save_inference_model(
                 directory,
                 self.model,
-                examples[0],
+                inputs_of(example_batch),
                 feeds=feeds,
                 targets=self._named_prediction if targets is None else targets,
                 store=distributed.store,
                 rows=rows,
-                golden=examples[1],
+                golden=inputs_of(golden),
                 onnx=onnx,
                 varying=varying,
             )
-        distributed.meeting.barrier()
-        return manifest
+
+        return export_together(distributed, directory, write)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -404,17 +404,3 @@ class Trainer:
         if directory is None or not distributed.role.is_first_worker:
             return None
         return TensorBoardLog(directory)
-
-
-def _check(model: object, loss: object, threads: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
-    if isinstance(loss, type):
-        raise ConfigError(f"loss is the class {loss.__name__}: give an instance, {loss.__name__}()")
-    if loss is not None and not callable(loss):
-        raise ConfigError(
-            f"loss must be a function of (output, labels), or None if the model's output is the "
-            f"loss; got a {type(loss).__name__}"
-        )
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise ConfigError(f"threads must be an int >= 1, got {threads!r}")

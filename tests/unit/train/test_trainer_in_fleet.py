@@ -260,3 +260,21 @@ def test_lookups_of_training_are_one_pull_though_evaluation_came_first(
         )
         trainer.fit(clicks(5))
     assert [sorted(keys) for keys in pulls] == [["ads", "more"]] * 5
+
+
+def test_export_that_cannot_be_written_is_told_on_every_worker(
+    servers: NativeServers, tmp_path: Path
+) -> None:
+    place = tmp_path / "in the way"
+    place.write_text("a file")
+
+    def job(trainer: Trainer, index: int) -> str:
+        trainer.fit(uneven(index))
+        with pytest.raises(SparseFleetError) as told:
+            trainer.export(place, clicks(1)[0], onnx=False)
+        return str(told.value)
+
+    told = as_workers(servers, job)
+
+    assert all("in the way" in text for text in told)
+    assert "worker 0" in told[1]
