@@ -74,9 +74,10 @@ test-slow: $(STAMPS)/package  ## Run the Python tests that take long
 	$(BIN)/python -m pytest -q -m slow
 
 .PHONY: bench
-bench: $(STAMPS)/package  ## Measure tables, reading, transport (needs redis-server) and training
+bench: $(STAMPS)/package  ## Measure tables, reading, saving, transport (needs redis-server), training
 	$(BIN)/python bench/tables.py
 	$(BIN)/python bench/reader.py
+	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/transport.py
 	$(BIN)/python bench/ctr_dnn.py
 
