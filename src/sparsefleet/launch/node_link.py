@@ -146,7 +146,8 @@ class NodeLink(ABC):
         said = 0.0
         while True:
             if not self._closing.is_set() and time.monotonic() - said >= _ALIVE_S:
-                wire.send("alive")
+                with contextlib.suppress(PeerLostError):  # what it said before it went comes first
+                    wire.send("alive")
                 said = time.monotonic()
             try:
                 text = wire.receive(_ALIVE_S)

@@ -114,6 +114,23 @@ def test_hub_hears_of_a_failure_before_the_leaf_has_joined(
     assert hub.next() == OtherNodeFailed(3, "worker 1 ended")
 
 
+def test_last_word_of_a_leaf_is_read_though_nothing_can_be_sent_to_it_any_more(
+    open_link: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Wire.send
+
+    def send_only_the_first(wire: Wire, text: str) -> None:
+        if wire._side == "hub" and wire._sent > 0:
+            raise PeerLostError("connection between launchers lost: Broken pipe")
+        send(wire, text)
+
+    monkeypatch.setattr(Wire, "send", send_only_the_first)
+    hub, leaf = open_link(0), open_link(1)
+    leaf.link.report_failure(3, "worker 1 ended")
+    assert isinstance(hub.next(), Joined)
+    assert hub.next() == OtherNodeFailed(3, "worker 1 ended")
+
+
 def test_leaf_that_goes_away_fails_the_job(three: list[Listener]) -> None:
     three[1].link.close()
     event = three[0].next()
