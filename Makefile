@@ -67,7 +67,7 @@ test-native: $(STAMPS)/tools  ## Run the C++ tests
 
 .PHONY: test-python
 test-python: $(STAMPS)/package  ## Run the Python tests
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile
 
 .PHONY: test-slow
 test-slow: $(STAMPS)/package  ## Run the Python tests that take long
