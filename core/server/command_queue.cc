@@ -125,10 +125,11 @@ void Command::Fail(const Status& status) {
 CommandQueue::CommandQueue(std::uint64_t max_reply_bytes)
     : state_(std::make_shared<State>(max_reply_bytes)) {}
 CommandQueue::~CommandQueue() {
+  Entries forgotten;  // commands keep the state, and it them: the circle ends here
   const std::lock_guard lock(state_->mutex);
-  for (const Entries* entries : {&state_->waiting, &state_->leaving}) {
-    for (const auto& [id, entry] : *entries) entry->arrival.finish = nullptr;
-  }
+  forgotten.swap(state_->waiting);
+  forgotten.merge(state_->leaving);
+  for (const auto& [id, entry] : forgotten) entry->arrival.finish = nullptr;
 }
 
 Status CommandQueue::Add(Arrival arrival) {
