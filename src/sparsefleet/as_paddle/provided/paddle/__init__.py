@@ -1,0 +1,7 @@
+"""What scripts find as `paddle`: sparsefleet, by the names that Paddle 1.8 has."""
+
+from sparsefleet.as_paddle.paddle_package import PADDLE_NAMES as __all__
+from sparsefleet.as_paddle.paddle_package import __getattr__ as __getattr__
+from sparsefleet.as_paddle.paddle_package import provide
+
+provide(__name__)
