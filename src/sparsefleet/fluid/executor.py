@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from sparsefleet.fluid.dataset_training import (
@@ -239,12 +240,12 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
         return None
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
-    value = value.detach().clone()
+    value = value.detach()
     if not return_numpy:
-        return LoDTensor(value, [level.numpy() for level in lod])
+        return LoDTensor(value.clone(), [level.numpy() for level in lod])
     if lod:
         raise RuntimeError(
             f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
             "return_numpy=False"
         )
-    return value.numpy()
+    return np.array(value.numpy())  # which as_paddle makes convert to one number, as it once did
