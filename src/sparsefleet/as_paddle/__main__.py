@@ -36,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     command = [sys.executable, *_interpreter_flags(), *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment_with_paddle(os.environ))
+    raise AssertionError("execve does not return")
 
 
 def _mistake(arguments: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
     return _convert(obj, inplace, lambda one: _encoded(one, encoding))
 
 
-def round(x: float, d: int = 0) -> float:
+def round(x: float, d: int = 0) -> float:  # noqa: A001
     """Rounds halves away from zero, as Python 2 did.
 
     >>> round(0.5), round(-2.5), round(2.675, 1)

@@ -9,7 +9,7 @@ from sparsefleet.as_paddle.old_numpy import restore_numpy
 from sparsefleet.as_paddle.old_python import restore_python
 from sparsefleet.fluid.unknown_names import known_names
 
-__all__ = ["PADDLE_NAMES", "provide"]
+__all__ = ["provide"]
 
 _HOMES = {
     "__version__": "sparsefleet.as_paddle.version",
@@ -22,8 +22,6 @@ _HOMES = {
     "reader": "sparsefleet.reader",
     "version": "sparsefleet.as_paddle.version",
 }
-
-PADDLE_NAMES = sorted(_HOMES)
 
 __getattr__ = known_names("paddle", "paddle", _HOMES)
 
