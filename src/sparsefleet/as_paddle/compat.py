@@ -42,7 +42,7 @@ def round(x: float, d: int = 0) -> float:  # noqa: A001
     >>> round(0.5), round(-2.5), round(2.675, 1)
     (1.0, -3.0, 2.7)
     """
-    factor = 10**d
+    factor = 10.0**d
     if x > 0.0:
         return float(math.floor(x * factor + 0.5)) / factor
     return float(math.ceil(x * factor - 0.5)) / factor if x < 0.0 else 0.0

@@ -10,6 +10,17 @@ import numpy as np
 
 __all__ = ["OneValueArray", "restore_numpy"]
 
+
+def _random_integers(low: int, high: int | None = None, size: Any = None) -> Any:
+    first, last = (1, low) if high is None else (low, high)
+    return np.random.randint(first, last + 1, size)
+
+
+def _as_float_array(values: Any, dtype: Any = np.float64) -> Any:
+    kind = np.dtype(dtype)
+    return np.asarray(values, kind if np.issubdtype(kind, np.inexact) else np.float64)
+
+
 _NAMES: dict[str, Any] = {
     "Inf": np.inf,
     "Infinity": np.inf,
@@ -17,6 +28,8 @@ _NAMES: dict[str, Any] = {
     "NINF": -np.inf,
     "PINF": np.inf,
     "alltrue": np.all,
+    "asfarray": _as_float_array,
+    "asscalar": np.ndarray.item,
     "bool": bool,
     "complex": complex,
     "complex_": np.complex128,
@@ -36,6 +49,7 @@ _NAMES: dict[str, Any] = {
     "unicode": str,
     "unicode_": np.str_,
 }
+_RANDOM_NAMES = {"random_integers": _random_integers}
 
 
 class OneValueArray(np.ndarray[Any, Any]):
@@ -61,40 +75,25 @@ def restore_numpy() -> None:
     Arrays that it makes (which fetched values are, too) convert to one number if they hold one;
     lists of unequal lengths become an array of objects.
     """
-    for name, value in _NAMES.items():
-        if name not in vars(np):  # hasattr would warn of some of them
-            setattr(np, name, value)
-    if not hasattr(np.random, "random_integers"):
-        np.random.random_integers = _random_integers  # type: ignore[attr-defined]
-    if not hasattr(np, "asscalar"):
-        np.asscalar = np.ndarray.item  # type: ignore[attr-defined]
-    if not hasattr(np, "asfarray"):
-        np.asfarray = _as_float_array  # type: ignore[attr-defined]
+    for owner, names in ((np, _NAMES), (np.random, _RANDOM_NAMES)):
+        for name, value in names.items():
+            if name not in vars(owner):  # hasattr would warn of some of them
+                setattr(owner, name, value)
     if not hasattr(np.array, "__wrapped__"):
         np.array = _old_array(np.array)
 
 
 def _old_array(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
-    def array(data: Any, *arguments: Any, **settings: Any) -> Any:
+    def array(*arguments: Any, **settings: Any) -> Any:
         try:
-            made = make(data, *arguments, **settings)
+            made = make(*arguments, **settings)
         except ValueError as error:
-            if arguments or settings or "inhomogeneous" not in str(error):
+            if len(arguments) != 1 or settings or "inhomogeneous" not in str(error):
                 raise
-            made = make(data, dtype=object)
+            made = make(*arguments, dtype=object)
         if type(made) is np.ndarray and made.size == 1 and made.ndim:
             return made.view(OneValueArray)
         return made
 
     return array
-
-
-def _random_integers(low: int, high: int | None = None, size: Any = None) -> Any:
-    first, last = (1, low) if high is None else (low, high)
-    return np.random.randint(first, last + 1, size)
-
-
-def _as_float_array(values: Any, dtype: Any = np.float64) -> Any:
-    kind = np.dtype(dtype)
-    return np.asarray(values, kind if np.issubdtype(kind, np.inexact) else np.float64)

@@ -30,7 +30,9 @@ def test_a_housing_file_that_is_cut_short_is_refused(put: Put) -> None:
 def ratings(put: Put) -> None:
     movies = "1::Toy Story (1995)::Animation|Comedy\n3::Caf\xe9 Story (2) (1994)::Drama\n"
     users = "1::F::1::10::48067\n7::M::56::16::70072\n"
-    lines = "".join(f"{1 + 6 * (i % 2)}::{1 + 2 * (i % 3 == 0)}::{1 + i % 5}::9\n" for i in range(40))
+    lines = "".join(
+        f"{1 + 6 * (i % 2)}::{1 + 2 * (i % 3 == 0)}::{1 + i % 5}::9\n" for i in range(40)
+    )
     files = {"ml-1m/movies.dat": movies, "ml-1m/users.dat": users, "ml-1m/ratings.dat": lines}
     put(movielens, "URL", "MD5", "movielens", zip_of(files))
 

@@ -56,8 +56,8 @@ def test_reviews_have_words_without_punctuation(put: Put) -> None:
 
 def test_translations_know_the_same_words_after_a_restart(put: Put) -> None:
     files = {
-        "wmt16/train": "a dog\tein Hund\na cat\teine Katze\nonly one side\n".encode(),
-        "wmt16/test": "a bird\tein Vogel\n".encode(),
+        "wmt16/train": b"a dog\tein Hund\na cat\teine Katze\nonly one side\n",
+        "wmt16/test": b"a bird\tein Vogel\n",
         "wmt16/val": b"",
     }
     put(wmt16, "DATA_URL", "DATA_MD5", "wmt16", tar_of(files), "wmt16.tar.gz")
