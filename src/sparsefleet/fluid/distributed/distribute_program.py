@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.program_model import ModelSource
@@ -17,13 +15,18 @@ from sparsefleet.optim import SGD
 
 __all__ = ["model_source", "train_on_servers"]
 
-_numbers = count(1)  # all processes of a job distribute the same programs in the same order
-
-
 def model_source(
-    program: Program, startup: Program, mode: str | ModeConfig, *, min_block_size: int = 8192
+    program: Program,
+    startup: Program,
+    mode: str | ModeConfig,
+    *,
+    name: str,
+    min_block_size: int = 8192,
 ) -> ModelSource:
-    """What a job trains of a program. Raises ConfigError for an update that servers cannot do."""
+    """What a job trains of a program. Raises ConfigError for an update that servers cannot do.
+
+    name: the same in all processes of the job; another for each program.
+    """
     if program._distributed is not None:
         raise ConfigError("this program was made one of a parameter-server job before")
     updates = updates_of(program, startup, decay_here=isinstance(mode, GeoConfig))
@@ -35,7 +38,6 @@ def model_source(
                     f"parameter '{update.parameter.name}' is updated by {plain!r}: GEO adds up the "
                     "workers' own changes, which makes sense for plain SGD only"
                 )
-    name = f"program-{next(_numbers)}"
     return ModelSource(
         program=program.clone(),
         startup=startup.clone(),

@@ -65,7 +65,9 @@ class ProgramFleet(Fleet):
         role = self.role
         mode = mode_of_strategy(strategy) if role.server_endpoints else "local"
         block_size = strategy.get_program_config().min_block_size
-        source = model_source(program, startup, mode, min_block_size=block_size)
+        self._num_models += 1
+        name = f"program-{self._num_models}"
+        source = model_source(program, startup, mode, name=name, min_block_size=block_size)
         self._strategy = strategy
         self._origin_program = source.program.clone()
         if role.is_server:
