@@ -197,7 +197,12 @@ class _Lowering:
                 "one of several losses trains an embedding with is_sparse=True: use "
                 "is_sparse=False, or add the losses up",
             )
-        settings = {"sources": sources, "again": again, "into_rows": into_rows}
+        settings = {
+            "sources": sources,
+            "again": again,
+            "into_rows": into_rows,
+            "scale": op.attrs.get("scale", 1.0),
+        }
         node = self.call("backward", target, *inputs, **settings)
         for index, (_, gradient) in enumerate(dense):
             self.put(gradient, op, self._item(node, index))
