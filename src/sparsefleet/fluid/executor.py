@@ -296,6 +296,8 @@ def _collected(
 def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if value is None:
         return None
+    if isinstance(value, list):  # an array
+        return [_fetched(name, item, lod, return_numpy) for item, lod in value]
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
     value = value.detach()

@@ -15,12 +15,15 @@ Shape = tuple[int, ...]
 
 _FAMILIES = (
     "activations",
+    "arrays",
+    "blocks",
     "comparisons",
     "elementwise",
     "embedding",
     "filling",
     "gradients",
     "indexing",
+    "inspection",
     "losses",
     "metrics",
     "normalization",
