@@ -11,6 +11,8 @@ __getattr__ = known_names(
         "CUDAPlace": "sparsefleet.fluid.places",
         "DataFeeder": "sparsefleet.fluid.data_feeder",
         "DatasetFactory": "sparsefleet.fluid.dataset",
+        "DistributeTranspiler": "sparsefleet.fluid.transpiler",
+        "DistributeTranspilerConfig": "sparsefleet.fluid.transpiler",
         "Executor": "sparsefleet.fluid.executor",
         "FetchHandler": "sparsefleet.fluid.dataset_training",
         "FileInstantDataset": "sparsefleet.fluid.dataset",
@@ -56,6 +58,7 @@ __getattr__ = known_names(
         "regularizer": "sparsefleet.fluid.regularizer",
         "require_version": "sparsefleet.fluid.version",
         "scope_guard": "sparsefleet.fluid.scope",
+        "transpiler": "sparsefleet.fluid.transpiler",
         "unique_name": "sparsefleet.fluid.unique_name",
     },
 )
@@ -66,6 +69,8 @@ __all__ = [
     "CUDAPlace",
     "DataFeeder",
     "DatasetFactory",
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
     "Executor",
     "FetchHandler",
     "FileInstantDataset",
@@ -111,5 +116,6 @@ __all__ = [
     "regularizer",
     "require_version",
     "scope_guard",
+    "transpiler",
     "unique_name",
 ]
