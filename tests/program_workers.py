@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.fleet_workers import ENDED_WITHIN_S, HasEndpoints
 
 from sparsefleet import fluid
 from sparsefleet.fleet import DistributedStrategy, Role, UserDefinedRoleMaker
 from sparsefleet.fluid.distributed.program_fleet import ProgramFleet
-from tests.fleet_workers import ENDED_WITHIN_S, HasEndpoints
 
 Outcome = TypeVar("Outcome")
 Feed = dict[str, NDArray[Any]]

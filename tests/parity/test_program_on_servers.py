@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from sparsefleet import fluid
-from sparsefleet.fleet import StrategyFactory
 from tests.program_workers import (
     ProgramWorker,
     feeds_of,
@@ -18,6 +15,9 @@ from tests.program_workers import (
     run_workers,
 )
 from tests.servers import JOB_KEY, NativeServers
+
+from sparsefleet import fluid
+from sparsefleet.fleet import StrategyFactory
 
 STEPS = 6
 DENSE = ("fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0")

@@ -13,6 +13,8 @@ __getattr__ = known_names(
         "CompiledProgram": "sparsefleet.fluid.compiler",
         "DataFeeder": "sparsefleet.fluid.data_feeder",
         "DatasetFactory": "sparsefleet.fluid.dataset",
+        "DistributeTranspiler": "sparsefleet.fluid.transpiler",
+        "DistributeTranspilerConfig": "sparsefleet.fluid.transpiler",
         "ExecutionStrategy": "sparsefleet.fluid.compiler",
         "Executor": "sparsefleet.fluid.executor",
         "FetchHandler": "sparsefleet.fluid.dataset_training",
@@ -62,6 +64,7 @@ __getattr__ = known_names(
         "regularizer": "sparsefleet.fluid.regularizer",
         "require_version": "sparsefleet.fluid.version",
         "scope_guard": "sparsefleet.fluid.scope",
+        "transpiler": "sparsefleet.fluid.transpiler",
         "unique_name": "sparsefleet.fluid.unique_name",
     },
 )
@@ -74,6 +77,8 @@ __all__ = [
     "CompiledProgram",
     "DataFeeder",
     "DatasetFactory",
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
     "ExecutionStrategy",
     "Executor",
     "FetchHandler",
@@ -123,5 +128,6 @@ __all__ = [
     "regularizer",
     "require_version",
     "scope_guard",
+    "transpiler",
     "unique_name",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.program_model import ModelSource
+from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
 from sparsefleet.fluid.distributed.served_tables import ServedTables
 from sparsefleet.fluid.distributed.trainer_program import rewrite_for_worker
@@ -14,6 +14,7 @@ from sparsefleet.modes import GeoConfig, ModeConfig
 from sparsefleet.optim import SGD
 
 __all__ = ["model_source", "train_on_servers"]
+
 
 def model_source(
     program: Program,

@@ -71,7 +71,7 @@ class ProgramFleet(Fleet):
         self._strategy = strategy
         self._origin_program = source.program.clone()
         if role.is_server:
-            self._server = ProgramServer(role)
+            self._server = ProgramServer(role, source)
             self.main_program = self._server.main_program()
             self.startup_program = self._server.startup_program()
             return
@@ -138,7 +138,7 @@ class ProgramFleet(Fleet):
         """Writes the files that one process would write; one worker calls it.
 
         It is the servers' state that is saved, in every mode, with all that this worker has handed
-        over. `init_server(dirname)` starts from it, and `fluid.io.load_persistables` in one process.
+        over. `init_server(dirname)` starts from it; `fluid.io.load_persistables` reads it, too.
         """
         program = self._checked(executor, main_program) or self._minimized(self.main_program)
         if program._distributed is None:

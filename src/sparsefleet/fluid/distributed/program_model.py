@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+import os
+from collections.abc import Mapping
 
 from sparsefleet.fleet.dense_optimizer import DenseGroup
 from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.loading import wait_until_loaded
+from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_module import ProgramModule
 from sparsefleet.fluid.distributed.rate_program import RateProgram, TableRates
-from sparsefleet.fluid.distributed.served_tables import ServedTables, at_rate
+from sparsefleet.fluid.distributed.saved_values import load_tables
+from sparsefleet.fluid.distributed.served_tables import at_rate
 from sparsefleet.fluid.executor import Executor
-from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.sparse_parameter import import_rows, whole_rows
 from sparsefleet.modes import ModeConfig
-from sparsefleet.store import Rows
 
-__all__ = ["ModelSource", "ProgramModel"]
+__all__ = ["ProgramModel"]
 
-_CHUNK_ROWS = 65536
 _CONNECT_S = 600.0  # Fluid's workers wait for servers without an end
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSource:
-    """A program after `minimize`, before it was changed for its role."""
-
-    program: Program
-    startup: Program
-    tables: ServedTables
-    name: str
-    """What the training is called on the servers."""
-    min_block_size: int = 8192
-    """Elements of a dense table; fewer are not worth another server."""
 
 
 class ProgramModel(DistributedModel):
@@ -80,29 +66,39 @@ class ProgramModel(DistributedModel):
         self._source = source
         del self.first_values
 
-    def begin_at(self, steps: int) -> None:
-        """The schedule goes on there, if it is not further already. Before `start`."""
-        self._steps = max(self._steps, steps)
+    def load_folder(self, folder: str | os.PathLike[str], filename: str | None) -> None:
+        """Takes over what `fluid.io.save_persistables` wrote, seen by the first worker.
+
+        All workers call it; on an error nothing has changed, and all get one.
+        """
+        self.finish()
+
+        def load(_: list[bytes]) -> bytes:
+            """In the first worker, when nobody's last push is still to come."""
+            source = self._source
+            self.go_on_at(load_tables(self.store, source.tables, source.program, folder, filename))
+            return b""
+
+        try:
+            self.meeting.decide(b"", load)
+            self._share_values()
+        finally:
+            self.start()
+
+    def go_on_at(self, counters: Mapping[str, float]) -> None:
+        """The schedule goes on there, unless it is further already."""
+        self._steps = max(self._steps, self.rates.steps_at(counters))
 
     def _first_values(self) -> None:
         if self.role.is_first_worker:
-            steps = wait_until_loaded(self.store, self.name, self.wait_s)
-            if steps is None:
+            counters = wait_until_loaded(self.store, self.name, self.wait_s)
+            if counters is None:
                 super()._first_values()
                 self._fill_tables()
             else:
-                self.begin_at(steps)
+                self.go_on_at(counters)
 
     def _fill_tables(self) -> None:
         """Tables that begin with given rows get them."""
         for name, values in self.module.whole_values.items():
-            import_whole(self, name, values.numpy())
-
-
-def import_whole(model: DistributedModel, name: str, values: np.ndarray) -> None:
-    """Rows of ids 0, 1, ... of a table: float32[N, D]."""
-    no_state, no_counters = np.empty((0, 0), np.float32), np.empty((0, 0), np.uint32)
-    for begin in range(0, len(values), _CHUNK_ROWS):
-        part = np.ascontiguousarray(values[begin : begin + _CHUNK_ROWS], np.float32)
-        keys = np.arange(begin, begin + len(part), dtype=np.uint64)
-        model.store.import_rows(name, Rows(keys, part, no_state, no_counters))
+            import_rows(self.store, name, whole_rows(values.numpy()))

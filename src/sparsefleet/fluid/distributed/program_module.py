@@ -19,7 +19,7 @@ __all__ = ["ProgramModule"]
 
 
 class ProgramModule(nn.Module):
-    """Tables as SparseEmbedding, updated parameters, and frozen ones, by their names in the program.
+    """Tables as SparseEmbedding, dense parameters, and frozen ones, by their names.
 
     first_values: a scope in which the start-up program was run.
     table_optimizers: of those parameters in tables that are updated.

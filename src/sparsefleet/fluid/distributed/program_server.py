@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fluid.distributed.loading import FolderLoad
+from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.scope import Scope
@@ -17,8 +18,10 @@ __all__ = ["ProgramServer"]
 class ProgramServer(ProgramRole):
     """One server of a job. What it holds and how it updates that, the workers tell it."""
 
-    def __init__(self, role: RoleInfo) -> None:
+    def __init__(self, role: RoleInfo, source: ModelSource) -> None:
         self.role = role
+        self._source = source
+        self._folder: FolderLoad | None = None
 
     def __str__(self) -> str:
         return f"the program of server {self.role.index} ({self.role.current_endpoint})"
@@ -41,14 +44,21 @@ class ProgramServer(ProgramRole):
         del scope  # the values are with the workers and in the server's tables
 
     def serve(self) -> None:
-        run_server(
-            ServerConfig(
-                endpoint=self.role.server_endpoints[self.role.index],
-                index=self.role.index,
-                num_servers=self.role.server_num,
-                transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
-            )
+        load = self._folder
+        config = ServerConfig(
+            endpoint=self.role.server_endpoints[self.role.index],
+            index=self.role.index,
+            num_servers=self.role.server_num,
+            transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
+            notes={} if load is None else load.first_note(),
         )
+        if load is None:
+            run_server(config)
+        else:
+            with load:
+                run_server(config)
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        raise ConfigError("TODO")
+        """Of all servers the first does it, for all; it goes on while it serves."""
+        if self.role.index == 0:
+            self._folder = FolderLoad(self._source, self.role, os.path.abspath(folder), filename)

@@ -15,8 +15,10 @@ import torch
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.program_model import ModelSource, ProgramModel
+from sparsefleet.fluid.distributed.model_source import ModelSource
+from sparsefleet.fluid.distributed.program_model import ProgramModel
 from sparsefleet.fluid.distributed.program_role import ProgramRole
+from sparsefleet.fluid.distributed.saved_values import accumulators_of
 from sparsefleet.fluid.distributed.served_values import ServedRows, ServedTensor
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.scope import Scope, global_scope
@@ -159,8 +161,22 @@ class ProgramTraining(ProgramRole):
 
     # -- files ----------------------------------------------------------------------------------
 
+    def before_saving(self, scope: Scope) -> None:
+        model = self.model
+        model.flush()
+        if scope not in self._linked:
+            self._link(scope)
+        found: dict[str, Any] = dict(accumulators_of(model.store, self._source.tables))
+        found.update(model.rates.counter_values(model.schedule_steps))
+        for name, value in found.items():
+            scope.var(name).hold(torch.from_numpy(value))
+
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        raise ConfigError("TODO")
+        """All workers call it; the first one brings the values to the servers."""
+        with self._lock:
+            self.start()
+            self.model.load_folder(folder, filename)
+            self._threads = self._present = 1
 
 
 def _flat(gradient: torch.Tensor) -> Floats:

@@ -12,7 +12,7 @@ from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.framework import Operator, Program
 from sparsefleet.fluid.scope import Scope
 
-__all__ = ["RateProgram", "TableRates"]
+__all__ = ["RateProgram", "TableRates", "counter_names"]
 
 
 class RateProgram:
@@ -26,11 +26,7 @@ class RateProgram:
         self._names = list(dict.fromkeys(names))
         ops = _makers(program, self._names)
         self._program = program._copy_with(ops, list(program.list_vars()))
-        self._counters = {
-            op.input("X")[0]: float(op.attrs.get("step", 1.0))
-            for op in ops
-            if op.type == "increment" and op.input("X") == op.output("Out")
-        }
+        self._counters = _counters(ops)
         self._scope = Scope()
         self._first = {name: _value(first_values, name) for name in self._counters}
         for name in {name for op in ops for name in op.input_arg_names} | set(self._names):
@@ -52,9 +48,7 @@ class RateProgram:
                 first = self._first[name]
                 counted = (first + grows * step).astype(first.dtype)
                 self._scope.var(name).get_tensor().set(counted)
-            found = self._executor.run(
-                self._program, fetch_list=self._names, scope=self._scope
-            )
+            found = self._executor.run(self._program, fetch_list=self._names, scope=self._scope)
         return {n: float(v.reshape(-1)[0]) for n, v in zip(self._names, found, strict=True)}
 
     def counter_values(self, step: int) -> dict[str, np.ndarray]:
@@ -64,10 +58,10 @@ class RateProgram:
             for name, grows in self._counters.items()
         }
 
-    def steps_at(self, counters: Mapping[str, np.ndarray]) -> int:
+    def steps_at(self, counters: Mapping[str, float]) -> int:
         """The inverse of `counter_values`: 0 without counters."""
         steps = [
-            round(float((counters[name] - self._first[name]).reshape(-1)[0]) / grows)
+            round((counters[name] - float(self._first[name].reshape(-1)[0])) / grows)
             for name, grows in self._counters.items()
             if name in counters
         ]
@@ -107,6 +101,20 @@ def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
         wanted.update(op.input_arg_names)
         found.append(op.copy())
     return found[::-1]
+
+
+def counter_names(program: Program, rates: Sequence[str]) -> list[str]:
+    """The variables that count steps for these rates."""
+    return list(_counters(_makers(program, rates)))
+
+
+def _counters(ops: Sequence[Operator]) -> dict[str, float]:
+    """Counter -> what it grows by."""
+    return {
+        op.input("X")[0]: float(op.attrs.get("step", 1.0))
+        for op in ops
+        if op.type == "increment" and op.input("X") == op.output("Out")
+    }
 
 
 def _value(scope: Scope, name: str) -> np.ndarray:

@@ -57,6 +57,7 @@ class ServedRows(SparseParameter):
         return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
 
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
+        del gradient, rate
         raise ConfigError(
             f"parameter '{self.name}' is on servers: its gradients go with those of the step, by "
             "the program that minimize or transpile changed"

@@ -43,7 +43,7 @@ def rewrite_for_worker(
 
 
 def _without_unused(ops: Sequence[Operator], sent: set[str]) -> list[Operator]:
-    """Without operators on gradients whose results only updates wanted, as those of weight decay."""
+    """Without weight decay that only the updates wanted: servers do it."""
     wanted = set(sent)
     kept: list[Operator] = []
     for op in reversed(ops):

@@ -37,8 +37,8 @@ class Update:
 class _Rule:
     """An operator type: the optimizer, and where its slots are in the optimizer's state."""
 
-    describe: Callable[[Fields, float], optim.Optimizer]
-    """From attrs and the first value of the first accumulator."""
+    describe: Callable[[Fields], optim.Optimizer]
+    """From attrs, and as `first` the first value of the first accumulator."""
     state: Mapping[str, str] = field(default_factory=dict)
     powers: Mapping[str, str] = field(default_factory=dict)
     """Slot -> attr with the base."""
@@ -50,34 +50,34 @@ def _betas(attrs: Fields) -> tuple[float, float]:
 
 
 _RULES: dict[str, _Rule] = {
-    "sgd": _Rule(lambda attrs, first: optim.SGD()),
+    "sgd": _Rule(lambda _: optim.SGD()),
     "momentum": _Rule(
-        lambda attrs, first: optim.Momentum(
+        lambda attrs: optim.Momentum(
             momentum=attrs["mu"], nesterov=attrs.get("use_nesterov", False)
         ),
         {"buffer": "Velocity"},
     ),
     "adagrad": _Rule(
-        lambda attrs, first: optim.Adagrad(eps=attrs["epsilon"], initial_accumulator=first),
+        lambda attrs: optim.Adagrad(eps=attrs["epsilon"], initial_accumulator=attrs["first"]),
         {"sum": "Moment"},
     ),
     "decayed_adagrad": _Rule(
-        lambda attrs, first: optim.DecayedAdagrad(decay=attrs["decay"], eps=attrs["epsilon"]),
+        lambda attrs: optim.DecayedAdagrad(decay=attrs["decay"], eps=attrs["epsilon"]),
         {"moment": "Moment"},
     ),
     "adam": _Rule(
-        lambda attrs, first: optim.Adam(betas=_betas(attrs), eps=attrs["epsilon"]),
+        lambda attrs: optim.Adam(betas=_betas(attrs), eps=attrs["epsilon"]),
         {"m": "Moment1", "v": "Moment2"},
         {"Beta1Pow": "beta1", "Beta2Pow": "beta2"},
     ),
     "adamax": _Rule(
-        lambda attrs, first: optim.Adamax(betas=_betas(attrs), eps=attrs["epsilon"]),
+        lambda attrs: optim.Adamax(betas=_betas(attrs), eps=attrs["epsilon"]),
         {"m": "Moment", "norm": "InfNorm"},
         {"Beta1Pow": "beta1"},
     ),
     "ftrl": _Rule(
         # The servers' formula has 2 * l2 where Fluid has l2.
-        lambda attrs, first: optim.Ftrl(
+        lambda attrs: optim.Ftrl(
             l1=attrs["l1"], l2=attrs["l2"] / 2, lr_power=attrs["lr_power"], lr=1.0
         ),
         {"squares": "SquaredAccumulator", "linear": "LinearAccumulator"},
@@ -129,17 +129,17 @@ def _of_dense(
     rule = _RULES.get(op.type)
     if rule is None:
         raise ConfigError(
-            f"parameter '{parameter.name}' is updated by '{op.type}', which servers cannot do; they "
-            f"have {', '.join(sorted(_RULES))} (docs/coming_from_fluid.md)"
+            f"parameter '{parameter.name}' is updated by '{op.type}', which servers cannot do; "
+            f"they have {', '.join(sorted(_RULES))} (docs/coming_from_fluid.md)"
         )
     gradient = op.input("Grad")[0]
     decay: Mapping[str, float] = {}
     maker = makers.get(gradient)
-    if maker is not None and maker.type == "decay_gradient":
-        if rule.takes_decay and not decay_here:
-            gradient, decay = maker.input("Grad")[0], maker.attrs
+    is_decayed = maker is not None and maker.type == "decay_gradient"
+    if maker is not None and is_decayed and rule.takes_decay and not decay_here:
+        gradient, decay = maker.input("Grad")[0], maker.attrs
     first = _first_value(startup, [op.input(slot)[0] for slot in rule.state.values()])
-    described = rule.describe(op.attrs, first)
+    described = rule.describe({**op.attrs, "first": first})
     return Update(
         parameter=parameter,
         gradient=gradient,
