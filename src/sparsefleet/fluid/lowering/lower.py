@@ -242,8 +242,8 @@ class _Lowering:
             )
         settings = {"sources": sources, "again": again, "into_rows": into_rows}
         node = self.call("backward", target, *inputs, **settings)
-        for index, (source, gradient) in enumerate(dense):
-            self.put(gradient, op, self._item(node, index), self.lods.get(source))
+        for index, (_, gradient) in enumerate(dense):
+            self.put(gradient, op, self._item(node, index))
         for source, gradient in pairs:
             if self.tables.holds(source):
                 self.put(gradient, op, self.tables.gradient(source, node, op))
