@@ -41,11 +41,17 @@ def run_case(fluid, name):
             for key, value in feed.items()
         }
         found = exe.run(main, feed=fed, fetch_list=fetches, return_numpy=False)
-    return [np.array(tensor) for tensor in found], [tensor.lod() for tensor in found]
+    names = [each if isinstance(each, str) else each.name for each in fetches]
+    # Whether a gradient has a LoD differs from operator to operator there.
+    lods = [
+        [] if name.endswith("@GRAD") else tensor.lod()
+        for name, tensor in zip(names, found)  # noqa: B905  Python 3.7
+    ]
+    return [np.array(tensor) for tensor in found], lods
 
 
-def data(fluid, name, array, lod_level=0, stop_gradient=False):
-    shape = [None, *array.shape[1:]] if lod_level else list(array.shape)
+def data(fluid, name, array, lod_level=0, stop_gradient=False, batch=False):
+    shape = [None, *array.shape[1:]] if lod_level or batch else list(array.shape)
     made = fluid.data(name, shape, str(array.dtype), lod_level)
     made.stop_gradient = stop_gradient
     return made
@@ -253,3 +259,75 @@ def arrays_to_tensors(fluid):
     beside, sizes = layers.tensor_array_to_tensor(array, axis=1)
     stacked, _ = layers.tensor_array_to_tensor(array, axis=0, use_stack=True)
     return {"x": X}, [beside, sizes, stacked, layers.array_length(array), layers.is_empty(x)]
+
+
+@case
+def dynamic_lstm_with_peepholes(fluid):
+    array = wave(6, 8)
+    x = data(fluid, "x", array, 1)
+    hidden, cell = fluid.layers.dynamic_lstm(x, 8)
+    return {"x": (array, [[1, 3, 2]])}, [cell, *with_gradients(fluid, hidden, [x])]
+
+
+@case
+def dynamic_lstm_backwards_with_first_state(fluid):
+    array, first = wave(6, 8), wave(3, 2)
+    x = data(fluid, "x", array, 1)
+    h_0, c_0 = data(fluid, "h", first, batch=True), data(fluid, "c", first, batch=True)
+    hidden, cell = fluid.layers.dynamic_lstm(
+        x, 8, h_0, c_0, use_peepholes=False, is_reverse=True, candidate_activation="relu"
+    )
+    feed = {"x": (array, [[1, 3, 2]]), "h": first, "c": first}
+    return feed, [cell, *with_gradients(fluid, hidden, [x, h_0, c_0])]
+
+
+@case
+def dynamic_lstmp_with_clips(fluid):
+    array = wave(6, 8) * 3
+    x = data(fluid, "x", array, 1)
+    out, cell = fluid.layers.dynamic_lstmp(x, 8, 3, cell_clip=0.3, proj_clip=0.2)
+    return {"x": (array, [[2, 4]])}, [out, cell]
+
+
+@case
+def dynamic_lstmp_projects(fluid):
+    array = wave(6, 8)
+    x = data(fluid, "x", array, 1)
+    out, cell = fluid.layers.dynamic_lstmp(x, 8, 3, use_peepholes=True)
+    return {"x": (array, [[2, 4]])}, [cell, *with_gradients(fluid, out, [x])]
+
+
+@case
+def dynamic_gru_in_both_modes(fluid):
+    array = wave(6, 6)
+    x = data(fluid, "x", array, 1)
+    one = fluid.layers.dynamic_gru(x, 2)
+    other = fluid.layers.dynamic_gru(x, 2, is_reverse=True, origin_mode=True)
+    out = fluid.layers.concat([one, other], axis=1)
+    return {"x": (array, [[1, 3, 2]])}, with_gradients(fluid, out, [x])
+
+
+@case
+def gru_unit_step(fluid):
+    array, first = wave(3, 6), wave(3, 2)
+    x, before = data(fluid, "x", array), data(fluid, "before", first)
+    hidden, remembered, gate = fluid.layers.gru_unit(x, before, 6)
+    feed = {"x": array, "before": first}
+    return feed, [remembered, gate, *with_gradients(fluid, hidden, [x, before])]
+
+
+@case
+def gru_unit_step_in_origin_mode(fluid):
+    array, first = wave(3, 6), wave(3, 2)
+    x, before = data(fluid, "x", array), data(fluid, "before", first)
+    hidden, _, _ = fluid.layers.gru_unit(x, before, 6, origin_mode=True)
+    return {"x": array, "before": first}, with_gradients(fluid, hidden, [x, before])
+
+
+@case
+def lstm_unit_step(fluid):
+    x, h, c = wave(3, 4), wave(3, 2), wave(3, 2) * 2
+    variables = [data(fluid, "x", x), data(fluid, "h", h), data(fluid, "c", c)]
+    hidden, cell = fluid.layers.lstm_unit(*variables, forget_bias=0.5)
+    out = fluid.layers.concat([hidden, cell], axis=1)
+    return {"x": x, "h": h, "c": c}, with_gradients(fluid, out, variables)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.unit.fluid import control_cases
 
 from sparsefleet import fluid
@@ -229,3 +230,27 @@ def test_wrong_use_is_refused(program: Any, build: Any, message: str) -> None:
     del program
     with pytest.raises((TypeError, ValueError), match=message):
         build(fluid.data("x", [None, 2]))
+
+
+def test_layered_lstm_is_torchs(program: Any) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 2, 3)).astype("float32")
+    first = np.zeros((4, 2, 5), "float32")
+    variables = [
+        fluid.data(name, list(a.shape)) for name, a in (("x", x), ("h", first), ("c", first))
+    ]
+    out, last_h, last_c = fluid.layers.lstm(*variables, 4, 5, num_layers=2, is_bidirec=True)
+    assert out.shape == (4, 2, 10)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    twin = torch.nn.LSTM(3, 5, 2, bidirectional=True)
+    parts = [p for p in twin.parameters() if p.dim() == 2] + [
+        p for p in twin.parameters() if p.dim() == 1
+    ]
+    flat = torch.cat([part.detach().reshape(-1) for part in parts]).numpy()
+    weight = program.all_parameters()[0]
+    assert weight.shape == flat.shape
+    fluid.global_scope().find_var(weight.name).get_tensor().set(flat, fluid.CPUPlace())
+    found = exe.run(feed={"x": x, "h": first, "c": first}, fetch_list=[out, last_h, last_c])
+    wanted, (wanted_h, wanted_c) = twin(torch.from_numpy(x))
+    for value, expected in zip(found, (wanted, wanted_h, wanted_c), strict=True):
+        np.testing.assert_allclose(value, expected.detach().numpy(), rtol=1e-5, atol=1e-6)

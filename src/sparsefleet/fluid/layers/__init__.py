@@ -155,6 +155,12 @@ from sparsefleet.fluid.layers.losses import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from sparsefleet.fluid.layers.lstm import (
+    dynamic_lstm,
+    dynamic_lstmp,
+    lstm,
+    lstm_unit,
+)
 from sparsefleet.fluid.layers.metrics import (
     accuracy,
     auc,
@@ -174,7 +180,11 @@ from sparsefleet.fluid.layers.products import (
     matmul,
     mul,
 )
-from sparsefleet.fluid.layers.recurrent import dynamic_gru, sequence_conv
+from sparsefleet.fluid.layers.recurrent import (
+    dynamic_gru,
+    gru_unit,
+    sequence_conv,
+)
 from sparsefleet.fluid.layers.reductions import (
     argmax,
     argmin,
@@ -272,6 +282,8 @@ __all__ = [
     "double_buffer",
     "dropout",
     "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -299,6 +311,7 @@ __all__ = [
     "gelu",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "huber_loss",
     "increment",
@@ -321,6 +334,8 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logsigmoid",
+    "lstm",
+    "lstm_unit",
     "matmul",
     "max_sequence_len",
     "mean",

@@ -247,8 +247,8 @@ class _Lowering:
             "scale": op.attrs.get("scale", 1.0),
         }
         node = self.call("backward", target, *inputs, **settings)
-        for index, (source, gradient) in enumerate(dense):
-            self.put(gradient, op, self._item(node, index), self.lods.get(source))
+        for index, (_, gradient) in enumerate(dense):
+            self.put(gradient, op, self._item(node, index))
         for source, gradient in pairs:
             if self.tables.holds(source):
                 self.put(gradient, op, self.tables.gradient(source, node, op))

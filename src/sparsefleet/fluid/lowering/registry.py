@@ -25,6 +25,7 @@ _FAMILIES = (
     "indexing",
     "inspection",
     "losses",
+    "lstm",
     "metrics",
     "normalization",
     "optimizers",
