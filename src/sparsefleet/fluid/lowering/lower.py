@@ -147,12 +147,15 @@ class _Lowering:
 
     def _add_all(self) -> None:
         for index, op in enumerate(self.ops):
-            if op.type == "backward":
-                self._add_backward(op)
-            elif op.has_sub_block:
-                self._add_with_body(op)
-            elif not self.tables.add(op):
-                self._add(op, index)
+            self._add(op, index)
+
+    def _add(self, op: Operator, index: int) -> None:
+        if op.type == "backward":
+            self._add_backward(op)
+        elif op.has_sub_block:
+            self._add_with_body(op)
+        elif not self.tables.add(op):
+            self._add_function(op, index)
 
     def _module(self, output: tuple[Any, ...]) -> fx.GraphModule:
         self.graph.output(output)
@@ -178,7 +181,7 @@ class _Lowering:
     def _comes_from_outside(self, name: str) -> bool:
         return self.vars[name].is_data or self.vars[name].persistable
 
-    def _add(self, op: Operator, index: int) -> None:
+    def _add_function(self, op: Operator, index: int) -> None:
         definition = operator_def(op)
         inputs = slot_values(definition, op, lambda name: self.value(name, op))
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
