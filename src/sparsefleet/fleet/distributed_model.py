@@ -56,6 +56,7 @@ class DistributedModel(StepCalls):
     `connect_s`: how long servers may take to come up.
     `track_dirty`: tables remember which rows changed, for saves of only those.
 
+    >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
     >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

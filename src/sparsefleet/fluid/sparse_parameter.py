@@ -169,7 +169,9 @@ def import_rows(store: Store, table: str, rows: Rows) -> None:
     """Sets so many rows that one request could not hold them."""
     for begin in range(0, len(rows.keys), _CHUNK_ROWS):
         part = slice(begin, begin + _CHUNK_ROWS)
-        store.import_rows(table, Rows(*(column[part] for column in rows)))
+        store.import_rows(
+            table, Rows(rows.keys[part], rows.values[part], rows.state[part], rows.counters[part])
+        )
 
 
 def replace_rows(store: Store, table: str, rows: Rows) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from sparsefleet.fluid.saving import save_persistables
 
 __all__ = ["ProgramFleet", "ProgramOptimizer"]
 
+Part = TypeVar("Part")
 Pairs = list[tuple[Any, Variable]]
 
 
@@ -172,7 +173,7 @@ class ProgramFleet(Fleet):
             raise TypeError(f"main_program must be a fluid.Program, got {type(program).__name__}")
         return program
 
-    def _minimized(self, part: Any) -> Any:
+    def _minimized(self, part: Part | None) -> Part:
         if part is None:
             raise ConfigError(
                 "fleet has no program yet: call "
@@ -200,10 +201,9 @@ class ProgramOptimizer:
         callbacks: Any = None,
     ) -> Pairs:
         """The optimizer's `backward`."""
-        found: Pairs = self._optimizer.backward(  # type: ignore[assignment]
-            loss, startup_program, parameter_list, no_grad_set, callbacks
+        return list(
+            self._optimizer.backward(loss, startup_program, parameter_list, no_grad_set, callbacks)
         )
-        return found
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
         """The optimizer's `apply_gradients`."""

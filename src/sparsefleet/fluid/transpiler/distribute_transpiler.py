@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import IntEnum
-from typing import Any
+from typing import TypeVar
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import DistributeTranspilerConfig, ServerRuntimeConfig
@@ -25,6 +25,8 @@ __all__ = [
     "ServerRuntimeConfig",
 ]
 
+
+Part = TypeVar("Part")
 
 # Programs of each worker so far: all processes of a job make the same in the same order.
 _numbers: Counter[tuple[str, int]] = Counter()
@@ -164,10 +166,9 @@ class DistributeTranspiler:
             raise ConfigError(
                 f"{endpoint!r} is not one of the pservers given to transpile: {', '.join(servers)}"
             )
-        found: ProgramServer = servers[endpoint]
-        return found
+        return servers[endpoint]
 
-    def _transpiled(self, part: object) -> Any:
+    def _transpiled(self, part: Part | None) -> Part:
         if part is None:
             raise ConfigError("there is no program yet: call transpile() first")
         return part

@@ -12,6 +12,7 @@ from tests.program_workers import ProgramWorker, feeds_of, ids_and_numbers, run_
 from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
+from sparsefleet.errors import SparseFleetError
 from sparsefleet.fleet import StrategyFactory
 
 EPOCHS = 3
@@ -90,7 +91,7 @@ def test_an_error_in_one_thread_ends_the_pass_of_all(
     Path(bad).write_text("1 3 3 0.5 0.5 inf 1 0.0\n" * 64)
 
     def work(worker: ProgramWorker) -> str:
-        with pytest.raises(Exception) as caught:
+        with pytest.raises(SparseFleetError) as caught:
             worker.executor.train_from_dataset(
                 worker.network.main, dataset_of(worker, [good, bad], 2), scope=worker.scope
             )

@@ -12,7 +12,6 @@ from tests.program_workers import (
     ProgramWorker,
     feeds_of,
     fleet_of,
-    ids_and_numbers,
     make_worker,
     run_alone,
 )
@@ -130,14 +129,7 @@ def test_training_goes_on_on_other_servers_where_it_ended(
 def test_inference_model_of_a_job_predicts_in_one_process(
     servers: NativeServers, tmp_path: Path
 ) -> None:
-    def layers() -> fluid.Variable:
-        loss = ids_and_numbers()
-        return loss
-
-    worker = make_worker(fleet_of(servers, 0, 1), lambda: fluid.optimizer.SGD(0.1), layers=layers)
-    worker.scope = fluid.global_scope()
-    worker.fleet.init_worker()
-    worker.executor.run(worker.network.startup)
+    worker = only_worker(servers, lambda: fluid.optimizer.SGD(0.1))
     feeds = feeds_of(0, STEPS)
     for feed in feeds:
         worker.run(feed)
