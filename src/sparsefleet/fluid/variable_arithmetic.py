@@ -99,8 +99,9 @@ class VariableArithmetic:
         return out
 
     def _new(self) -> Variable:
-        block = self.block  # type: ignore[attr-defined]
-        if block is None:
+        home = self.block  # type: ignore[attr-defined]
+        if home is None:
             raise TypeError(f"{self!r} is in no program: declare it by fluid.data")
+        block = home.program.current_block()
         made: Variable = block.create_var(unique_name.generate("tmp"), dtype=self.dtype)  # type: ignore[attr-defined]
         return made

@@ -1,5 +1,6 @@
 """Layers of a program."""
 
+from sparsefleet.fluid.layers import control_flow
 from sparsefleet.fluid.layers.activations import (
     abs,
     brelu,
@@ -34,6 +35,25 @@ from sparsefleet.fluid.layers.activations import (
     tanh,
     tanh_shrink,
 )
+from sparsefleet.fluid.layers.arrays import (
+    array_length,
+    array_read,
+    array_to_lod_tensor,
+    array_write,
+    create_array,
+    lod_rank_table,
+    lod_tensor_to_array,
+    max_sequence_len,
+    reorder_lod_tensor_by_rank,
+    shrink_memory,
+    tensor_array_to_tensor,
+)
+from sparsefleet.fluid.layers.branches import (
+    Switch,
+    case,
+    cond,
+    switch_case,
+)
 from sparsefleet.fluid.layers.comparisons import (
     equal,
     greater_equal,
@@ -44,6 +64,9 @@ from sparsefleet.fluid.layers.comparisons import (
     logical_or,
     logical_xor,
     not_equal,
+)
+from sparsefleet.fluid.layers.dynamic_rnn import (
+    DynamicRNN,
 )
 from sparsefleet.fluid.layers.elementwise import (
     clip,
@@ -78,6 +101,11 @@ from sparsefleet.fluid.layers.filling import (
     zeros,
     zeros_like,
 )
+from sparsefleet.fluid.layers.if_else import (
+    IfElse,
+    merge_lod_tensor,
+    split_lod_tensor,
+)
 from sparsefleet.fluid.layers.indexing import (
     argsort,
     gather,
@@ -86,6 +114,11 @@ from sparsefleet.fluid.layers.indexing import (
     scatter,
     topk,
     where,
+)
+from sparsefleet.fluid.layers.inspection import (
+    Print,
+    is_empty,
+    py_func,
 )
 from sparsefleet.fluid.layers.io import (
     create_py_reader_by_data,
@@ -107,6 +140,10 @@ from sparsefleet.fluid.layers.learning_rate_scheduler import (
     piecewise_decay,
     polynomial_decay,
 )
+from sparsefleet.fluid.layers.loops import (
+    While,
+    while_loop,
+)
 from sparsefleet.fluid.layers.losses import (
     bpr_loss,
     cross_entropy,
@@ -118,6 +155,12 @@ from sparsefleet.fluid.layers.losses import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from sparsefleet.fluid.layers.lstm import (
+    dynamic_lstm,
+    dynamic_lstmp,
+    lstm,
+    lstm_unit,
+)
 from sparsefleet.fluid.layers.metrics import (
     accuracy,
     auc,
@@ -125,6 +168,9 @@ from sparsefleet.fluid.layers.metrics import (
 from sparsefleet.fluid.layers.normalization import (
     batch_norm,
     layer_norm,
+)
+from sparsefleet.fluid.layers.parallel_do import (
+    ParallelDo,
 )
 from sparsefleet.fluid.layers.pictures import conv2d, pool2d
 from sparsefleet.fluid.layers.products import (
@@ -134,7 +180,11 @@ from sparsefleet.fluid.layers.products import (
     matmul,
     mul,
 )
-from sparsefleet.fluid.layers.recurrent import dynamic_gru, sequence_conv
+from sparsefleet.fluid.layers.recurrent import (
+    dynamic_gru,
+    gru_unit,
+    sequence_conv,
+)
 from sparsefleet.fluid.layers.reductions import (
     argmax,
     argmin,
@@ -179,31 +229,49 @@ from sparsefleet.fluid.layers.shaping import (
     unsqueeze,
     unstack,
 )
+from sparsefleet.fluid.layers.static_rnn import (
+    StaticRNN,
+)
 from sparsefleet.fluid.unknown_names import unknown_names
 from sparsefleet.fluid.variable import Variable
 
 __getattr__ = unknown_names("fluid.layers")
 
 __all__ = [
+    "DynamicRNN",
+    "IfElse",
+    "ParallelDo",
+    "Print",
+    "StaticRNN",
+    "Switch",
     "Variable",
+    "While",
     "abs",
     "accuracy",
     "argmax",
     "argmin",
     "argsort",
+    "array_length",
+    "array_read",
+    "array_to_lod_tensor",
+    "array_write",
     "assign",
     "auc",
     "batch_norm",
     "bpr_loss",
     "brelu",
+    "case",
     "cast",
     "ceil",
     "clip",
     "concat",
+    "cond",
+    "control_flow",
     "conv2d",
     "cos",
     "cos_sim",
     "cosine_decay",
+    "create_array",
     "create_global_var",
     "create_parameter",
     "create_py_reader_by_data",
@@ -214,6 +282,8 @@ __all__ = [
     "double_buffer",
     "dropout",
     "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -241,10 +311,12 @@ __all__ = [
     "gelu",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "huber_loss",
     "increment",
     "inverse_time_decay",
+    "is_empty",
     "l2_normalize",
     "label_smooth",
     "layer_norm",
@@ -252,7 +324,9 @@ __all__ = [
     "less_equal",
     "less_than",
     "linear_lr_warmup",
+    "lod_rank_table",
     "lod_reset",
+    "lod_tensor_to_array",
     "log",
     "log_loss",
     "logical_and",
@@ -260,8 +334,12 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logsigmoid",
+    "lstm",
+    "lstm_unit",
     "matmul",
+    "max_sequence_len",
     "mean",
+    "merge_lod_tensor",
     "mse_loss",
     "mul",
     "natural_exp_decay",
@@ -275,6 +353,7 @@ __all__ = [
     "polynomial_decay",
     "pool2d",
     "pow",
+    "py_func",
     "py_reader",
     "read_file",
     "reciprocal",
@@ -287,6 +366,7 @@ __all__ = [
     "reduce_sum",
     "relu",
     "relu6",
+    "reorder_lod_tensor_by_rank",
     "reshape",
     "reverse",
     "round",
@@ -305,6 +385,7 @@ __all__ = [
     "sequence_softmax",
     "sequence_unpad",
     "shape",
+    "shrink_memory",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sign",
@@ -316,6 +397,7 @@ __all__ = [
     "softplus",
     "softsign",
     "split",
+    "split_lod_tensor",
     "sqrt",
     "square",
     "square_error_cost",
@@ -324,14 +406,17 @@ __all__ = [
     "sum",
     "sums",
     "swish",
+    "switch_case",
     "tanh",
     "tanh_shrink",
+    "tensor_array_to_tensor",
     "topk",
     "transpose",
     "uniform_random",
     "unsqueeze",
     "unstack",
     "where",
+    "while_loop",
     "zeros",
     "zeros_like",
 ]

@@ -15,13 +15,17 @@ Shape = tuple[int, ...]
 
 _FAMILIES = (
     "activations",
+    "arrays",
+    "blocks",
     "comparisons",
     "elementwise",
     "embedding",
     "filling",
     "gradients",
     "indexing",
+    "inspection",
     "losses",
+    "lstm",
     "metrics",
     "normalization",
     "optimizers",
