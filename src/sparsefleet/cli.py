@@ -40,6 +40,14 @@ from sparsefleet.predict_command import (
     add_predict_flags,
     run_predict_command,
 )
+from sparsefleet.serve_command import (
+    SERVE_DESCRIPTION,
+    SWITCH_DESCRIPTION,
+    add_serve_flags,
+    add_switch_flags,
+    run_serve_command,
+    run_switch_command,
+)
 from sparsefleet.server import ServerConfig, TransportName, run_server
 
 __all__ = ["main"]
@@ -227,6 +235,8 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
             FLUID_COVERAGE_DESCRIPTION,
             add_fluid_coverage_flags,
         ),
+        ("serve", "predict over HTTP", SERVE_DESCRIPTION, add_serve_flags),
+        ("serve-switch", "switch a service's version", SWITCH_DESCRIPTION, add_switch_flags),
     ):
         parser = commands.add_parser(
             name,
@@ -319,6 +329,8 @@ _COMMANDS = {
     "fluid-coverage": run_fluid_coverage_command,
     "launch": _run_launch_command,
     "predict": run_predict_command,
+    "serve": run_serve_command,
+    "serve-switch": run_switch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
 }

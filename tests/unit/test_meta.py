@@ -24,7 +24,7 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 # belong to no room and know nothing but what follows them.
 ROOMS = [
     ["__init__", "__main__", "as_paddle", "cli", "distributed", "launch"],
-    ["export_command", "fluid_coverage_command", "predict_command"],
+    ["export_command", "fluid_coverage_command", "predict_command", "serve_command"],
     ["dataset"],
     ["fluid"],
     ["serve"],
