@@ -40,6 +40,14 @@ from sparsefleet.push_rows_command import (
     add_push_rows_flags,
     run_push_rows_command,
 )
+from sparsefleet.serve_command import (
+    SERVE_DESCRIPTION,
+    SWITCH_DESCRIPTION,
+    add_serve_flags,
+    add_switch_flags,
+    run_serve_command,
+    run_switch_command,
+)
 from sparsefleet.server import ServerConfig, TransportName, run_server
 
 __all__ = ["main"]
@@ -227,6 +235,8 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
             PUSH_ROWS_DESCRIPTION,
             add_push_rows_flags,
         ),
+        ("serve", "predict over HTTP", SERVE_DESCRIPTION, add_serve_flags),
+        ("serve-switch", "switch a service's version", SWITCH_DESCRIPTION, add_switch_flags),
     ):
         parser = commands.add_parser(
             name,
@@ -326,6 +336,8 @@ _COMMANDS = {
     "launch": _run_launch_command,
     "predict": run_predict_command,
     "push-rows": _run_push_rows_command,
+    "serve": run_serve_command,
+    "serve-switch": run_switch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
 }
