@@ -24,12 +24,14 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 # belong to no room and know nothing but what follows them.
 ROOMS = [
     ["__init__", "__main__", "as_paddle", "cli", "distributed", "launch"],
-    ["export_command", "fluid_coverage_command", "predict_command", "serve_command"],
+    ["export_command", "fluid_coverage_command", "predict_command"],
+    ["push_rows_command", "serve_command"],
     ["dataset"],
     ["fluid"],
     ["serve"],
     ["train"],
     ["fleet"],
+    ["updates"],
     ["export"],
     ["modes"],
     ["collective"],
