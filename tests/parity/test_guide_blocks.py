@@ -142,7 +142,9 @@ def test_first_trainer_saves_what_is_kept(
 def test_infinite_reader_feeds_pass_after_pass(source: str, tmp_path: Path) -> None:
     feed = examples(10)
     (tmp_path / "data").write_text(
-        "".join(f"{' '.join(map(str, x))} {y[0]}\n" for x, y in zip(feed["x"], feed["y"], strict=True))
+        "".join(
+            f"{' '.join(map(str, x))} {y[0]}\n" for x, y in zip(feed["x"], feed["y"], strict=True)
+        )
     )
     repairs = [
         ("xrange", "range"),  # Python 2
