@@ -34,10 +34,12 @@ exe.run(fluid.default_startup_program())
 exe.train_from_dataset(program=fluid.default_main_program(), dataset=dataset)
 """
 
-_IMPORTS = """
+_TRANSPILER = "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler"
+
+_IMPORTS = f"""
 import paddle.fluid.incubate.fleet.base.role_maker as role_maker
-from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
-from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy_factory import DistributedStrategyFactory
+from {_TRANSPILER} import fleet
+from {_TRANSPILER}.distributed_strategy_factory import DistributedStrategyFactory
 """
 
 _STRATEGIES = """

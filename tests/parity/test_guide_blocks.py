@@ -175,10 +175,9 @@ def test_collective_strategy_trains(source: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:6170")
     monkeypatch.setenv("PADDLE_CURRENT_ENDPOINT", "127.0.0.1:6170")
     monkeypatch.setenv("PADDLE_TRAINER_ID", "0")
-    gap = "                ...\n" if source == "seed" else "             ...\n"
     repairs = [
         ("exe_st.num_threads", "exec_strategy.num_threads"),  # a name that is not defined
-        (gap, ""),
+        ("             ...\n", ""),
         ("params = model.params", "params = None"),
         ("    batch_id = 0\n", "    batch_id = 0\n    exe.run(startup_prog)\n"),
         ("while True:", "while batch_id < 40:\n        batch_id += 1"),

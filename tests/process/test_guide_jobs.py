@@ -95,7 +95,13 @@ def test_servers_go_on_from_what_the_first_trainer_saved(
             "exe.run(fluid.default_startup_program()); fit(main_program, 20)",
         ),
     ]
-    before = "fluid.optimizer.Adagrad(learning_rate).minimize(loss)\ntrainer_id = 0\n"
+    before = """
+fluid.optimizer.Adagrad(learning_rate).minimize(loss)
+trainer_id = 0
+def train(program):
+    exe.run(fluid.default_startup_program())
+    fit(program, 20)
+"""
     text = block(source, 1, 1, repairs)
     (tmp_path / "train.py").write_text(NET + before + text + "exe.close()\n")
     for index, endpoint in enumerate(endpoints):
