@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -15,6 +15,7 @@ from sparsefleet.fluid.dataset_training import (
     Fetching,
     check_no_updates,
 )
+from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import Fed, feed_of
 from sparsefleet.fluid.framework import Program, ProgramError, Variable, default_main_program
 from sparsefleet.fluid.lod_tensor import LoDTensor
@@ -45,11 +46,14 @@ class Executor:
             raise TypeError(f"Executor takes a place such as fluid.CPUPlace(), got {place!r}")
         self.place = place or CPUPlace()
         self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
+        self._roles: WeakSet[ProgramRole] = WeakSet()
         self._closed = False
 
     def close(self) -> None:
-        """Ends the use of this executor."""
+        """Ends the use of this executor, and the part that its programs have in a job."""
         self._closed = True
+        for role in self._roles:
+            role.close()
 
     def run(
         self,
@@ -76,6 +80,8 @@ class Executor:
             warnings.warn("the program that is run has no operators", stacklevel=2)
         fetches = fetch_names(fetch_list)
         fed = feed_of(program, self._with_loaders(program, feed))
+        if program._distributed is not None:
+            program._distributed.begin_pass(program, 1)
         result = self.run_fed(program, fed, fetches, scope or global_scope())
         return [
             _fetched(name, value, lod, return_numpy)
@@ -154,6 +160,16 @@ class Executor:
         self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
     ) -> RunResult:
         """One run of a checked feed. Thread-safe: threads share what is kept in the scope."""
+        role = program._distributed
+        if role is None:
+            return self._run_lowered(program, fed, fetches, scope)
+        self._roles.add(role)
+        with role.running(scope):
+            return self._run_lowered(program, fed, fetches, scope)
+
+    def _run_lowered(
+        self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
+    ) -> RunResult:
         values, lods = fed
         lowered = self.lowered(program, values, lods, fetches)
 

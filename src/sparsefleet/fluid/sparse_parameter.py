@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import optim
+from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store import (
     Constant,
     Initializer,
@@ -24,6 +25,7 @@ from sparsefleet.store import (
     Uniform,
 )
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.store import Unknown
 
 __all__ = ["SparseParameter", "initializer_of", "optimizer_of"]
 
@@ -66,6 +68,17 @@ class SparseParameter:
     def pull(self, keys: Keys, *, train: bool) -> Floats:
         """Rows float32[U, D]; in training those of new keys are kept."""
         return self.store.pull(self.name, keys, train=train, unknown="initial")
+
+    @property
+    def source(self) -> Pull:
+        """What brings rows, of this table or of all that have an equal one."""
+        return self._pull_own
+
+    def _pull_own(
+        self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
+    ) -> dict[str, Floats]:
+        del unknown  # always the first value: in Fluid every row has one
+        return {self.name: self.pull(keys[self.name], train=train)}
 
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         """Feeds the gradients of distinct keys to the optimizer, at this learning rate."""

@@ -31,6 +31,7 @@ _FAMILIES = (
     "reductions",
     "schedules",
     "sequences",
+    "servers",
     "shaping",
 )
 

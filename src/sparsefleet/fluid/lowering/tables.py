@@ -13,6 +13,7 @@ from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Operator, Parameter
 from sparsefleet.fluid.sparse_parameter import SparseParameter, initializer_of, optimizer_of
 from sparsefleet.nn import Lookup, StepRows, pull_rows
+from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:
@@ -95,13 +96,19 @@ def pull_tables(
     train: bool,
 ) -> StepRows:
     """The rows of one run: those of the ids given are pulled now, others when they are needed."""
-    by_name = {table.name: table for table in tables}
+    sources = {table.name: table.source for table in tables}
 
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: str = "zeros"
     ) -> dict[str, Floats]:
         del unknown  # always the first value: in Fluid every row has one
-        return {name: by_name[name].pull(part, train=train) for name, part in keys.items()}
+        calls: dict[Pull, dict[str, Keys]] = {}
+        for name, part in keys.items():
+            calls.setdefault(sources[name], {})[name] = part
+        found: dict[str, Floats] = {}
+        for source, part_of in calls.items():
+            found.update(source(part_of, train=train, unknown="initial"))
+        return found
 
     lookups = [_lookup(tables[index], part, padding) for index, part, padding in ids]
     return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))
