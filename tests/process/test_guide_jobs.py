@@ -15,7 +15,7 @@ NET = """
 import os, sys
 import numpy as np
 import sparsefleet.fluid as fluid
-learning_rate = 0.1
+learning_rate = 0.5
 fluid.default_main_program().random_seed = fluid.default_startup_program().random_seed = 7
 ids = fluid.layers.data(name="ids", shape=[1], dtype="int64")
 label = fluid.layers.data(name="label", shape=[1], dtype="int64")
@@ -79,7 +79,7 @@ def job(tmp_path: Path) -> Iterator[PlainJob]:
 def test_servers_go_on_from_what_the_first_trainer_saved(
     source: str, tmp_path: Path, job: PlainJob
 ) -> None:
-    alone = NET + "fluid.optimizer.Adagrad(learning_rate).minimize(loss)\n"
+    alone = NET + "fluid.optimizer.Adagrad(0.1).minimize(loss)\n"
     alone += "exe.run(fluid.default_startup_program())\nfit(fluid.default_main_program())\n"
     (tmp_path / "first.py").write_text(alone + block(source, 1, 0))
     assert fall(run(tmp_path, "first.py"))[1] < 0.4
@@ -96,7 +96,7 @@ def test_servers_go_on_from_what_the_first_trainer_saved(
         ),
     ]
     before = """
-fluid.optimizer.Adagrad(learning_rate).minimize(loss)
+fluid.optimizer.Adagrad(0.1).minimize(loss)
 trainer_id = 0
 def train(program):
     exe.run(fluid.default_startup_program())
