@@ -25,11 +25,13 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 ROOMS = [
     ["__init__", "__main__", "as_paddle", "cli", "distributed", "launch"],
     ["export_command", "fluid_coverage_command", "predict_command"],
+    ["push_rows_command", "serve_command"],
     ["dataset"],
     ["fluid"],
     ["serve"],
     ["train"],
     ["fleet"],
+    ["updates"],
     ["export"],
     ["modes"],
     ["collective"],
