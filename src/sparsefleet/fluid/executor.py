@@ -237,6 +237,8 @@ def fetch_names(fetch_list: Any) -> list[str]:
 def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if value is None:
         return None
+    if isinstance(value, list):  # an array
+        return [_fetched(name, item, lod, return_numpy) for item, lod in value]
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
     value = value.detach().clone()

@@ -31,7 +31,8 @@ class TableLowering:
 
     def __init__(self, lowering: _Lowering) -> None:
         self._lowering = lowering
-        self._step: fx.Node | None = None
+        self.rows: fx.Node | None = None
+        """Those of the run; of a body, where they are handed to it."""
         self._gradients: tuple[fx.Node, fx.Node] | None = None  # of which backward, and all of it
         self._lookups = [
             op for op in lowering.ops if op.type in LOOKUPS and self.holds(op.input("W")[0])
@@ -45,16 +46,27 @@ class TableLowering:
     def pull_ahead(self) -> None:
         """One pull for all lookups whose ids are fed."""
         lowering = self._lowering
-        if not self._lookups:
+        lookups = self._lookups + self._inner_lookups(lowering.ops)
+        if not lookups:
             return
         fed = [op for op in self._lookups if op.input("Ids")[0] in lowering.values]
-        names = dict.fromkeys(op.input("W")[0] for op in self._lookups)
+        names = dict.fromkeys(op.input("W")[0] for op in lookups)
         tables = [lowering.value(name, None) for name in names]
         ids = [
             (list(names).index(op.input("W")[0]), lowering.values[op.input("Ids")[0]], _padding(op))
             for op in fed
         ]
-        self._step = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
+        self.rows = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
+
+    def _inner_lookups(self, ops: Sequence[Operator]) -> list[Operator]:
+        """Lookups in the bodies of operators; their ids are known when they are run."""
+        found = []
+        for op in ops:
+            if op.has_sub_block:
+                inner = self._lowering.program.blocks[op.attrs["sub_block"]].ops
+                found += [x for x in inner if x.type in LOOKUPS and self.holds(x.input("W")[0])]
+                found += self._inner_lookups(inner)
+        return found
 
     def add(self, op: Operator) -> bool:
         """Adds the operator, if it reads a table or makes one."""
@@ -66,7 +78,7 @@ class TableLowering:
             train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
             flat = op.type == "lookup_table"
             node = lowering.call(
-                op.type, look_up, self._step, table, ids, _padding(op), flat=flat, train=train
+                op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train
             )
             lowering.put(op.output("Out")[0], op, node, lowering.lods.get(ids_name))
             return True
@@ -83,7 +95,7 @@ class TableLowering:
     def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
         """What to push to the table of a parameter, once `after` has run."""
         if self._gradients is None or self._gradients[0] is not after:
-            node = self._lowering.call("table_gradients", table_gradients, self._step, after)
+            node = self._lowering.call("table_gradients", table_gradients, self.rows, after)
             self._gradients = (after, node)
         table = self._lowering.value(name, op)
         return self._lowering.call("gradient_of", gradient_of, self._gradients[1], table)
