@@ -12,7 +12,7 @@ from torch import fx
 from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
 from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
-from sparsefleet.fluid.lowering.lowered import Lowered
+from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
 from sparsefleet.fluid.lowering.registry import OpDef
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
@@ -186,14 +186,17 @@ class _Lowering:
         inputs = slot_values(definition, op, lambda name: self.value(name, op))
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
         target = _located(definition, op, self._generator(definition, op, index))
-        if definition.lod == "function":
+        rule = definition.lod_rule(op.attrs)
+        if rule == "function":
             settings["lods"] = slot_values(definition, op, lambda name: self.lods.get(name, ()))
         node = self.call(op.type, target, *inputs, **settings)
         lod: fx.Node | None = None
-        if definition.lod == "share":
+        if rule in ("share", "rows"):
             lods = [self.lods[name] for name in op.input_arg_names if name in self.lods]
             lod = self.call("lod", first_lod, *lods) if len(lods) > 1 else next(iter(lods), None)
-        elif definition.lod == "function":
+            if rule == "rows" and lod is not None:
+                lod = self.call("lod", _lod_of_rows, lod, node)
+        elif rule == "function":
             node, lod = self._item(node, 0), self._item(node, 1)
         if not definition.in_place:
             self._take_outputs(op, definition, node, lod)
@@ -274,7 +277,7 @@ def _located(
     """The function, with its errors told at the user's line."""
     function, site = function or definition.function, op.site
     single = len(definition.outputs) == 1 and not definition.outputs[0].many
-    by_lod = definition.lod == "function"
+    by_lod = definition.lod_rule(op.attrs) == "function"
     hidden = {} if generator is None else {"generator": generator}
     # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
     restart = generator is not None and not definition.inputs
@@ -301,6 +304,11 @@ def _located(
 
     call.__name__ = call.__qualname__ = definition.type
     return call
+
+
+def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:
+    """The LoD, if what was made has the rows that it cuts."""
+    return lod if lod and made.dim() and len(made) == int(lod[-1][-1]) else ()
 
 
 def _identifier(name: str) -> str:
