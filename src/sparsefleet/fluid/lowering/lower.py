@@ -11,6 +11,7 @@ from torch import fx
 
 from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Operator, Parameter, Program, Variable
+from sparsefleet.fluid.lowering.fusion import fused_operators
 from sparsefleet.fluid.lowering.lowered import Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
 from sparsefleet.fluid.lowering.registry import OpDef
@@ -44,7 +45,7 @@ class _Lowering:
         self.program = program
         self.vars = program.global_block().vars
         self.graph = fx.Graph()
-        self.ops = needed_operators(program, fetches)
+        self.ops = fused_operators(program, needed_operators(program, fetches), fetches)
         self.has_backward = any(op.type == "backward" for op in self.ops)
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
