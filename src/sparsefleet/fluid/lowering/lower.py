@@ -12,6 +12,7 @@ from torch import fx
 from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
 from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
+from sparsefleet.fluid.lowering.fusion import fused_operators
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
 from sparsefleet.fluid.lowering.registry import OpDef
@@ -48,6 +49,8 @@ class _Lowering:
         self.vars = block.visible_vars()
         self.graph = fx.Graph()
         self.ops = needed_operators(block, fetches)
+        if outer is None:
+            self.ops = fused_operators(program, self.ops, fetches)
         trains = any(op.type == "backward" for op in self.ops)
         self.has_backward: bool = outer.has_backward if outer else trains
         self.values: dict[str, fx.Node] = {}
