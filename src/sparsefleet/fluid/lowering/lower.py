@@ -283,7 +283,7 @@ def _located(
     by_lod = definition.lod_rule(op.attrs) == "function"
     hidden = {} if generator is None else {"generator": generator}
     # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
-    restart = generator is not None and not definition.inputs
+    restart = generator is not None and not op.input_arg_names
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if restart and generator is not None:
