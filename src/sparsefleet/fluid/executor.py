@@ -33,8 +33,7 @@ from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.fluid.run_pruning import pruned_for_run, updates_in
 from sparsefleet.fluid.scope import Scope, global_scope
-from sparsefleet.fluid.sparse_parameter import SparseParameter, optimizer_of
-from sparsefleet.store import Constant
+from sparsefleet.fluid.sparse_parameter import empty_table
 
 __all__ = ["Executor", "fetch_names"]
 
@@ -234,9 +233,7 @@ class Executor:
         for parameter in program.all_parameters():
             held = scope.find_var(parameter.name)
             if parameter.is_table and (held is None or held.value() is None):
-                optimizer = optimizer_of(parameter.table_optimizer)
-                made = SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
-                scope.var(parameter.name).hold(made)
+                scope.var(parameter.name).hold(empty_table(parameter))
 
     def _pruned(
         self, program: Program, fetches: Sequence[str], updates: Sequence[Operator]
