@@ -54,6 +54,11 @@ from sparsefleet.fluid.layers.branches import (
     cond,
     switch_case,
 )
+from sparsefleet.fluid.layers.cells import (
+    GRUCell,
+    LSTMCell,
+    RNNCell,
+)
 from sparsefleet.fluid.layers.comparisons import (
     equal,
     greater_equal,
@@ -64,6 +69,19 @@ from sparsefleet.fluid.layers.comparisons import (
     logical_or,
     logical_xor,
     not_equal,
+)
+from sparsefleet.fluid.layers.decode_helpers import (
+    BasicDecoder,
+    DecodeHelper,
+    GreedyEmbeddingHelper,
+    SampleEmbeddingHelper,
+    TrainingHelper,
+)
+from sparsefleet.fluid.layers.decoding import (
+    BeamSearchDecoder,
+    Decoder,
+    dynamic_decode,
+    gather_tree,
 )
 from sparsefleet.fluid.layers.dynamic_rnn import (
     DynamicRNN,
@@ -198,6 +216,9 @@ from sparsefleet.fluid.layers.reductions import (
     reduce_prod,
     reduce_sum,
 )
+from sparsefleet.fluid.layers.rnn import (
+    rnn,
+)
 from sparsefleet.fluid.layers.sequences import (
     lod_reset,
     sequence_concat,
@@ -238,12 +259,22 @@ from sparsefleet.fluid.variable import Variable
 __getattr__ = unknown_names("fluid.layers")
 
 __all__ = [
+    "BasicDecoder",
+    "BeamSearchDecoder",
+    "DecodeHelper",
+    "Decoder",
     "DynamicRNN",
+    "GRUCell",
+    "GreedyEmbeddingHelper",
     "IfElse",
+    "LSTMCell",
     "ParallelDo",
     "Print",
+    "RNNCell",
+    "SampleEmbeddingHelper",
     "StaticRNN",
     "Switch",
+    "TrainingHelper",
     "Variable",
     "While",
     "abs",
@@ -281,6 +312,7 @@ __all__ = [
     "data",
     "double_buffer",
     "dropout",
+    "dynamic_decode",
     "dynamic_gru",
     "dynamic_lstm",
     "dynamic_lstmp",
@@ -307,6 +339,7 @@ __all__ = [
     "floor",
     "gather",
     "gather_nd",
+    "gather_tree",
     "gaussian_random",
     "gelu",
     "greater_equal",
@@ -369,6 +402,7 @@ __all__ = [
     "reorder_lod_tensor_by_rank",
     "reshape",
     "reverse",
+    "rnn",
     "round",
     "rsqrt",
     "scale",

@@ -18,6 +18,7 @@ _FAMILIES = (
     "arrays",
     "blocks",
     "comparisons",
+    "decoding",
     "elementwise",
     "embedding",
     "filling",
