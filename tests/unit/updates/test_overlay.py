@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,7 +37,7 @@ def test_an_overlay_is_the_sum_of_its_updates(steps: list[Step], row_format: Row
     overlay, wanted = TableOverlay(), dict[int, float | None]()
     for step in steps:
         overlay = overlay.after(changes(step, row_format))
-        wanted |= {key: None for key in step[1] - step[0].keys()} | step[0]
+        wanted |= dict.fromkeys(step[1] - step[0].keys()) | step[0]
     keys = np.array([*range(31), *range(2**64 - 5, 2**64)], np.uint64)
     rows, known = np.full((len(keys), DIM), 9.0, np.float32), np.ones(len(keys), np.bool_)
     changed = overlay.find(keys, rows, known)
@@ -59,7 +61,7 @@ def test_applying_many_small_updates_does_not_copy_all_rows_each_time() -> None:
         overlay = overlay.after(TableChanges(keys, rows, keys[:0]))
     sizes = [len(run.keys) for run in overlay._runs]
     assert sum(sizes) == len(overlay) == 2000
-    assert all(older >= 2 * newer for older, newer in zip(sizes, sizes[1:], strict=False))
+    assert all(older >= 2 * newer for older, newer in itertools.pairwise(sizes))
 
 
 def test_who_holds_an_overlay_goes_on_seeing_its_moment() -> None:

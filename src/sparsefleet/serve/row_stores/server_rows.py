@@ -120,7 +120,7 @@ class ServerRows:
                     transport=self._transport,
                     config=self._config,
                 )
-            except RpcError as error:
+            except SparseFleetError as error:  # also: as many servers as there are now
                 raise self._cannot(error) from error
             try:
                 self._require_tables(store)
