@@ -298,7 +298,7 @@ class HeldRows(FileRows):
 def held(monkeypatch: pytest.MonkeyPatch) -> HeldRows:
     rows = HeldRows(exported_shop()[0])
     rows.go.set()  # while the model is opened
-    monkeypatch.setattr("sparsefleet.serve.http.served_model.open_rows", lambda *_: rows)
+    monkeypatch.setattr("sparsefleet.serve.http.served_model._rows_elsewhere", lambda *_: rows)
     return rows
 
 
