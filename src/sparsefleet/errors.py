@@ -36,6 +36,7 @@ __all__ = [
     "ShapeError",
     "ShuttingDownError",
     "SparseFleetError",
+    "StoreUnavailableError",
     "TableConflictError",
     "TableError",
     "TooLargeError",
@@ -150,6 +151,10 @@ class ExportError(SparseFleetError):
 
 class FeedError(SparseFleetError, ValueError):
     """Inputs that an exported model does not take; the message has what was given and wanted."""
+
+
+class StoreUnavailableError(SparseFleetError, ConnectionError):
+    """Rows of a served model cannot be had now: their store is away, slow or not filled."""
 
 
 class IoError(SparseFleetError, OSError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from sparsefleet.errors import ConfigError, CorruptFileError, FeedError
 from sparsefleet.export.empty_batch import is_empty, one_example, without_examples
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.manifest import OnnxStep
-from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 
 __all__ = ["OnnxEngine", "is_installed"]
@@ -37,7 +37,6 @@ class OnnxEngine:
         directory: Path,
         steps: Sequence[OnnxStep],
         schema: Schema,
-        tables: Mapping[str, RowFile],
         *,
         threads: int | None = None,
     ) -> None:
@@ -47,11 +46,10 @@ class OnnxEngine:
             (step, None if step.file is None else _session(directory / step.file, threads))
             for step in steps
         ]
-        self._tables = tables
         self._schema = schema
 
-    def predict(self, arrays: Arrays) -> Arrays:
-        """Targets of inputs, by their names in the graph."""
+    def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
+        """Targets of inputs, by their names in the graph, with these rows."""
         # Reductions of ONNX Runtime give empty arrays a wrong shape.
         for name, array in arrays.items():
             if 0 in array.shape[1:]:
@@ -60,17 +58,18 @@ class OnnxEngine:
                     "compute examples without values: use engine='torch', or pad them"
                 )
         if not is_empty(self._schema, arrays):
-            return self._run(arrays)
-        return without_examples(self._schema, self._run(one_example(self._schema, arrays)))
+            return self._run(arrays, tables)
+        found = self._run(one_example(self._schema, arrays), tables)
+        return without_examples(self._schema, found)
 
-    def _run(self, arrays: Arrays) -> Arrays:
+    def _run(self, arrays: Arrays, tables: Tables) -> Arrays:
         known = dict(arrays)
         for step, session in self._steps:
             given = {name: known[name] for name in step.inputs}
             if session is None:
                 assert step.table is not None
                 [ids] = given.values()
-                rows = self._tables[step.table].look_up(
+                rows = tables[step.table].look_up(
                     ids, padding_id=step.padding_id, unknown=step.unknown
                 )
                 known[step.outputs[0]] = rows

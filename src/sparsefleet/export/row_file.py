@@ -91,6 +91,14 @@ class RowFile:
         rows[order] = decode_rows(EncodedRows(self._values[places], scales))
         return rows
 
+    def known(self, keys: Keys) -> NDArray[np.bool_]:
+        """Which keys, uint64[N] in any order, have a row: bool[N]."""
+        if not len(self._keys):
+            return np.zeros(len(keys), np.bool_)
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        found: NDArray[np.bool_] = self._keys[places] == keys
+        return found
+
     def _initial_values(self, keys: Keys) -> Floats:
         """What rows of these keys would start with: float32[U, D]."""
         store = self._initial

@@ -12,34 +12,31 @@ from torch import Tensor
 from sparsefleet.errors import FeedError
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.look_up_op import looking_up
-from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 
 __all__ = ["TorchEngine"]
 
 
 class TorchEngine:
-    """Runs the graph over the rows of files. Thread-safe."""
+    """Runs the graph. Thread-safe."""
 
-    def __init__(
-        self, graph: torch.nn.Module, schema: Schema, tables: Mapping[str, RowFile]
-    ) -> None:
+    def __init__(self, graph: torch.nn.Module, schema: Schema) -> None:
         self._graph = graph
-        self._tables = tables
         self._inputs = [name for item in schema.inputs for name in item.arrays]
         self._targets = [target.name for target in schema.targets]
 
-    def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Targets of inputs, by their names in the graph."""
-        with torch.no_grad(), looking_up(self._tables):
+    def run(self, tensors: Mapping[str, Tensor], tables: Tables) -> dict[str, Tensor]:
+        """Targets of inputs, by their names in the graph, with these rows."""
+        with torch.no_grad(), looking_up(tables):
             outputs = self._graph(*(tensors[name] for name in self._inputs))
         return dict(zip(self._targets, outputs, strict=True))
 
-    def predict(self, arrays: Arrays) -> Arrays:
+    def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
         """The same with arrays."""
         tensors = {name: torch.from_numpy(_writable(array)) for name, array in arrays.items()}
         try:
-            found = self.run(tensors)
+            found = self.run(tensors, tables)
         except (RuntimeError, IndexError) as error:
             raise FeedError(f"the model cannot compute these inputs: {error}") from error
         return {name: tensor.numpy() for name, tensor in found.items()}
