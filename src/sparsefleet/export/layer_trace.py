@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.look_up_op import looking_up
 from sparsefleet.export.recorded_graph import LOOK_UP, MODEL_PREFIX
+from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 
 __all__ = ["Layer", "trace_layers"]
@@ -30,12 +31,11 @@ class Layer(NamedTuple):
 
 
 def trace_layers(
-    graph: torch.nn.Module, schema: Schema, arrays: Arrays, tables: Any
+    graph: torch.nn.Module, schema: Schema, arrays: Arrays, tables: Tables
 ) -> list[Layer]:
     """The layers of a prediction in the order in which they are computed.
 
-    graph: as `read_graph` gives it. arrays: as `check_feeds` gives them. tables: rows by name of
-    the table.
+    graph: as `read_graph` gives it. arrays: as `check_feeds` gives them.
     """
     assert isinstance(graph, fx.GraphModule)
     names = [name for item in schema.inputs for name in item.arrays]

@@ -1,0 +1,100 @@
+"""The export under test, opened for all that the gate asks of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from safetensors.numpy import load_file
+from torch import fx
+
+from sparsefleet.errors import CorruptFileError
+from sparsefleet.export.feeds import Arrays
+from sparsefleet.export.golden import Golden, read_golden
+from sparsefleet.export.graph_file import read_graph
+from sparsefleet.export.layer_trace import trace_layers
+from sparsefleet.export.opened_export import read_manifest
+from sparsefleet.export.recorded_graph import MODEL_PREFIX
+from sparsefleet.export.row_file import RowFile, open_tables
+from sparsefleet.export.row_source import Tables
+from sparsefleet.export.torch_engine import TorchEngine
+from sparsefleet.verify.examples import Examples
+from sparsefleet.verify.side import Trace
+
+__all__ = ["OfflineModel"]
+
+_BATCH = 1024
+
+
+class OfflineModel:
+    """An export: its files are read when they are asked for, so that one may be damaged."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.manifest = read_manifest(directory)
+        self.schema = self.manifest.schema
+
+    @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    @cached_property
+    def tables(self) -> dict[str, RowFile]:
+        return open_tables(self.directory, self.manifest.tables)
+
+    @cached_property
+    def graph(self) -> fx.GraphModule:
+        graph = read_graph(self.directory / self.manifest.graph)
+        assert isinstance(graph, fx.GraphModule)
+        return graph
+
+    @cached_property
+    def golden(self) -> Golden:
+        return read_golden(self.directory / self.manifest.golden.file, self.schema)
+
+    @cached_property
+    def parameters(self) -> Arrays:
+        """Dense parameters and buffers by name, as the file for people has them."""
+        path = self.directory / self.manifest.parameters
+        try:
+            return dict(load_file(path))
+        except (OSError, ValueError) as error:
+            raise CorruptFileError(f"{path} is no file of parameters: {error}") from error
+
+    @property
+    def graph_parameters(self) -> dict[str, torch.Tensor]:
+        """The same, as the graph has them."""
+        state = self.graph.state_dict()
+        return {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in state.items()}
+
+    def predict(self, examples: Examples, tables: Tables | None = None) -> Arrays:
+        """Targets of all examples, by the graph of torch; `tables`: other rows than its own."""
+        engine = TorchEngine(self.graph, self.schema)
+        rows = self.tables if tables is None else tables
+        return joined([engine.predict(part, rows) for part in examples.batches(_BATCH)])
+
+    def trace(self, arrays: Arrays, tables: Tables | None = None) -> Trace:
+        """A prediction from the inside."""
+        rows = self.tables if tables is None else tables
+        return Trace(arrays, trace_layers(self.graph, self.schema, arrays, rows))
+
+    def with_dense(self, dense: Mapping[str, torch.Tensor]) -> OfflineModel:
+        """The same export with other dense parameters, as far as they are given and fit."""
+        other = OfflineModel(self.directory)
+        state = {
+            MODEL_PREFIX + name: tensor
+            for name, tensor in dense.items()
+            if MODEL_PREFIX + name in self.graph.state_dict()
+        }
+        other.graph.load_state_dict(state, strict=False)
+        return other
+
+
+def joined(parts: list[Arrays]) -> Arrays:
+    """The targets of several batches as one."""
+    import numpy as np
+
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
