@@ -1,98 +1,68 @@
-"""Rows picked from a side that has them only as a stream, for the keys that examples need."""
+"""Rows of a side as a table that graphs look up in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsefleet.export.keyed_rows import KeyedRows
 from sparsefleet.export.quantization import decode_rows, encode_rows
-from sparsefleet.export.row_file import RowFile
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.verify.side import FoundRows
 
-__all__ = ["KeyRecorder", "PickedRows", "as_exported"]
-
-_KEY_MASK = 2**64 - 1
+__all__ = ["FetchedRows", "KeyRecorder", "PickedRows", "as_exported"]
 
 
-class KeyRecorder:
-    """The rows of an export; remembers which were looked up. Not thread-safe."""
+class KeyRecorder(KeyedRows):
+    """The rows of another table; remembers which were looked up. Not thread-safe."""
 
-    def __init__(self, file: RowFile) -> None:
-        self._file = file
-        self._keys: list[Keys] = []
+    def __init__(self, table: KeyedRows) -> None:
+        super().__init__(table.entry, table.initial)
+        self._table = table
+        self._keys: list[Keys] = [np.empty(0, np.uint64)]
 
-    def look_up(
-        self,
-        ids: NDArray[np.int64],
-        *,
-        padding_id: int | None = None,
-        unknown: Literal["zeros", "initial"] = "zeros",
-    ) -> Floats:
-        self._keys.append(np.unique(ids.reshape(-1).view(np.uint64)))
-        return self._file.look_up(ids, padding_id=padding_id, unknown=unknown)
-
-    def known(self, keys: Keys) -> NDArray[np.bool_]:
-        return self._file.known(keys)
+    def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
+        self._keys.append(keys)
+        return self._table.find(keys)
 
     @property
     def keys(self) -> Keys:
         """All that were looked up, rising."""
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *self._keys]))
+        return np.unique(np.concatenate(self._keys))
 
 
-class PickedRows:
-    """Rows in memory, of one table that `file` describes.
+class FetchedRows(KeyedRows):
+    """Rows that a side fetches when they are looked up."""
 
-    fetch: the rows of distinct keys, uint64[N].
-    """
-
-    def __init__(self, file: RowFile, fetch: Callable[[Keys], FoundRows]) -> None:
-        self._file = file
+    def __init__(self, table: KeyedRows, fetch: Callable[[Keys], FoundRows]) -> None:
+        super().__init__(table.entry, table.initial)
         self._fetch = fetch
 
-    def look_up(
-        self,
-        ids: NDArray[np.int64],
-        *,
-        padding_id: int | None = None,
-        unknown: Literal["zeros", "initial"] = "zeros",
-    ) -> Floats:
-        """float32[*ids.shape, D]"""
-        keys, inverse = np.unique(ids.reshape(-1).view(np.uint64), return_inverse=True)
+    def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         part = self._fetch(keys)
-        if unknown == "initial" and len(keys):
-            rows = self._file.initial_values(keys)
-        else:
-            rows = np.zeros((len(keys), self._file.entry.dim), np.float32)
-        rows[part.found] = part.values[part.found]
-        if padding_id is not None:
-            rows[keys == np.uint64(padding_id & _KEY_MASK)] = 0
-        return rows[inverse.reshape(-1)].reshape(*ids.shape, self._file.entry.dim)
-
-    def known(self, keys: Keys) -> NDArray[np.bool_]:
-        return self._fetch(keys).found
-
-    @classmethod
-    def of(cls, file: RowFile, rows: Mapping[int, Floats]) -> PickedRows:
-        """Rows by key, float32[D] each."""
-
-        def fetch(keys: Keys) -> FoundRows:
-            found = np.array([int(key) in rows for key in keys], np.bool_)
-            values = np.zeros((len(keys), file.entry.dim), np.float32)
-            for index in np.flatnonzero(found):
-                values[index] = rows[int(keys[index])]
-            return FoundRows(keys, found, values)
-
-        return cls(file, fetch)
+        return np.where(part.found[:, None], part.values, np.float32(0)), part.found
 
 
-def as_exported(file: RowFile, keys: Keys, values: Floats) -> Floats:
-    """How rows of training, float32[N, D], read once they are exported in the format of `file`."""
-    entry = file.entry
+class PickedRows(KeyedRows):
+    """Rows in memory by key, float32[D] each."""
+
+    def __init__(self, table: KeyedRows, rows: Mapping[int, Floats]) -> None:
+        super().__init__(table.entry, table.initial)
+        self._rows = rows
+
+    def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
+        known = np.array([key in self._rows for key in keys.tolist()], np.bool_)
+        rows = np.zeros((len(keys), self.entry.dim), np.float32)
+        for index in np.flatnonzero(known):
+            rows[index] = self._rows[int(keys[index])]
+        return rows, known
+
+
+def as_exported(table: KeyedRows, keys: Keys, values: Floats) -> Floats:
+    """How rows of training, float32[N, D], read once they are exported in the table's format."""
+    entry = table.entry
     if entry.format == "float32":
         return values
     return decode_rows(encode_rows(entry.name, keys, values, entry.format))

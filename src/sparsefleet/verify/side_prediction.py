@@ -10,7 +10,7 @@ from sparsefleet.export.row_source import RowSource, Tables
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.offline_model import OfflineModel, joined
-from sparsefleet.verify.picked_rows import KeyRecorder, PickedRows, as_exported
+from sparsefleet.verify.picked_rows import FetchedRows, KeyRecorder, PickedRows, as_exported
 from sparsefleet.verify.side import Side, Trace
 
 __all__ = ["SidePrediction"]
@@ -73,7 +73,7 @@ class SidePrediction:
         name = file.entry.name
         parts = self._side.stream(name)
         if parts is None:
-            return PickedRows(file, lambda keys: self._side.fetch(name, keys))
+            return FetchedRows(file, lambda keys: self._side.fetch(name, keys))
         wanted = set(needed.tolist())
         rows: dict[int, Floats] = {}
         for part in parts:
@@ -83,4 +83,4 @@ class SidePrediction:
             for index, key in enumerate(part.keys.tolist()):
                 if key in wanted:
                     rows[key] = values[index].copy()
-        return PickedRows.of(file, rows)
+        return PickedRows(file, rows)
