@@ -36,6 +36,7 @@ from sparsefleet.predict_command import (
     run_predict_command,
 )
 from sparsefleet.server import ServerConfig, TransportName, run_server
+from sparsefleet.verify_command import VERIFY_DESCRIPTION, add_verify_flags, run_verify_command
 
 __all__ = ["main"]
 
@@ -216,6 +217,7 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ),
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
+        ("verify", "is what is online what was trained?", VERIFY_DESCRIPTION, add_verify_flags),
     ):
         parser = commands.add_parser(
             name,
@@ -309,6 +311,7 @@ _COMMANDS = {
     "predict": run_predict_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
+    "verify": run_verify_command,
 }
 
 

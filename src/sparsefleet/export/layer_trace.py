@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
 
+from sparsefleet.errors import FeedError
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.look_up_op import looking_up
 from sparsefleet.export.recorded_graph import LOOK_UP, MODEL_PREFIX
@@ -35,14 +36,19 @@ def trace_layers(
 ) -> list[Layer]:
     """The layers of a prediction in the order in which they are computed.
 
-    graph: as `read_graph` gives it. arrays: as `check_feeds` gives them.
+    graph: as `read_graph` gives it. arrays: as `check_feeds` gives them. Raises FeedError for
+    arrays, or rows, that the graph cannot compute.
     """
     assert isinstance(graph, fx.GraphModule)
     names = [name for item in schema.inputs for name in item.arrays]
     tensors = [torch.from_numpy(arrays[name].copy()) for name in names]
     run = _Recording(graph)
-    with torch.no_grad(), looking_up(tables):
-        run.run(*tensors)
+    try:
+        with torch.no_grad(), looking_up(tables):
+            run.run(*tensors)
+    except (RuntimeError, IndexError) as error:
+        said = str(error).partition("\n")[0]
+        raise FeedError(f"the model cannot compute these inputs: {said}") from error
     return run.layers
 
 

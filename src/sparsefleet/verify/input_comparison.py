@@ -5,7 +5,6 @@ Letters: B examples, F slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,12 +81,13 @@ def _explained(name: str, slots: dict[str, Column], theirs: dict[str, Column]) -
     if twin is not None:
         found = f"what offline is '{twin}'"
         return _finding("slots swapped", name, found, f"'{name}'", *examples)
-    explain: tuple[Callable[[Column, Column, NDArray[np.bool_]], tuple[str, str] | None], ...]
-    explain = (_missing_values, *((_ids,) if own.dtype.kind in "iu" else (_numbers,)))
-    for guess in explain:
-        said = guess(own, other, wrong)
-        if said is not None:
-            return _finding(said[0], name, said[1], "the values of offline", *examples)
+    guesses = (
+        _missing_values(own, other, wrong),
+        _ids(own, other, wrong) if own.dtype.kind in "iu" else _numbers(own, other),
+    )
+    for guess in guesses:
+        if guess is not None:
+            return _finding(guess[0], name, guess[1], "the values of offline", *examples)
     if own.size > 1 and np.array_equal(np.sort(own), np.sort(other)):
         found = "the same values in another order"
         return _finding("examples in another order", name, found, "the order of offline", *examples)
@@ -105,9 +105,7 @@ def _twin(name: str, other: Column, slots: dict[str, Column]) -> str | None:
     return None
 
 
-def _missing_values(
-    own: Column, other: Column, wrong: NDArray[np.bool_]
-) -> tuple[str, str] | None:
+def _missing_values(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str] | None:
     """They differ only where one side has what stands for no value, and always there."""
     if wrong.all() or wrong.sum() < 1:
         return None
@@ -150,7 +148,7 @@ def _ids(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str
     return "ids hashed otherwise", f"{said}, always the same for the same id"
 
 
-def _numbers(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str] | None:
+def _numbers(own: Column, other: Column) -> tuple[str, str] | None:
     one, two = own.astype(np.float64), other.astype(np.float64)
     if not (np.isfinite(one).all() and np.isfinite(two).all()):
         return None

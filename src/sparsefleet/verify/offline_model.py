@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.numpy import load_file
 from torch import fx
@@ -24,7 +25,7 @@ from sparsefleet.export.torch_engine import TorchEngine
 from sparsefleet.verify.examples import Examples
 from sparsefleet.verify.side import Trace
 
-__all__ = ["OfflineModel"]
+__all__ = ["OfflineModel", "joined"]
 
 _BATCH = 1024
 
@@ -74,27 +75,37 @@ class OfflineModel:
         """Targets of all examples, by the graph of torch; `tables`: other rows than its own."""
         engine = TorchEngine(self.graph, self.schema)
         rows = self.tables if tables is None else tables
+        self._require_feeds()
         return joined([engine.predict(part, rows) for part in examples.batches(_BATCH)])
 
     def trace(self, arrays: Arrays, tables: Tables | None = None) -> Trace:
         """A prediction from the inside."""
         rows = self.tables if tables is None else tables
+        self._require_feeds()
         return Trace(arrays, trace_layers(self.graph, self.schema, arrays, rows))
 
     def with_dense(self, dense: Mapping[str, torch.Tensor]) -> OfflineModel:
         """The same export with other dense parameters, as far as they are given and fit."""
         other = OfflineModel(self.directory)
+        own = self.graph_parameters
         state = {
             MODEL_PREFIX + name: tensor
             for name, tensor in dense.items()
-            if MODEL_PREFIX + name in self.graph.state_dict()
+            if name in own and own[name].shape == tensor.shape
         }
         other.graph.load_state_dict(state, strict=False)
         return other
 
+    def _require_feeds(self) -> None:
+        """Torch would say it in words about Python."""
+        takes = sum(node.op == "placeholder" for node in self.graph.graph.nodes)
+        declared = sum(len(item.arrays) for item in self.schema.inputs)
+        if takes != declared:
+            raise CorruptFileError(
+                f"{self.directory}: the graph takes {takes} arrays, the manifest declares {declared}"
+            )
+
 
 def joined(parts: list[Arrays]) -> Arrays:
     """The targets of several batches as one."""
-    import numpy as np
-
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -36,7 +36,7 @@ class ParametersCheck:
                 )
             )
         in_graph = {name: tensor.numpy() for name, tensor in model.graph_parameters.items()}
-        findings += _dense(in_graph, model.parameters, "graph", "file of parameters")
+        findings += _dense(in_graph, model.parameters, "the file", "the graph")
         said = f"{len(model.manifest.files)} files as written"
         return CheckResult.of("parameters", model.name, said, findings)
 
@@ -46,7 +46,7 @@ class ParametersCheck:
         dense = side.dense()
         if dense is not None:
             exported = {n: t.numpy() for n, t in case.model.graph_parameters.items()}
-            findings += _dense(exported, dense, "export", side.name)
+            findings += _dense(exported, dense, *_direction(side))
             said.append(f"{len(exported)} dense parameters")
         tables = side.tables()
         figures: Figures = {}
@@ -83,25 +83,36 @@ def _checksums(case: Case, side: Side) -> list[Finding]:
     ]
 
 
-def _dense(own: Arrays, other: Arrays, own_name: str, other_name: str) -> list[Finding]:
+def _dense(one: Arrays, two: Arrays, here: str, there: str) -> list[Finding]:
     """Values of tensors that both have, of one shape; the rest is a matter of pruning."""
     findings = []
-    for name, tensor in own.items():
-        theirs = other.get(name)
-        if theirs is None or theirs.shape != tensor.shape:
+    for name, tensor in one.items():
+        other = two.get(name)
+        if other is None or other.shape != tensor.shape:
             continue
-        if theirs.dtype != tensor.dtype:
-            found, wanted = f"{tensor.dtype} in the {own_name}", f"{theirs.dtype} in {other_name}"
-        elif theirs.tobytes() != tensor.tobytes():
-            gap = np.abs(tensor.astype(np.float64) - theirs.astype(np.float64))
-            found = f"{int((gap != 0).sum())} of {gap.size} values that differ, by up to "
-            found += f"{float(gap.max(initial=0.0)):.3g}"
-            wanted = f"those of {other_name}" if own_name == "export" else f"those of {own_name}"
+        if other.dtype != tensor.dtype:
+            said = f"{tensor.dtype} and {other.dtype}"
+        elif other.tobytes() != tensor.tobytes():
+            gap = np.abs(tensor.astype(np.float64) - other.astype(np.float64))
+            largest = float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0))
+            said = f"{int((gap != 0).sum())} of {gap.size} values off by up to {largest:.3g}"
         else:
             continue
-        kind = "dense parameter differs"
-        findings.append(Finding(name=kind, what=f"'{name}'", found=found, wanted=wanted))
+        findings.append(
+            Finding(
+                name="dense parameter differs",
+                what=f"parameter '{name}'",
+                found=f"{said} in {here}",
+                wanted=f"those of {there}",
+            )
+        )
     return findings
+
+
+def _direction(side: Side) -> tuple[str, str]:
+    """Who has to be like whom."""
+    export = "the export"
+    return (export, side.name) if side.role == "training" else (side.name, export)
 
 
 def _table(
@@ -135,7 +146,7 @@ def _table(
 
 
 def _of_tally(what: str, tally: RowTally, side: Side, exported: int) -> list[Finding]:
-    here, there = ("export", side.name) if side.role == "training" else (side.name, "export")
+    here, there = _direction(side)
     findings = []
     if tally.missing:
         findings.append(

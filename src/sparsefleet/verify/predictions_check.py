@@ -128,9 +128,7 @@ def _aucs(case: Case, offline: Arrays, online: Arrays, figures: Figures) -> str:
     return f", AUC {found[0]:.6f} offline, {found[1]:.6f} online"
 
 
-def _parting(
-    case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]
-) -> Parting | None:
+def _parting(case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]) -> Parting | None:
     """Where the first example that differs does so."""
     at = int(np.flatnonzero(gaps > case.config.tolerance)[0])
     arrays = case.examples.part(at, at + 1)

@@ -54,7 +54,7 @@ class RowTally:
         >>> round(RowTally(compared=299, same=299, sampled=True).bound(), 4)
         0.01
         """
-        return 1.0 - 0.05 ** (1.0 / max(self.compared, 1))
+        return 1.0 - float(0.05 ** (1.0 / max(self.compared, 1)))
 
 
 def compare_rows(
