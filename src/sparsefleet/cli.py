@@ -35,6 +35,14 @@ from sparsefleet.predict_command import (
     add_predict_flags,
     run_predict_command,
 )
+from sparsefleet.serve_command import (
+    SERVE_DESCRIPTION,
+    SWITCH_DESCRIPTION,
+    add_serve_flags,
+    add_switch_flags,
+    run_serve_command,
+    run_switch_command,
+)
 from sparsefleet.server import ServerConfig, TransportName, run_server
 from sparsefleet.verify_command import VERIFY_DESCRIPTION, add_verify_flags, run_verify_command
 
@@ -217,6 +225,8 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ),
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
+        ("serve", "predict over HTTP", SERVE_DESCRIPTION, add_serve_flags),
+        ("serve-switch", "switch a service's version", SWITCH_DESCRIPTION, add_switch_flags),
         ("verify", "is what is online what was trained?", VERIFY_DESCRIPTION, add_verify_flags),
     ):
         parser = commands.add_parser(
@@ -309,6 +319,8 @@ _COMMANDS = {
     "export": run_export_command,
     "launch": _run_launch_command,
     "predict": run_predict_command,
+    "serve": run_serve_command,
+    "serve-switch": run_switch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
     "verify": run_verify_command,

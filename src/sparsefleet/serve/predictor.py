@@ -120,7 +120,29 @@ class Predictor:
 
     def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
         """As `predict`, always a dict: all targets by name."""
-        return self._predict(check_feeds(self.schema, inputs))
+        return self.predict_arrays(check_feeds(self.schema, inputs))
+
+    def predict_arrays(self, arrays: Arrays) -> Arrays:
+        """As `predict_all`, of arrays as `sparsefleet.export.feeds.check_feeds` gives them."""
+        return self.predict_with(arrays, self.tables_for(arrays))
+
+    def tables_for(self, arrays: Arrays) -> Tables:
+        """The rows of this moment, with those that these arrays look up at hand."""
+        return self.rows.tables(_ids(self.schema, arrays))
+
+    def predict_with(self, arrays: Arrays, tables: Tables) -> Arrays:
+        """As `predict_arrays`, looking up in these tables."""
+        return self._opened.runs.predict(arrays, tables)
+
+    @property
+    def directory(self) -> Path:
+        """Of the export."""
+        return self._opened.directory
+
+    @property
+    def golden(self) -> Golden:
+        """Examples with what the trained model said of them."""
+        return self._opened.golden
 
     def check_golden(self) -> float:
         """Predicts the golden examples; the largest difference to the trained model.
@@ -129,7 +151,7 @@ class Predictor:
         the rows explains.
         """
         golden = self._opened.golden
-        found = self._predict(golden.inputs)
+        found = self.predict_arrays(golden.inputs)
         difference = largest_difference(found, golden.targets)
         allowed = self.manifest.golden.largest_error + _GOLDEN_TOLERANCE
         if not difference <= allowed:
@@ -144,9 +166,6 @@ class Predictor:
         targets = ", ".join(map(str, self.schema.targets))
         where = str(self._opened.directory)
         return f"Predictor({where!r}, engine={self.engine!r}: {inputs} -> {targets})"
-
-    def _predict(self, arrays: Arrays) -> Arrays:
-        return self._opened.runs.predict(arrays, self.rows.tables(_ids(self.schema, arrays)))
 
     def _open(self, directory: Path, manifest: Manifest) -> _Opened:
         rows = self._given_rows or FileRows(directory, manifest=manifest)
