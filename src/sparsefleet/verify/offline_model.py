@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,16 +19,24 @@ from sparsefleet.export.golden import Golden, read_golden
 from sparsefleet.export.graph_file import read_graph
 from sparsefleet.export.layer_trace import trace_layers
 from sparsefleet.export.opened_export import read_manifest
-from sparsefleet.export.recorded_graph import MODEL_PREFIX
+from sparsefleet.export.recorded_graph import LOOK_UP, MODEL_PREFIX
 from sparsefleet.export.row_file import RowFile, open_tables
 from sparsefleet.export.row_source import Tables
 from sparsefleet.export.torch_engine import TorchEngine
 from sparsefleet.verify.examples import Examples
 from sparsefleet.verify.side import Trace
 
-__all__ = ["OfflineModel", "joined"]
+__all__ = ["LookupLayer", "OfflineModel", "joined"]
 
 _BATCH = 1024
+
+
+class LookupLayer(NamedTuple):
+    """A lookup as a layer of the graph; `dim` is the width of its rows."""
+
+    name: str
+    what: str
+    dim: int
 
 
 class OfflineModel:
@@ -70,6 +79,12 @@ class OfflineModel:
         """The same, as the graph has them."""
         state = self.graph.state_dict()
         return {name.removeprefix(MODEL_PREFIX): tensor for name, tensor in state.items()}
+
+    @property
+    def lookup_layers(self) -> list[LookupLayer]:
+        """The lookups of the graph, in order."""
+        nodes = [node for node in self.graph.graph.nodes if node.target is LOOK_UP]
+        return [LookupLayer(n.name, f"look_up(table '{n.args[1]}')", int(n.args[2])) for n in nodes]
 
     def predict(self, examples: Examples, tables: Tables | None = None) -> Arrays:
         """Targets of all examples, by the graph of torch; `tables`: other rows than its own."""

@@ -12,6 +12,8 @@ from sparsefleet.verify.case import Case
 from sparsefleet.verify.checkpoint_side import CheckpointSide
 from sparsefleet.verify.export_side import ExportSide
 from sparsefleet.verify.servers_side import ServersSide
+from sparsefleet.verify.service_client import ServiceClient
+from sparsefleet.verify.service_side import ServiceSide
 from sparsefleet.verify.side import Side
 
 __all__ = ["open_side"]
@@ -24,6 +26,10 @@ def open_side(target: str, case: Case) -> Side:
     """A service, a Redis store, servers, a checkpoint (a path or URL) or another export."""
     if _ENDPOINTS.fullmatch(target):
         return ServersSide(target, target.split(","), list(case.model.tables))
+    if target.startswith(("http://", "https://")):
+        config = case.config
+        client = ServiceClient(target, token=config.token, timeout_s=config.timeout_s)
+        return ServiceSide(client, case.model)
     if _URL.fullmatch(target):
         return CheckpointSide(target)
     path = Path(target)
