@@ -35,6 +35,11 @@ from sparsefleet.predict_command import (
     add_predict_flags,
     run_predict_command,
 )
+from sparsefleet.push_rows_command import (
+    PUSH_ROWS_DESCRIPTION,
+    add_push_rows_flags,
+    run_push_rows_command,
+)
 from sparsefleet.serve_command import (
     SERVE_DESCRIPTION,
     SWITCH_DESCRIPTION,
@@ -225,6 +230,12 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ),
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
+        (
+            "push-rows",
+            "load the rows of an exported model into Redis; choose which version is served",
+            PUSH_ROWS_DESCRIPTION,
+            add_push_rows_flags,
+        ),
         ("serve", "predict over HTTP", SERVE_DESCRIPTION, add_serve_flags),
         ("serve-switch", "switch a service's version", SWITCH_DESCRIPTION, add_switch_flags),
         ("verify", "is what is online what was trained?", VERIFY_DESCRIPTION, add_verify_flags),
@@ -243,6 +254,13 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
 def _run_checkpoint_command(options: argparse.Namespace) -> int:
     try:
         return run_checkpoint_command(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+
+
+def _run_push_rows_command(options: argparse.Namespace) -> int:
+    try:
+        return run_push_rows_command(options)
     except ConfigError as error:
         raise _UsageError(str(error)) from error
 
@@ -319,6 +337,7 @@ _COMMANDS = {
     "export": run_export_command,
     "launch": _run_launch_command,
     "predict": run_predict_command,
+    "push-rows": _run_push_rows_command,
     "serve": run_serve_command,
     "serve-switch": run_switch_command,
     "server": _run_server_command,

@@ -30,6 +30,7 @@ __all__ = [
     "PeerLostError",
     "PipeCommandError",
     "ProtocolError",
+    "PublishError",
     "RpcError",
     "SchemaError",
     "ServerRestartedError",
@@ -155,6 +156,10 @@ class FeedError(SparseFleetError, ValueError):
 
 class StoreUnavailableError(SparseFleetError, ConnectionError):
     """Rows of a served model cannot be had now: their store is away, slow or not filled."""
+
+
+class PublishError(SparseFleetError):
+    """Updates of a served model that cannot be published."""
 
 
 class IoError(SparseFleetError, OSError):

@@ -12,9 +12,9 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from sparsefleet.errors import CorruptFileError, ExportError
+from sparsefleet.export.dense_shapes import MODEL_PREFIX
 from sparsefleet.export.graph_archive import refuse_code
 from sparsefleet.export.pending_export import PendingExport
-from sparsefleet.export.recorded_graph import MODEL_PREFIX
 
 __all__ = ["read_graph", "write_graph", "write_parameters"]
 

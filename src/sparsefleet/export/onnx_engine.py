@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsefleet.errors import ConfigError, CorruptFileError, FeedError
+from numpy.typing import NDArray
+
+from sparsefleet.errors import CheckpointMismatchError, ConfigError, FeedError
 from sparsefleet.export.empty_batch import is_empty, one_example, without_examples
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.manifest import OnnxStep
+from sparsefleet.export.onnx_file import OnnxFile, onnx_errors
 from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 
@@ -42,11 +46,30 @@ class OnnxEngine:
     ) -> None:
         if not is_installed():
             raise ConfigError("engine='onnx' needs ONNX Runtime: pip install sparsefleet[onnx]")
-        self._steps = [
-            (step, None if step.file is None else _session(directory / step.file, threads))
-            for step in steps
-        ]
         self._schema = schema
+        parts = [(s, None if s.file is None else OnnxFile(directory / s.file)) for s in steps]
+        self._steps = [(s, p and p.session(threads)) for s, p in parts]
+        self._parts = [part for _, part in parts]
+        self._threads = threads
+
+    def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> OnnxEngine:
+        """An engine with other parameters and buffers, by their names in the model.
+
+        Raises CheckpointMismatchError unless they are those of the graph.
+        """
+        held = [name for part in self._parts if part is not None for name in part.parameters()]
+        folded = sorted(arrays.keys() - set(held))
+        if folded:
+            raise CheckpointMismatchError(
+                f"the ONNX files do not hold '{folded[0]}' as the model has it, so it cannot be "
+                "updated there: serve with engine='torch'"
+            )
+        made = copy.copy(self)
+        made._steps = [
+            (step, part and part.session(self._threads, arrays))
+            for (step, _), part in zip(self._steps, self._parts, strict=True)
+        ]
+        return made
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
         """Targets of inputs, by their names in the graph, with these rows."""
@@ -78,43 +101,8 @@ class OnnxEngine:
         return {target.name: known[TARGET_PREFIX + target.name] for target in self._schema.targets}
 
 
-def _session(path: Path, threads: int | None) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing")
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except _errors() as error:
-        raise CorruptFileError(f"{path} is no graph that ONNX Runtime reads: {error}") from error
-
-
 def _run(session: Any, step: OnnxStep, given: Arrays) -> Any:
     try:
         return session.run(list(step.outputs), given)
-    except _errors() as error:
+    except onnx_errors() as error:
         raise FeedError(f"the model cannot compute these inputs: {error}") from error
-
-
-def _errors() -> tuple[type[BaseException], ...]:
-    """What ONNX Runtime raises: its classes have no base of their own."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    found = [getattr(state, name, RuntimeError) for name in _ERROR_NAMES]
-    return (*found, RuntimeError)
-
-
-_ERROR_NAMES = (
-    "EPFail",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "NoSuchFile",
-    "NotImplemented",
-    "RuntimeException",
-)

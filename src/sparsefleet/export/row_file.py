@@ -34,8 +34,10 @@ class RowFile(KeyedRows):
         columns = _map_columns(path, entry)
         self.keys: Keys = columns[0]
         """All keys, rising: uint64[N]."""
-        self._values: NDArray[Any] = columns[1].reshape(entry.rows, entry.dim)
-        self._scales: Floats | None = columns[2] if len(columns) > 2 else None
+        self.rows = EncodedRows(
+            columns[1].reshape(entry.rows, entry.dim), columns[2] if len(columns) > 2 else None
+        )
+        """Of the keys, as they are written."""
 
     def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """As `KeyedRows`, by halving."""
@@ -49,7 +51,7 @@ class RowFile(KeyedRows):
         known[order] = True
         make = np.empty if len(order) == len(keys) else np.zeros
         rows: Floats = make((len(keys), self.entry.dim), np.float32)
-        rows[order] = decode_rows(self.encoded(places))
+        rows[order] = decode_rows(self.rows.take(places))
         return rows, known
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:
@@ -59,11 +61,6 @@ class RowFile(KeyedRows):
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         found: NDArray[np.bool_] = self.keys[places] == keys
         return found
-
-    def encoded(self, places: slice | NDArray[np.int64]) -> EncodedRows:
-        """Rows by place, as they are written."""
-        scales = None if self._scales is None else self._scales[places]
-        return EncodedRows(self._values[places], scales)
 
 
 def open_tables(directory: Path, entries: Iterable[TableEntry]) -> dict[str, RowFile]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsefleet.errors import FeedError
+from sparsefleet.export.dense_shapes import MODEL_PREFIX, require_same_shapes
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.look_up_op import looking_up
 from sparsefleet.export.row_source import Tables
@@ -23,6 +26,7 @@ class TorchEngine:
 
     def __init__(self, graph: torch.nn.Module, schema: Schema) -> None:
         self._graph = graph
+        self._schema = schema
         self._inputs = [name for item in schema.inputs for name in item.arrays]
         self._targets = [target.name for target in schema.targets]
 
@@ -31,6 +35,19 @@ class TorchEngine:
         with torch.no_grad(), looking_up(tables):
             outputs = self._graph(*(tensors[name] for name in self._inputs))
         return dict(zip(self._targets, outputs, strict=True))
+
+    def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> TorchEngine:
+        """An engine with other parameters and buffers, by their names in the model.
+
+        Raises CheckpointMismatchError unless they are those of the graph.
+        """
+        graph = copy.deepcopy(self._graph)
+        own = {name.removeprefix(MODEL_PREFIX): t for name, t in graph.state_dict().items()}
+        require_same_shapes({n: tuple(t.shape) for n, t in own.items()}, arrays)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+        return TorchEngine(graph, self._schema)
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
         """The same with arrays."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,10 @@ from sparsefleet.export.golden import Golden, largest_difference, read_golden
 from sparsefleet.export.manifest import Manifest
 from sparsefleet.export.onnx_engine import OnnxEngine, is_installed
 from sparsefleet.export.opened_export import Verify, open_export
-from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
+from sparsefleet.serve.following_engine import FollowingEngine, UpdatableEngine
 from sparsefleet.serve.row_store import FileRows, RowStore
+from sparsefleet.serve.row_stores.updated_rows import UpdatedRows
 
 __all__ = ["Engine", "Predictor"]
 
@@ -27,12 +28,6 @@ Engine = Literal["torch", "onnx", "auto"]
 _GOLDEN_TOLERANCE = 1e-5
 
 
-class _Runs(Protocol):
-    """What computes."""
-
-    def predict(self, arrays: Arrays, tables: Tables) -> Arrays: ...
-
-
 class _Opened(NamedTuple):
     """All of an export, read or mapped: its files may go now."""
 
@@ -40,7 +35,7 @@ class _Opened(NamedTuple):
     manifest: Manifest
     golden: Golden
     engine: Engine
-    runs: _Runs
+    runs: FollowingEngine
     rows: RowStore
 
 
@@ -181,14 +176,18 @@ class Predictor:
                 f"{directory} has no ONNX files: {onnx.missing}; use engine='torch', or export "
                 "again"
             )
-        runs: _Runs
+        runs: UpdatableEngine
         if self._wanted == "onnx" or (self._wanted == "auto" and onnx.steps and is_installed()):
+            engine: Engine = "onnx"
             runs = OnnxEngine(directory, onnx.steps, manifest.schema, threads=self._threads)
-            return _Opened(directory, manifest, golden, "onnx", runs, rows)
-        runs = self._torch_engine(directory, manifest)
-        return _Opened(directory, manifest, golden, "torch", runs, rows)
+        else:
+            engine, runs = "torch", self._torch_engine(directory, manifest)
+        following = FollowingEngine(runs)
+        if isinstance(rows, UpdatedRows):
+            rows.prepare_with(following.prepare)
+        return _Opened(directory, manifest, golden, engine, following, rows)
 
-    def _torch_engine(self, directory: Path, manifest: Manifest) -> _Runs:
+    def _torch_engine(self, directory: Path, manifest: Manifest) -> UpdatableEngine:
         import torch
 
         from sparsefleet.export.graph_file import read_graph

@@ -85,7 +85,7 @@ class TableOverlay:
             hits = run.keys[places] == keys[asked]
             asked, places = asked[hits], places[hits]
             present = run.present[places]
-            rows[asked] = np.where(present[:, None], decode_rows(_taken(run.rows, places)), 0.0)
+            rows[asked] = np.where(present[:, None], decode_rows(run.rows.take(places)), 0.0)
             known[asked] = present
             changed[asked] = True
         return changed
@@ -97,7 +97,7 @@ class TableOverlay:
         whole = self._runs[0]
         for run in self._runs[1:]:
             whole = _merged(whole, run)
-        rows = _taken(whole.rows, np.flatnonzero(whole.present))
+        rows = whole.rows.take(np.flatnonzero(whole.present))
         return TableChanges(whole.keys[whole.present], rows, whole.keys[~whole.present])
 
 
@@ -135,7 +135,7 @@ def _run_of(changes: TableChanges) -> _Run:
     scales = changes.rows.scales
     if scales is not None:
         scales = np.concatenate([scales, nothing[:, 0].astype(np.float32)])
-    return _Run(keys[order], present[order], _taken(EncodedRows(values, scales), order))
+    return _Run(keys[order], present[order], EncodedRows(values, scales).take(order))
 
 
 def _merged(older: _Run, newer: _Run) -> _Run:
@@ -153,8 +153,3 @@ def _merged(older: _Run, newer: _Run) -> _Run:
         scales = both(older.rows.scales, newer.rows.scales)
     rows = EncodedRows(both(older.rows.values, newer.rows.values), scales)
     return _Run(keys[order], both(older.present, newer.present), rows)
-
-
-def _taken(rows: EncodedRows, places: NDArray[np.int64]) -> EncodedRows:
-    scales = None if rows.scales is None else rows.scales[places]
-    return EncodedRows(rows.values[places], scales)

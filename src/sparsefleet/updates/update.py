@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 from sparsefleet.errors import CorruptFileError
 from sparsefleet.export.quantization import EncodedRows
 from sparsefleet.store.arrays import Keys
-from sparsefleet.updates.update_name import UpdateName
+from sparsefleet.updates.update_name import Kind, UpdateName
 
 __all__ = ["TableChanges", "Update"]
 
@@ -83,7 +83,7 @@ class Update:
             {name: np.ascontiguousarray(array) for name, array in arrays.items()},
             {"update": json.dumps(head)},
         )
-        kind = "whole" if self.previous is None else "delta"
+        kind: Kind = "whole" if self.previous is None else "delta"
         return UpdateName(kind, self.sequence, self.moment, _checksum(raw)), raw
 
     @classmethod
