@@ -177,9 +177,7 @@ def _flat(column: pa.Array) -> pa.Array:
     return column
 
 
-def _tail(
-    flat: NDArray[Any], count: int, shape: tuple[int | str, ...]
-) -> tuple[int, ...]:
+def _tail(flat: NDArray[Any], count: int, shape: tuple[int | str, ...]) -> tuple[int, ...]:
     """The sizes of one example's target; what varies is what is left over."""
     if len(shape) < 2 or not count:
         return tuple(size if isinstance(size, int) else 0 for size in shape[1:])
