@@ -40,7 +40,7 @@ def trace(predictor: Predictor, layout: BatchLayout, arrays: Arrays) -> dict[str
     }
     try:
         found["layers"] = _layers(predictor, first, tables)
-    except (SparseFleetError, ImportError, OSError) as error:  # as of an export written over
+    except (SparseFleetError, OSError) as error:  # as of an export written over
         found["layers_missing"] = str(error)
     return found
 
