@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.row_source import RowSource, Tables
 from sparsefleet.export.schema import Schema
+from sparsefleet.serve.moment_tables import MomentTables, dense_of
 from sparsefleet.serve.predictor import Predictor
 from sparsefleet.store.arrays import Floats, Keys
 
@@ -71,7 +72,7 @@ def inspect(predictor: Predictor, arrays: Arrays) -> Inspected:
     notes: list[RecordedLookup] = []
     tables = predictor.tables_for(arrays)
     recording = {name: _RecordingSource(name, source, notes) for name, source in tables.items()}
-    targets = predictor.predict_with(arrays, recording)
+    targets = predictor.predict_with(arrays, MomentTables(recording, dense_of(tables)))
     unknown = list(_unknown(predictor.schema, arrays, tables, notes))
     return Inspected(targets, unknown[:_MOST_KEYS], [_as_json(note) for note in notes])
 
