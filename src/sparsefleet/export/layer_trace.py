@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from sparsefleet.errors import FeedError
+from sparsefleet.export.dense_shapes import MODEL_PREFIX
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.look_up_op import looking_up
-from sparsefleet.export.recorded_graph import LOOK_UP, MODEL_PREFIX
+from sparsefleet.export.recorded_graph import LOOK_UP
 from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 

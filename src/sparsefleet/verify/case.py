@@ -41,6 +41,11 @@ class Case:
         """What the export says of the examples."""
         return self.model.predict(self.examples)
 
+    def catch_up(self) -> None:
+        """Takes up updates of the export that have come since."""
+        self.model.catch_up()
+        self.__dict__.pop("scores", None)
+
 
 class Check(Protocol):
     """One of the five. Problems of the model are findings; what is raised is not of the model."""

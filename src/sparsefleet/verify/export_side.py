@@ -38,7 +38,7 @@ class ExportSide(Side):
 
     def dense(self) -> Arrays:
         """As the graph has them: that is what predicts."""
-        return {name: tensor.numpy() for name, tensor in self._model.graph_parameters.items()}
+        return self._model.dense
 
     def tables(self) -> Mapping[str, TableFacts]:
         return {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 
 from sparsefleet.errors import (
     CheckpointError,
+    CheckpointMissingError,
     FeedError,
     RpcError,
     SparseFleetError,
@@ -21,6 +24,7 @@ from sparsefleet.verify.open_side import open_side
 from sparsefleet.verify.parameters_check import ParametersCheck
 from sparsefleet.verify.predictions_check import PredictionsCheck
 from sparsefleet.verify.pruning_check import PruningCheck
+from sparsefleet.verify.redis_side import HalfLoadedError
 from sparsefleet.verify.report import Report
 from sparsefleet.verify.settings_check import SettingsCheck
 from sparsefleet.verify.side import Side
@@ -28,6 +32,7 @@ from sparsefleet.verify.verify_config import VerifyConfig
 
 __all__ = ["verify"]
 
+_POLL_S = 0.1
 _CHECKS: tuple[tuple[CheckName, Check], ...] = (
     ("pruning", PruningCheck()),
     ("parameters", ParametersCheck()),
@@ -36,6 +41,8 @@ _CHECKS: tuple[tuple[CheckName, Check], ...] = (
     ("settings", SettingsCheck()),
 )
 _KINDS: tuple[tuple[type[SparseFleetError], str], ...] = (
+    (HalfLoadedError, "half loaded"),
+    (CheckpointMissingError, "not loaded"),
     (StoreUnavailableError, "unavailable"),
     (RpcError, "unavailable"),
     (CheckpointError, "file damaged"),
@@ -63,7 +70,7 @@ def verify(
     True
     """
     config = config or VerifyConfig()
-    case = Case(OfflineModel(directory), config)
+    case = Case(OfflineModel(directory, updates=config.updates), config)
     results = [_guarded(name, case.model.name, check.of_export, case) for name, check in _CHECKS]
     for target in online:
         results += _of_side(case, target)
@@ -81,8 +88,10 @@ def _of_side(case: Case, target: str | Side) -> list[CheckResult | None]:
     try:
         side = target if isinstance(target, Side) else open_side(target, case)
     except (StoreUnavailableError, RpcError, CheckpointError) as error:
-        return [_failed("settings", str(target), error)]
+        check: CheckName = "settings" if isinstance(error, RpcError) else "parameters"
+        return [_failed(check, str(target), error)]
     try:
+        _meet(case, side)
         return [
             _guarded(name, side.name, lambda case, check=check: check.of_side(case, side), case)  # type: ignore[misc]
             for name, check in _CHECKS
@@ -90,6 +99,20 @@ def _of_side(case: Case, target: str | Side) -> list[CheckResult | None]:
     finally:
         if not isinstance(target, Side):
             side.close()
+
+
+def _meet(case: Case, side: Side) -> None:
+    """Waits until the side has the newest update, as far as it goes; who is late, is told later."""
+    if case.config.updates is None:
+        return
+    deadline = time.monotonic() + case.config.timeout_s
+    with suppress(*(kind for kind, _ in _KINDS)):  # told by the checks
+        while time.monotonic() < deadline:
+            case.catch_up()
+            moment = case.model.moment
+            if moment is None or side.updated() in (None, moment.made):
+                return
+            time.sleep(_POLL_S)
 
 
 def _guarded(

@@ -18,8 +18,8 @@ from sparsefleet.verify.side import Side
 
 __all__ = ["InputsCheck"]
 
-_TRACED = 16
-"""Examples that a service is asked to show its inputs of."""
+_TRACED = 8
+"""Examples of which a service is asked to show its inputs: it shows no more."""
 
 
 class InputsCheck:

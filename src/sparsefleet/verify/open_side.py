@@ -8,9 +8,11 @@ from pathlib import Path
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.export.manifest import MANIFEST
+from sparsefleet.updates import is_redis
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.checkpoint_side import CheckpointSide
 from sparsefleet.verify.export_side import ExportSide
+from sparsefleet.verify.redis_side import RedisSide
 from sparsefleet.verify.servers_side import ServersSide
 from sparsefleet.verify.service_client import ServiceClient
 from sparsefleet.verify.service_side import ServiceSide
@@ -30,6 +32,8 @@ def open_side(target: str, case: Case) -> Side:
         config = case.config
         client = ServiceClient(target, token=config.token, timeout_s=config.timeout_s)
         return ServiceSide(client, case.model)
+    if is_redis(target):
+        return RedisSide(target, case.model, timeout_s=case.config.timeout_s)
     if _URL.fullmatch(target):
         return CheckpointSide(target)
     path = Path(target)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsefleet.errors import CheckpointError
+from sparsefleet.errors import CheckpointError, ShapeError
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.opened_export import verify_export
-from sparsefleet.export.row_file import RowFile
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.export_side import checksums_of
 from sparsefleet.verify.finding import CheckResult, Figures, Finding
+from sparsefleet.verify.model_table import ModelTable
+from sparsefleet.verify.offline_model import dense_of
 from sparsefleet.verify.row_comparison import RowTally, compare_rows
 from sparsefleet.verify.side import Side, TableFacts
 
@@ -35,7 +36,7 @@ class ParametersCheck:
                     advice="copy the export again, or export again",
                 )
             )
-        in_graph = {name: tensor.numpy() for name, tensor in model.graph_parameters.items()}
+        in_graph = dense_of(model.exported_graph)
         findings += _dense(in_graph, model.parameters, "the file", "the graph")
         said = f"{len(model.manifest.files)} files as written"
         return CheckResult.of("parameters", model.name, said, findings)
@@ -45,9 +46,9 @@ class ParametersCheck:
         said = []
         dense = side.dense()
         if dense is not None:
-            exported = {n: t.numpy() for n, t in case.model.graph_parameters.items()}
-            findings += _dense(exported, dense, *_direction(side))
-            said.append(f"{len(exported)} dense parameters")
+            own = case.model.dense
+            findings += _dense(own, dense, *_direction(side))
+            said.append(f"{len(own)} dense parameters")
         tables = side.tables()
         figures: Figures = {}
         if tables is not None:
@@ -116,7 +117,7 @@ def _direction(side: Side) -> tuple[str, str]:
 
 
 def _table(
-    case: Case, side: Side, file: RowFile, facts: TableFacts | None
+    case: Case, side: Side, file: ModelTable, facts: TableFacts | None
 ) -> tuple[list[Finding], RowTally | None]:
     entry = file.entry
     what = f"table '{entry.name}'"
@@ -127,7 +128,7 @@ def _table(
             name="table missing",
             what=what,
             found=f"none in {side.name}",
-            wanted=f"{entry.rows:,} rows",
+            wanted=f"{len(file.keys):,} rows",
         )
         return [lost], None
     if facts.dim != entry.dim:
@@ -139,10 +140,15 @@ def _table(
         )
         return [found], None
     previous = None if case.previous is None else case.previous.tables.get(entry.name)
-    tally = compare_rows(
-        file, side, previous=previous, sample=case.config.sample, seed=case.config.seed
-    )
-    return _of_tally(what, tally, side, entry.rows), tally
+    try:
+        tally = compare_rows(
+            file, side, previous=previous, sample=case.config.sample, seed=case.config.seed
+        )
+    except ShapeError as error:
+        wanted = f"rows of {entry.dim} values"
+        narrow = Finding(name="rows of another width", what=what, found=str(error), wanted=wanted)
+        return [narrow], None
+    return _of_tally(what, tally, side, len(file.keys)), tally
 
 
 def _of_tally(what: str, tally: RowTally, side: Side, exported: int) -> list[Finding]:

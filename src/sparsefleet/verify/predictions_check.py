@@ -30,7 +30,7 @@ class PredictionsCheck:
 
     def of_export(self, case: Case) -> CheckResult:
         """The export against the trained model, and its two engines against each other."""
-        model, golden = case.model, case.model.golden
+        model, golden = case.model.as_exported(), case.model.golden
         found = {"torch": model.predict(Examples.of_golden(model.schema, golden))}
         onnx = model.manifest.onnx
         if onnx.steps and is_installed():

@@ -11,7 +11,7 @@ from sparsefleet.export.recorded_graph import LOOK_UP
 from sparsefleet.export.schema import describe
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.finding import CheckResult, Finding
-from sparsefleet.verify.offline_model import OfflineModel
+from sparsefleet.verify.offline_model import OfflineModel, dense_of
 from sparsefleet.verify.side import Side
 
 __all__ = ["PruningCheck"]
@@ -158,8 +158,8 @@ def _dim(model: OfflineModel, table: str) -> int:
 def _parameters(model: OfflineModel) -> list[Finding]:
     """Names, shapes and types in the graph against the file of parameters."""
     graph = {
-        name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        for name, tensor in model.graph_parameters.items()
+        name: (array.dtype.name, array.shape)
+        for name, array in dense_of(model.exported_graph).items()
     }
     file = {name: (x.dtype.name, x.shape) for name, x in model.parameters.items()}
     return [
@@ -180,7 +180,7 @@ def _shown(facts: tuple[str, tuple[int, ...]] | None) -> str:
 
 def _dense_against(case: Case, dense: dict[str, Any]) -> list[Finding]:
     """Tensors of whole numbers, such as a count of batches, are not trained."""
-    exported = case.model.graph_parameters
+    exported = case.model.dense
     findings = [
         Finding(
             name="trained parameter missing",
@@ -193,11 +193,10 @@ def _dense_against(case: Case, dense: dict[str, Any]) -> list[Finding]:
         if name not in exported and tensor.dtype.kind == "f" and not _is_pruned(case, name)
     ]
     for name, tensor in exported.items():
-        shape = tuple(tensor.shape)
         if name not in dense:
-            found, wanted = describe(str(tensor.dtype).removeprefix("torch."), shape), "nothing"
-        elif shape != dense[name].shape:
-            found, wanted = str(list(shape)), str(list(dense[name].shape))
+            found, wanted = describe(tensor.dtype.name, tensor.shape), "nothing"
+        elif tensor.shape != dense[name].shape:
+            found, wanted = str(list(tensor.shape)), str(list(dense[name].shape))
         else:
             continue
         kind = "parameter not trained" if wanted == "nothing" else "parameter of another shape"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.export.row_file import RowFile
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.picked_rows import as_exported
 from sparsefleet.verify.side import FoundRows, Side
 
@@ -58,10 +58,10 @@ class RowTally:
 
 
 def compare_rows(
-    file: RowFile,
+    file: ModelTable,
     side: Side,
     *,
-    previous: RowFile | None = None,
+    previous: ModelTable | None = None,
     sample: int | None = None,
     seed: int = 0,
 ) -> RowTally:
@@ -92,10 +92,10 @@ def compare_rows(
 
 
 def _compare_stream(
-    file: RowFile,
+    file: ModelTable,
     parts: Iterator[FoundRows],
     side: Side,
-    previous: RowFile | None,
+    previous: ModelTable | None,
     tally: RowTally,
 ) -> None:
     """All that the side has against the export: rows that only one has are told by who should."""
@@ -117,7 +117,7 @@ def _compare_stream(
 
 
 def _compare(
-    file: RowFile, rows: FoundRows, values: Floats, previous: RowFile | None, tally: RowTally
+    file: ModelTable, rows: FoundRows, values: Floats, previous: ModelTable | None, tally: RowTally
 ) -> None:
     """Values of rows that both have."""
     keys, values = rows.keys[rows.found], values[rows.found]

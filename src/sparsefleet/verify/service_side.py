@@ -5,6 +5,7 @@ Letters: N keys, D row width.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -48,8 +49,6 @@ class ServiceSide(Side):
 
     @cached_property
     def _manifest(self) -> Manifest:
-        import json
-
         try:
             return Manifest.from_json(json.dumps(self._about["manifest"]), self.name)
         except (KeyError, CheckpointError) as error:
@@ -57,6 +56,10 @@ class ServiceSide(Side):
 
     def version(self) -> str:
         return str(self._about.get("version"))
+
+    def updated(self) -> float | None:
+        told = self._client.get("/v1/model").get("settings", {}).get("rows_updated")
+        return None if told is None else float(told)
 
     def schema(self) -> Schema:
         return self._manifest.schema

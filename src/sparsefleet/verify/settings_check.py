@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
 
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.export_side import formats_of
@@ -44,7 +45,7 @@ class SettingsCheck:
             return None
         found = dict(settings or {})
         findings = _precision(case, found) + _version(case, version)
-        findings += _expected(case, found)
+        findings += _expected(case, found) + _moment(case, side) + _packages(case, found)
         said = ", ".join(f"{name} {value}" for name, value in found.items() if " " not in name)
         return CheckResult.of(
             "settings", side.name, f"version {version}, {said}", findings, {"settings": found}
@@ -69,6 +70,45 @@ def _version(case: Case, version: str | None) -> list[Finding]:
             wanted=wanted,
             advice="switch the service to the new version, or verify the one it serves",
         )
+    ]
+
+
+def _moment(case: Case, side: Side) -> list[Finding]:
+    """Both sides have come equally far with updates."""
+    moment, found = case.model.moment, side.updated()
+    wanted = None if moment is None else moment.made
+    if found == wanted:
+        return []
+    advice = "give --updates WHERE, where the training publishes them" if wanted is None else ""
+    return [
+        Finding(
+            name="other moment",
+            what="updates that are in force",
+            found=_time(found),
+            wanted=_time(wanted),
+            advice=advice,
+        )
+    ]
+
+
+def _time(made: float | None) -> str:
+    if made is None:
+        return "the export as it was written"
+    return f"those up to {datetime.fromtimestamp(made, timezone.utc).isoformat()}"
+
+
+def _packages(case: Case, found: Mapping[str, str]) -> list[Finding]:
+    """Other versions of what computes are told, for they need not matter."""
+    return [
+        Finding(
+            name="other package",
+            what=name,
+            found=found[name],
+            wanted=f"{wanted}, which exported it",
+            severity="warning",
+        )
+        for name, wanted in case.model.manifest.made_by.items()
+        if name in found and found[name].partition("+")[0] != wanted.partition("+")[0]
     ]
 
 

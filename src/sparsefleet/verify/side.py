@@ -66,6 +66,10 @@ class Side:
         """`Manifest.digest` of the export it has loaded."""
         return None
 
+    def updated(self) -> float | None:
+        """When the newest update that is in force was made, seconds since 1970."""
+        return None
+
     def schema(self) -> Schema | None:
         """What it takes and gives."""
         return None

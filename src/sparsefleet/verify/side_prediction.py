@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from sparsefleet.export.feeds import Arrays
-from sparsefleet.export.row_file import RowFile
 from sparsefleet.export.row_source import RowSource, Tables
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.verify.case import Case
+from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.offline_model import OfflineModel, joined
 from sparsefleet.verify.picked_rows import FetchedRows, KeyRecorder, PickedRows, as_exported
 from sparsefleet.verify.side import Side, Trace
@@ -58,8 +56,7 @@ class SidePrediction:
             for name, file in own.tables.items()
         ):
             return False
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in (dense or {}).items()}
-        self._model = own.with_dense(tensors)
+        self._model = own.with_dense(dense or {})
         keys = self._needed_keys()
         self._tables = {name: self._rows(file, keys[name]) for name, file in own.tables.items()}
         return True
@@ -69,7 +66,7 @@ class SidePrediction:
         self._case.model.predict(self._case.examples, recorders)
         return {name: recorder.keys for name, recorder in recorders.items()}
 
-    def _rows(self, file: RowFile, needed: Keys) -> RowSource:
+    def _rows(self, file: ModelTable, needed: Keys) -> RowSource:
         name = file.entry.name
         parts = self._side.stream(name)
         if parts is None:

@@ -46,6 +46,10 @@ class VerifyConfig:
     previous: str | os.PathLike[str] | None = None
     """The export that was online before: tells rows that are stale from others that differ."""
 
+    updates: str | os.PathLike[str] | None = None
+    """Where a trainer publishes changes of the export: a directory or Redis. They are applied
+    before anything is compared, and the online side must have come as far."""
+
     pruned: tuple[str, ...] = ()
     """Parameters and tables of training that the export leaves out on purpose, as patterns."""
 

@@ -69,7 +69,7 @@ def rows_of(directory: Path, table: str) -> Rows:
     """Keys, rising, and values, as they read."""
     entry = read_manifest(directory).table(table)
     file = RowFile(directory / entry.file, entry)
-    return file.keys.copy(), decode_rows(file.encoded(slice(None))).copy()
+    return file.keys.copy(), decode_rows(file.rows).copy()
 
 
 def _write(path: Path, keys: np.ndarray, values: np.ndarray, entry: TableEntry) -> None:
