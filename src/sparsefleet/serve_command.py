@@ -47,7 +47,14 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
         "--rows",
         default="",
         metavar="WHERE",
-        help="where the rows are (default: in the files of the export)",
+        help="redis://host:port/database?model=NAME, or the servers of a training as "
+        "host:port,host:port (default: in the files of the export)",
+    )
+    parser.add_argument(
+        "--updates",
+        default="",
+        metavar="WHERE",
+        help="the directory or Redis that a trainer publishes to (default: the Redis of --rows)",
     )
     parser.add_argument(
         "--engine",
@@ -77,6 +84,8 @@ _SETTINGS: tuple[tuple[str, Any, Any, str, str], ...] = (
     ("max-requests", int, 256, "N", "requests under way; one more is answered with 429"),
     ("max-request-bytes", int, 4 << 20, "N", "of a request; a larger one is answered with 413"),
     ("max-examples", int, 10_000, "N", "of a request"),
+    ("cache-bytes", int, 256 << 20, "N", "of rows from Redis that are kept here"),
+    ("store-timeout", float, 1.0, "SECONDS", "for an answer of what has the rows"),
     ("max-batch", int, 1024, "N", "examples of several requests predicted at once"),
     ("batch-wait", float, 0.0, "SECONDS", "how long a batch waits for more"),
     ("timeout", float, 5.0, "SECONDS", "for an answer; then 504"),
@@ -97,6 +106,9 @@ def run_serve_command(options: argparse.Namespace) -> int:
         ServeConfig(
             models=options.models,
             rows=options.rows,
+            updates=options.updates,
+            cache_bytes=options.cache_bytes,
+            store_timeout_s=options.store_timeout,
             engine=options.engine,
             host=options.host,
             port=options.port,

@@ -25,9 +25,10 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 ROOMS = [
     ["__init__", "__main__", "as_paddle", "cli", "distributed", "launch"],
     ["export_command", "fluid_coverage_command", "predict_command"],
-    ["push_rows_command", "serve_command"],
+    ["push_rows_command", "serve_command", "verify_command"],
     ["dataset"],
     ["fluid"],
+    ["verify"],
     ["serve"],
     ["train"],
     ["fleet"],

@@ -50,7 +50,7 @@ def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
     return pending.seal(path)
 
 
-def read_graph(path: Path) -> torch.nn.Module:
+def read_graph(path: Path) -> fx.GraphModule:
     """The graph as a module of flat tensors. Lookups in it need rows at hand."""
     try:
         refuse_code(path)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, fx
 
 from sparsefleet.errors import FeedError
 from sparsefleet.export.dense_shapes import MODEL_PREFIX, require_same_shapes
@@ -24,11 +24,16 @@ __all__ = ["TorchEngine"]
 class TorchEngine:
     """Runs the graph. Thread-safe."""
 
-    def __init__(self, graph: torch.nn.Module, schema: Schema) -> None:
+    def __init__(self, graph: fx.GraphModule, schema: Schema) -> None:
         self._graph = graph
         self._schema = schema
         self._inputs = [name for item in schema.inputs for name in item.arrays]
         self._targets = [target.name for target in schema.targets]
+
+    @property
+    def graph(self) -> torch.nn.Module:
+        """What it runs."""
+        return self._graph
 
     def run(self, tensors: Mapping[str, Tensor], tables: Tables) -> dict[str, Tensor]:
         """Targets of inputs, by their names in the graph, with these rows."""
@@ -41,13 +46,16 @@ class TorchEngine:
 
         Raises CheckpointMismatchError unless they are those of the graph.
         """
-        graph = copy.deepcopy(self._graph)
-        own = {name.removeprefix(MODEL_PREFIX): t for name, t in graph.state_dict().items()}
-        require_same_shapes({n: tuple(t.shape) for n, t in own.items()}, arrays)
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(torch.from_numpy(np.array(arrays[name])))
-        return TorchEngine(graph, self._schema)
+        own = {name.removeprefix(MODEL_PREFIX): t for name, t in self._graph.state_dict().items()}
+        require_same_shapes({name: tuple(t.shape) for name, t in own.items()}, arrays)
+        attributes: dict[str, Any] = {}
+        for node in self._graph.graph.nodes:
+            if node.op == "get_attr":
+                old = operator.attrgetter(node.target)(self._graph)
+                name = node.target.removeprefix(MODEL_PREFIX)
+                new = torch.from_numpy(np.array(arrays[name])).to(old) if name in own else old
+                attributes[node.target] = new
+        return TorchEngine(fx.GraphModule(attributes, self._graph.graph), self._schema)
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
         """The same with arrays."""

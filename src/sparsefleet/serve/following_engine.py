@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.row_source import Tables
-from sparsefleet.serve.row_stores.moment_tables import MomentTables
+from sparsefleet.serve.moment_tables import dense_of
 from sparsefleet.updates import DenseValues
 
 __all__ = ["FollowingEngine", "UpdatableEngine"]
@@ -36,7 +36,7 @@ class FollowingEngine:
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
         """Targets of inputs, with the rows and the dense parameters of these tables."""
-        dense = tables.dense if isinstance(tables, MomentTables) else None
+        dense = dense_of(tables)
         engine = self._exported if dense is None else self._with(dense)
         return engine.predict(arrays, tables)
 

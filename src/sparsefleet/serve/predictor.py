@@ -15,6 +15,7 @@ from sparsefleet.export.golden import Golden, largest_difference, read_golden
 from sparsefleet.export.manifest import Manifest
 from sparsefleet.export.onnx_engine import OnnxEngine, is_installed
 from sparsefleet.export.opened_export import Verify, open_export
+from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 from sparsefleet.serve.following_engine import FollowingEngine, UpdatableEngine
 from sparsefleet.serve.row_store import FileRows, RowStore

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from sparsefleet.errors import CheckpointError, DeadlineError, NotFoundError
+from sparsefleet.errors import CheckpointError, DeadlineError, NotFoundError, UnknownTableError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.saved_values import load_tables
@@ -98,7 +98,7 @@ def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float
 def _is_defined(store: Store, table: str) -> bool:
     try:
         store.info(table)
-    except NotFoundError:
+    except UnknownTableError:
         return False
     return True
 

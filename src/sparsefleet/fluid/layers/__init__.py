@@ -6,11 +6,14 @@ from sparsefleet.fluid.layers import (
     algebra as _algebra,
     arrays as _arrays,
     branches as _branches,
+    cells as _cells,
     click_rates as _click_rates,
     collective as collective,
     comparisons as _comparisons,
     control_flow as control_flow,
     convolutions as _convolutions,
+    decode_helpers as _decode_helpers,
+    decoding as _decoding,
     device as device,
     dynamic_rnn as _dynamic_rnn,
     elementwise as _elementwise,
@@ -42,6 +45,7 @@ from sparsefleet.fluid.layers import (
     recurrent as _recurrent,
     reductions as _reductions,
     resizing as _resizing,
+    rnn as _rnn,
     sampled_losses as _sampled_losses,
     sequence_edits as _sequence_edits,
     sequence_lod as sequence_lod,
@@ -55,9 +59,12 @@ from sparsefleet.fluid.layers.activations import *
 from sparsefleet.fluid.layers.algebra import *
 from sparsefleet.fluid.layers.arrays import *
 from sparsefleet.fluid.layers.branches import *
+from sparsefleet.fluid.layers.cells import *
 from sparsefleet.fluid.layers.click_rates import *
 from sparsefleet.fluid.layers.comparisons import *
 from sparsefleet.fluid.layers.convolutions import *
+from sparsefleet.fluid.layers.decode_helpers import *
+from sparsefleet.fluid.layers.decoding import *
 from sparsefleet.fluid.layers.dynamic_rnn import *
 from sparsefleet.fluid.layers.elementwise import *
 from sparsefleet.fluid.layers.embedding import *
@@ -84,6 +91,7 @@ from sparsefleet.fluid.layers.rectifiers import *
 from sparsefleet.fluid.layers.recurrent import *
 from sparsefleet.fluid.layers.reductions import *
 from sparsefleet.fluid.layers.resizing import *
+from sparsefleet.fluid.layers.rnn import *
 from sparsefleet.fluid.layers.sampled_losses import *
 from sparsefleet.fluid.layers.sequence_edits import *
 from sparsefleet.fluid.layers.sequences import *
@@ -106,9 +114,12 @@ __all__ = sorted(
         *_algebra.__all__,
         *_arrays.__all__,
         *_branches.__all__,
+        *_cells.__all__,
         *_click_rates.__all__,
         *_comparisons.__all__,
         *_convolutions.__all__,
+        *_decode_helpers.__all__,
+        *_decoding.__all__,
         *_dynamic_rnn.__all__,
         *_elementwise.__all__,
         *_embedding.__all__,
@@ -135,6 +146,7 @@ __all__ = sorted(
         *_recurrent.__all__,
         *_reductions.__all__,
         *_resizing.__all__,
+        *_rnn.__all__,
         *_sampled_losses.__all__,
         *_sequence_edits.__all__,
         *_sequences.__all__,

@@ -22,6 +22,7 @@ _FAMILIES = (
     "click_rates",
     "comparisons",
     "convolutions",
+    "decoding",
     "elementwise",
     "embedding",
     "filling",

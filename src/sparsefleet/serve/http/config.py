@@ -33,8 +33,17 @@ class ServeConfig:
     models: Path
     """The directory of an export, or a folder of such directories, one a version."""
 
-    rows: str = ""
+    rows: str = field(default="", repr=False)
     """Where the rows are: "" for the files of the export; else as `open_rows` takes it."""
+
+    updates: str = field(default="", repr=False)
+    """The directory or Redis that a trainer publishes to; "": none, or the Redis of the rows."""
+
+    cache_bytes: int = 256 << 20
+    """Of rows from Redis that are kept here."""
+
+    store_timeout_s: float = 1.0
+    """For an answer of Redis or of servers that have the rows."""
 
     engine: Engine = "auto"
     """What computes; see `Predictor`."""
@@ -100,7 +109,8 @@ class ServeConfig:
         require_int(self, "max_bytes_under_way", self.max_request_bytes, 1 << 40)
         for name in ("batch_wait_s", "drain_delay_s"):
             require_not_negative(self, name)
-        for name in ("timeout_s", "read_timeout_s", "drain_timeout_s"):
+        require_int(self, "cache_bytes", 0, 1 << 50)
+        for name in ("timeout_s", "read_timeout_s", "drain_timeout_s", "store_timeout_s"):
             require_positive(self, name)
         require_bool(self, "follow")
         if self.token is not None:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.errors import CheckpointError
 from sparsefleet.export.golden import largest_difference
+from sparsefleet.export.opened_export import open_export
 from sparsefleet.serve.http.batcher import Batcher
 from sparsefleet.serve.http.config import ServeConfig
 from sparsefleet.serve.http.merging import BatchLayout
 from sparsefleet.serve.predictor import Predictor
 from sparsefleet.serve.row_store import RowStore
+from sparsefleet.serve.row_stores import open_rows
 
 __all__ = ["ServedModel", "open_model"]
 
@@ -70,10 +72,11 @@ def open_model(
 
     Raises what is wrong with it; nothing is left open then.
     """
-    rows = open_rows(directory, config)
+    rows = _rows_elsewhere(directory, config)
     try:
         predictor = Predictor(directory, engine=config.engine, rows=rows, threads=config.threads)
         layout = BatchLayout(predictor.schema)
+        predictor.rows.check()
         is_separable = try_out(predictor, layout)
     except BaseException:
         if rows is not None:
@@ -95,20 +98,30 @@ def open_model(
     return ServedModel(name, predictor, batcher, layout)
 
 
-def open_rows(directory: Path, config: ServeConfig) -> RowStore | None:
-    """The rows of the export in `directory`; None: in its files."""
-    del directory
-    if not config.rows:
+def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
+    """None: in the files of the export, as they are."""
+    if not config.rows and not config.updates:
         return None
-    raise ConfigError(f"rows must be '' (files of the export), got {config.rows!r}")
+    manifest = open_export(directory, True, lambda _, found: found, with_rows=not config.rows)
+    return open_rows(
+        directory,
+        manifest,
+        rows=config.rows or None,
+        updates=config.updates or None,
+        cache_bytes=config.cache_bytes,
+        timeout_s=config.store_timeout_s,
+    )
 
 
 def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
     """Predicts the golden examples, which also warms everything up. Raises CheckpointError if
     they are not what they should be. Whether examples are predicted alike with others beside
     them and without."""
-    if predictor.rows.freshness() is None:
+    try:
         predictor.check_golden()
+    except CheckpointError:
+        if predictor.rows.freshness() is None:  # with updates they are no longer golden
+            raise
     inputs = predictor.golden.inputs
     whole = predictor.predict_arrays(inputs)
     for name, array in whole.items():

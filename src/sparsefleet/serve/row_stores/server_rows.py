@@ -6,6 +6,7 @@ Letters: U distinct keys, D row width.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -77,7 +78,8 @@ class ServerRows:
         }
 
     def freshness(self) -> float | None:
-        return None
+        """Now: every prediction reads what the servers have."""
+        return time.time()
 
     def check(self) -> None:
         store = self._connected()
@@ -118,7 +120,7 @@ class ServerRows:
                     transport=self._transport,
                     config=self._config,
                 )
-            except RpcError as error:
+            except SparseFleetError as error:  # also: as many servers as there are now
                 raise self._cannot(error) from error
             try:
                 self._require_tables(store)

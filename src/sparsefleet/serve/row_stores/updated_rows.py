@@ -19,7 +19,7 @@ from sparsefleet.errors import ConfigError, SparseFleetError, StoreUnavailableEr
 from sparsefleet.export.keyed_rows import KeyedRows
 from sparsefleet.export.manifest import Manifest
 from sparsefleet.export.row_source import RowSource, Tables
-from sparsefleet.serve.row_stores.moment_tables import MomentTables
+from sparsefleet.serve.moment_tables import MomentTables
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.updates import DenseValues, ModelMoment, UpdateReader, open_log
 from sparsefleet.updates.overlay import TableOverlay

@@ -127,6 +127,8 @@ def test_trace_shows_inputs_and_the_rows_that_were_looked_up() -> None:
     async def test(served: Served) -> None:
         trace = (await served.predict(rows, trace=True)).json()["trace"]
         assert trace["examples"] == 8
+        last = trace["layers"][-1]
+        np.testing.assert_allclose(last["values"], wanted_of(rows)[:8], rtol=0, atol=1e-6)
         assert trace["inputs"]["items"] == [row["items"] for row in rows[:8]]
         assert sorted(lookup["table"] for lookup in trace["lookups"]) == [
             "items",
@@ -298,7 +300,7 @@ class HeldRows(FileRows):
 def held(monkeypatch: pytest.MonkeyPatch) -> HeldRows:
     rows = HeldRows(exported_shop()[0])
     rows.go.set()  # while the model is opened
-    monkeypatch.setattr("sparsefleet.serve.http.served_model.open_rows", lambda *_: rows)
+    monkeypatch.setattr("sparsefleet.serve.http.served_model._rows_elsewhere", lambda *_: rows)
     return rows
 
 

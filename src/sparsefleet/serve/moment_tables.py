@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparsefleet.export.row_source import RowSource
+from sparsefleet.export.row_source import RowSource, Tables
 from sparsefleet.updates import DenseValues
 
-__all__ = ["MomentTables"]
+__all__ = ["MomentTables", "dense_of"]
 
 
 class MomentTables(Mapping[str, RowSource]):
@@ -25,3 +25,11 @@ class MomentTables(Mapping[str, RowSource]):
 
     def __len__(self) -> int:
         return len(self._tables)
+
+
+def dense_of(tables: Tables) -> DenseValues | None:
+    """The dense parameters of the same moment; None: those of the export.
+
+    Who puts other tables in the place of these hands them on, in a `MomentTables`.
+    """
+    return tables.dense if isinstance(tables, MomentTables) else None
