@@ -54,7 +54,10 @@ class TableLowering:
         names = dict.fromkeys(op.input("W")[0] for op in self._lookups)
         tables = [lowering.value(name, None) for name in names]
         ids = [
-            (list(names).index(op.input("W")[0]), lowering.values[op.input("Ids")[0]], _padding(op))
+            (
+                list(names).index(op.input("W")[0]),
+                (lowering.values[op.input("Ids")[0]], _padding(op), _is_flat(op)),
+            )
             for op in fed
         ]
         self._step = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
@@ -67,7 +70,7 @@ class TableLowering:
             ids_name = op.input("Ids")[0]
             ids = lowering.value(ids_name, op)
             train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
-            flat = op.attrs.get("flat", op.type == "lookup_table")
+            flat = _is_flat(op)
             node = lowering.call(
                 op.type, look_up, self._step, table, ids, _padding(op), flat=flat, train=train
             )
@@ -99,7 +102,7 @@ class TableLowering:
 
 def pull_tables(
     tables: Sequence[SparseParameter],
-    ids: Sequence[tuple[int, torch.Tensor, int | None]],
+    ids: Sequence[tuple[int, tuple[torch.Tensor, int | None, bool]]],
     train: bool,
 ) -> StepRows:
     """The rows of one run: those of the ids given are pulled now, others when they are needed."""
@@ -111,7 +114,7 @@ def pull_tables(
         del unknown  # always the first value: in Fluid every row has one
         return {name: by_name[name].pull(part, train=train) for name, part in keys.items()}
 
-    lookups = [_lookup(tables[index], part, padding) for index, part, padding in ids]
+    lookups = [_lookup(tables[index], *how) for index, how in ids]
     return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))
 
 
@@ -125,8 +128,8 @@ def look_up(
     train: bool,
 ) -> torch.Tensor:
     """The rows of ids; with `flat` the ids' last size, 1, gives way to the rows' width."""
-    rows = step.look_up(_lookup(table, ids, padding), train=train)
-    return rows.reshape(*ids.shape[:-1], table.dim) if flat else rows
+    rows = step.look_up(_lookup(table, ids, padding, flat), train=train)
+    return rows.reshape(*ids.shape[:-1], table.dim) if flat and ids.dim() != 2 else rows
 
 
 def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
@@ -140,9 +143,16 @@ def gradient_of(gradients: Mapping[str, Gradient], table: SparseParameter) -> Gr
     return gradients.get(table.name)
 
 
-def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None) -> Lookup:
+def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None, flat: bool) -> Lookup:
     ids = ids if ids.dtype is torch.int64 else ids.long()
+    if flat:
+        ids = ids.reshape(-1)  # most have one column: their rows then need no other shape
     return Lookup(table.name, table.dim, ids, padding_id=padding, unknown="initial")
+
+
+def _is_flat(op: Operator) -> bool:
+    """Whether ids are [..., 1]."""
+    return bool(op.attrs.get("flat", op.type == "lookup_table"))
 
 
 def _padding(op: Operator) -> int | None:
