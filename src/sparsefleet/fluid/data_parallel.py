@@ -65,6 +65,8 @@ class DataParallel:
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         """One run; a result for each replica, or that of the first alone in async_mode."""
+        if self._program._distributed is not None:
+            return self._run_on_servers(runner, feed, fetches)
         if self._build.async_mode:
             return self._run_async(runner, feed, fetches)
         feeds = self._feeds(runner, feed)
@@ -87,6 +89,27 @@ class DataParallel:
                 ]
             )
         return found[:1]
+
+    def _run_on_servers(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
+        """Replicas are the threads of the job's mode, which combines their gradients."""
+        role, scope = self._program._distributed, self.replicas.scope
+        assert role is not None
+        feeds = self._feeds(runner, feed)
+        role.begin_pass(self._program, len(feeds))
+
+        def run_one(fed: Fed, names: Sequence[str]) -> RunResult:
+            try:
+                return runner.run_fed(self._program, fed, names, scope)
+            except BaseException as error:
+                role.fail(error)  # or the other replicas would wait for this one
+                raise
+
+        others: Sequence[str] = () if self._build.async_mode else fetches
+        wanted = [fetches, *[others] * (len(feeds) - 1)]
+        found = self.replicas.run_apart(
+            [partial(run_one, fed, names) for fed, names in zip(feeds, wanted, strict=True)]
+        )
+        return found[:1] if self._build.async_mode else found
 
     def _feeds(self, runner: Runner, feed: Any) -> list[Fed]:
         count = self.replicas.count

@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 
 from sparsefleet import _core
@@ -18,6 +19,7 @@ from sparsefleet.fluid.dataset_training import (
     Fetching,
     check_no_updates,
 )
+from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import Fed, feed_of
 from sparsefleet.fluid.framework import (
     Operator,
@@ -56,11 +58,14 @@ class Executor:
         self.place = place or CPUPlace()
         self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
         self._pruned_for: WeakKeyDictionary[Program, dict[Any, Program]] = WeakKeyDictionary()
+        self._roles: WeakSet[ProgramRole] = WeakSet()
         self._closed = False
 
     def close(self) -> None:
-        """Ends the use of this executor."""
+        """Ends the use of this executor, and the part that its programs have in a job."""
         self._closed = True
+        for role in self._roles:
+            role.close()
 
     def run(
         self,
@@ -96,6 +101,8 @@ class Executor:
         if fetch_list and (use_prune or updates_in(fetch_list)):
             plain = self._pruned(plain, fetches, updates_in(fetch_list))
         fed = feed_of(plain, self.loaded_feed(plain, feed))
+        if plain._distributed is not None:
+            plain._distributed.begin_pass(plain, 1)
         result = self.run_fed(plain, fed, fetches, scope)
         return [
             _fetched(name, value, lod, return_numpy)
@@ -174,6 +181,16 @@ class Executor:
         self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
     ) -> RunResult:
         """One run of a checked feed. Thread-safe: threads share what is kept in the scope."""
+        role = program._distributed
+        if role is None:
+            return self._run_lowered(program, fed, fetches, scope)
+        self._roles.add(role)
+        with role.running(scope):
+            return self._run_lowered(program, fed, fetches, scope)
+
+    def _run_lowered(
+        self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
+    ) -> RunResult:
         values, lods = fed
         lowered = self.lowered(program, values, lods, fetches)
 
@@ -282,14 +299,16 @@ def _collected(
 def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if value is None:
         return None
+    if isinstance(value, list):  # an array
+        return [_fetched(name, item, lod, return_numpy) for item, lod in value]
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
-    value = value.detach().clone()
+    value = value.detach()
     if not return_numpy:
-        return LoDTensor(value, [level.numpy() for level in lod])
+        return LoDTensor(value.clone(), [level.numpy() for level in lod])
     if lod:
         raise RuntimeError(
             f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
             "return_numpy=False"
         )
-    return value.numpy()
+    return np.array(value.numpy())  # which as_paddle makes convert to one number, as it once did

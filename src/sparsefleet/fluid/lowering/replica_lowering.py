@@ -61,26 +61,19 @@ def lower_replica(
     replica: int,
 ) -> ReplicaGraph:
     """The program for the replica of that number."""
-    return _ReplicaLowering(program, feeds, fetches, with_lod, replica).cut()
+    return _ReplicaLowering(program, fetches, replica).cut(feeds, with_lod)
 
 
 class _ReplicaLowering(_Lowering):
     """Notes for each node who has to run it."""
 
-    def __init__(
-        self,
-        program: Program,
-        feeds: Collection[str],
-        fetches: Sequence[str],
-        with_lod: Collection[str],
-        replica: int,
-    ) -> None:
+    def __init__(self, program: Program, fetches: Sequence[str], replica: int) -> None:
         self._replica = replica
         self._kinds: dict[fx.Node, Kind] = {}
-        super().__init__(program, feeds, fetches, with_lod)
+        super().__init__(program, program.global_block(), fetches)
 
-    def cut(self) -> ReplicaGraph:
-        whole = self.result()
+    def cut(self, feeds: Collection[str], with_lod: Collection[str]) -> ReplicaGraph:
+        whole = self.whole(feeds, with_lod)
         nodes = list(self.graph.nodes)
         return ReplicaGraph(
             whole=whole,

@@ -16,6 +16,7 @@ from sparsefleet.fluid.lowering.bag_pooling import pool_bags
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.sparse_parameter import SparseParameter, initializer_of, optimizer_of
 from sparsefleet.nn import Lookup, StepRows, pull_rows
+from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class TableLowering:
 
     def __init__(self, lowering: _Lowering) -> None:
         self._lowering = lowering
-        self._step: fx.Node | None = None
+        self.rows: fx.Node | None = None
+        """Those of the run; of a body, where they are handed to it."""
         self._gradients: tuple[fx.Node, fx.Node] | None = None  # of which backward, and all of it
         self._lookups = [
             op for op in lowering.ops if op.type in LOOKUPS and self.holds(op.input("W")[0])
@@ -48,10 +50,11 @@ class TableLowering:
     def pull_ahead(self) -> None:
         """One pull for all lookups whose ids are fed."""
         lowering = self._lowering
-        if not self._lookups:
+        lookups = self._lookups + self._inner_lookups(lowering.ops)
+        if not lookups:
             return
         fed = [op for op in self._lookups if op.input("Ids")[0] in lowering.values]
-        names = dict.fromkeys(op.input("W")[0] for op in self._lookups)
+        names = dict.fromkeys(op.input("W")[0] for op in lookups)
         tables = [lowering.value(name, None) for name in names]
         ids = [
             (
@@ -60,7 +63,17 @@ class TableLowering:
             )
             for op in fed
         ]
-        self._step = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
+        self.rows = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
+
+    def _inner_lookups(self, ops: Sequence[Operator]) -> list[Operator]:
+        """Lookups in the bodies of operators; their ids are known when they are run."""
+        found = []
+        for op in ops:
+            if op.has_sub_block:
+                inner = self._lowering.program.blocks[op.attrs["sub_block"]].ops
+                found += [x for x in inner if x.type in LOOKUPS and self.holds(x.input("W")[0])]
+                found += self._inner_lookups(inner)
+        return found
 
     def add(self, op: Operator) -> bool:
         """Adds the operator, if it reads a table or makes one."""
@@ -72,7 +85,7 @@ class TableLowering:
             train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
             flat = _is_flat(op)
             node = lowering.call(
-                op.type, look_up, self._step, table, ids, _padding(op), flat=flat, train=train
+                op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train
             )
             lod = lowering.lods.get(ids_name)
             if op.type == "lookup_bag":
@@ -94,7 +107,7 @@ class TableLowering:
     def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
         """What to push to the table of a parameter, once `after` has run."""
         if self._gradients is None or self._gradients[0] is not after:
-            node = self._lowering.call("table_gradients", table_gradients, self._step, after)
+            node = self._lowering.call("table_gradients", table_gradients, self.rows, after)
             self._gradients = (after, node)
         table = self._lowering.value(name, op)
         return self._lowering.call("gradient_of", gradient_of, self._gradients[1], table)
@@ -106,13 +119,19 @@ def pull_tables(
     train: bool,
 ) -> StepRows:
     """The rows of one run: those of the ids given are pulled now, others when they are needed."""
-    by_name = {table.name: table for table in tables}
+    sources = {table.name: table.source for table in tables}
 
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: str = "zeros"
     ) -> dict[str, Floats]:
         del unknown  # always the first value: in Fluid every row has one
-        return {name: by_name[name].pull(part, train=train) for name, part in keys.items()}
+        calls: dict[Pull, dict[str, Keys]] = {}
+        for name, part in keys.items():
+            calls.setdefault(sources[name], {})[name] = part
+        found: dict[str, Floats] = {}
+        for source, part_of in calls.items():
+            found.update(source(part_of, train=train, unknown="initial"))
+        return found
 
     lookups = [_lookup(tables[index], *how) for index, how in ids]
     return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))

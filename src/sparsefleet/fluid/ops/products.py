@@ -53,6 +53,6 @@ def cos_sim(x: Tensor, y: Tensor) -> Tensor:
     return functional.cosine_similarity(x, y.expand_as(x), dim=-1, eps=1e-12).unsqueeze(-1)
 
 
-@op("l2_normalize", "X")
+@op("l2_normalize", "X", lod="none")
 def l2_normalize(x: Tensor, *, axis: int, epsilon: float = 1e-12) -> Tensor:
-    return x / torch.sqrt(x.square().sum(axis, keepdim=True).clamp(min=epsilon))
+    return x / torch.sqrt(x.square().sum(axis, keepdim=True) + epsilon)
