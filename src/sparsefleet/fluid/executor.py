@@ -21,6 +21,7 @@ from sparsefleet.fluid.dataset_training import (
 )
 from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import Fed, feed_of
+from sparsefleet.fluid.fetch_printing import FetchPrinter
 from sparsefleet.fluid.framework import (
     Operator,
     Program,
@@ -58,6 +59,7 @@ class Executor:
         self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
         self._pruned_for: WeakKeyDictionary[Program, dict[Any, Program]] = WeakKeyDictionary()
         self._roles: WeakSet[ProgramRole] = WeakSet()
+        self._printer = FetchPrinter()
         self._closed = False
 
     def close(self) -> None:
@@ -122,8 +124,8 @@ class Executor:
     ) -> None:
         """One pass over a Dataset, by `thread` threads; 0: as many as the dataset has.
 
-        Every print_period batches of the first thread, `info<TAB>name<TAB>values` is printed for
-        each variable of fetch_list.
+        Every print_period batches, counted over passes, the first thread prints
+        `info<TAB>name<TAB>values` for each variable of fetch_list.
         """
         program = self.checked(program)
         if dataset is None:
@@ -135,6 +137,7 @@ class Executor:
             names=names,
             infos=names if fetch_info is None else fetch_info,
             print_period=print_period,
+            printer=self._printer,
             debug=debug,
             handler=fetch_handler,
         )
