@@ -1,36 +1,20 @@
-"""Loops, branches and recurrent layers: values and gradients of Fluid 1.8.5, recorded."""
+"""Blocks within programs: loops, branches, arrays, and looking inside."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.unit.fluid import control_cases
 
 from sparsefleet import fluid
-
-RECORDED = json.loads((Path(__file__).parent / "control_values.json").read_text())
-TOLERANCE = 1e-5
-
-
-@pytest.mark.parametrize("name", control_cases.CASES)
-def test_program_computes_what_the_original_did(name: str) -> None:
-    values, lods = control_cases.run_case(fluid, name)
-    assert len(values) == len(RECORDED[name])
-    for value, lod, wanted in zip(values, lods, RECORDED[name], strict=True):
-        assert (list(value.shape), str(value.dtype)) == (wanted["shape"], wanted["dtype"])
-        assert lod == wanted["lod"]
-        expected = np.array(wanted["values"]).reshape(wanted["shape"])
-        np.testing.assert_allclose(value, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.fixture
 def program() -> Any:
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(scope):
         yield main
 

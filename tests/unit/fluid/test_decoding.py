@@ -14,6 +14,7 @@ from sparsefleet import fluid
 @pytest.fixture(autouse=True)
 def program() -> Any:
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(scope):
         yield main
 

@@ -48,6 +48,10 @@ from sparsefleet.fluid.layers.arrays import (
     shrink_memory,
     tensor_array_to_tensor,
 )
+from sparsefleet.fluid.layers.beam_search import (
+    beam_search,
+    beam_search_decode,
+)
 from sparsefleet.fluid.layers.branches import (
     Switch,
     case,
@@ -144,6 +148,11 @@ from sparsefleet.fluid.layers.io import (
     double_buffer,
     py_reader,
     read_file,
+)
+from sparsefleet.fluid.layers.labelling import (
+    chunk_eval,
+    crf_decoding,
+    linear_chain_crf,
 )
 from sparsefleet.fluid.layers.learning_rate_scheduler import (
     _decay_step_counter as _decay_step_counter,
@@ -253,6 +262,11 @@ from sparsefleet.fluid.layers.shaping import (
 from sparsefleet.fluid.layers.static_rnn import (
     StaticRNN,
 )
+from sparsefleet.fluid.layers.transcription import (
+    ctc_greedy_decoder,
+    edit_distance,
+    warpctc,
+)
 from sparsefleet.fluid.unknown_names import unknown_names
 from sparsefleet.fluid.variable import Variable
 
@@ -289,11 +303,14 @@ __all__ = [
     "assign",
     "auc",
     "batch_norm",
+    "beam_search",
+    "beam_search_decode",
     "bpr_loss",
     "brelu",
     "case",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "concat",
     "cond",
@@ -307,7 +324,9 @@ __all__ = [
     "create_parameter",
     "create_py_reader_by_data",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
+    "ctc_greedy_decoder",
     "cumsum",
     "data",
     "double_buffer",
@@ -316,6 +335,7 @@ __all__ = [
     "dynamic_gru",
     "dynamic_lstm",
     "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -356,6 +376,7 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
     "lod_rank_table",
     "lod_reset",
@@ -449,6 +470,7 @@ __all__ = [
     "uniform_random",
     "unsqueeze",
     "unstack",
+    "warpctc",
     "where",
     "while_loop",
     "zeros",

@@ -16,6 +16,7 @@ Shape = tuple[int, ...]
 _FAMILIES = (
     "activations",
     "arrays",
+    "beam_search",
     "blocks",
     "comparisons",
     "decoding",
@@ -25,6 +26,7 @@ _FAMILIES = (
     "gradients",
     "indexing",
     "inspection",
+    "labelling",
     "losses",
     "lstm",
     "metrics",
@@ -37,6 +39,7 @@ _FAMILIES = (
     "schedules",
     "sequences",
     "shaping",
+    "transcription",
 )
 
 

@@ -56,7 +56,7 @@ def merge_beams(x: Tensor) -> Tensor:
 @op("split_beams", "X", lod="none", infer=lambda x, *, beam_size: [(-1, beam_size, *x[1:])])
 def split_beams(x: Tensor, *, beam_size: int) -> Tensor:
     """[B * K, ...] as [B, K, ...]."""
-    return x.unflatten(0, (-1, beam_size))
+    return x.reshape(-1, beam_size, *x.shape[1:])
 
 
 @op("gather_beams", "X Index", lod="none", infer=lambda x, *_: [x])
