@@ -1,478 +1,166 @@
-"""Layers of a program."""
+"""Layers of a program: all names of the modules here."""
 
-from sparsefleet.fluid.layers import control_flow
-from sparsefleet.fluid.layers.activations import (
-    abs,
-    brelu,
-    ceil,
-    cos,
-    dropout,
-    elu,
-    erf,
-    exp,
-    floor,
-    gelu,
-    hard_sigmoid,
-    leaky_relu,
-    log,
-    logical_not,
-    logsigmoid,
-    reciprocal,
-    relu,
-    relu6,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    soft_relu,
-    softmax,
-    softplus,
-    softsign,
-    sqrt,
-    square,
-    swish,
-    tanh,
-    tanh_shrink,
+# ruff: noqa: F403
+from sparsefleet.fluid.layers import (
+    activations as _activations,
+    algebra as _algebra,
+    arrays as _arrays,
+    beams as _beams,
+    branches as _branches,
+    cells as _cells,
+    click_rates as _click_rates,
+    collective as collective,
+    comparisons as _comparisons,
+    control_flow as control_flow,
+    convolutions as _convolutions,
+    decode_helpers as _decode_helpers,
+    decoding as _decoding,
+    device as device,
+    dynamic_rnn as _dynamic_rnn,
+    elementwise as _elementwise,
+    embedding as _embedding,
+    filling as _filling,
+    if_else as _if_else,
+    indexing as _indexing,
+    inspection as _inspection,
+    io as _io,
+    labelling as _labelling,
+    learning_rate_scheduler as _learning_rate_scheduler,
+    lookups as _lookups,
+    loops as _loops,
+    loss as loss,
+    losses as _losses,
+    lstm as _lstm,
+    matrices as _matrices,
+    metric_op as metric_op,
+    metrics as _metrics,
+    nn as nn,
+    normalization as _normalization,
+    ops as ops,
+    parallel_do as _parallel_do,
+    patterns as _patterns,
+    pools as _pools,
+    products as _products,
+    ranking as _ranking,
+    rearranging as _rearranging,
+    rectifiers as _rectifiers,
+    recurrent as _recurrent,
+    reductions as _reductions,
+    resizing as _resizing,
+    rnn as _rnn,
+    sampled_losses as _sampled_losses,
+    sequence_edits as _sequence_edits,
+    sequence_lod as sequence_lod,
+    sequences as _sequences,
+    shaping as _shaping,
+    slicing as _slicing,
+    static_rnn as _static_rnn,
+    tensor as tensor,
+    transcription as _transcription,
 )
-from sparsefleet.fluid.layers.arrays import (
-    array_length,
-    array_read,
-    array_to_lod_tensor,
-    array_write,
-    create_array,
-    lod_rank_table,
-    lod_tensor_to_array,
-    max_sequence_len,
-    reorder_lod_tensor_by_rank,
-    shrink_memory,
-    tensor_array_to_tensor,
-)
-from sparsefleet.fluid.layers.beam_search import (
-    beam_search,
-    beam_search_decode,
-)
-from sparsefleet.fluid.layers.branches import (
-    Switch,
-    case,
-    cond,
-    switch_case,
-)
-from sparsefleet.fluid.layers.cells import (
-    GRUCell,
-    LSTMCell,
-    RNNCell,
-)
-from sparsefleet.fluid.layers.comparisons import (
-    equal,
-    greater_equal,
-    greater_than,
-    less_equal,
-    less_than,
-    logical_and,
-    logical_or,
-    logical_xor,
-    not_equal,
-)
-from sparsefleet.fluid.layers.decode_helpers import (
-    BasicDecoder,
-    DecodeHelper,
-    GreedyEmbeddingHelper,
-    SampleEmbeddingHelper,
-    TrainingHelper,
-)
-from sparsefleet.fluid.layers.decoding import (
-    BeamSearchDecoder,
-    Decoder,
-    dynamic_decode,
-    gather_tree,
-)
-from sparsefleet.fluid.layers.dynamic_rnn import (
-    DynamicRNN,
-)
-from sparsefleet.fluid.layers.elementwise import (
-    clip,
-    elementwise_add,
-    elementwise_div,
-    elementwise_floordiv,
-    elementwise_max,
-    elementwise_min,
-    elementwise_mod,
-    elementwise_mul,
-    elementwise_pow,
-    elementwise_sub,
-    increment,
-    pow,
-    scale,
-    sum,
-    sums,
-)
-from sparsefleet.fluid.layers.embedding import (
-    embedding,
-)
-from sparsefleet.fluid.layers.filling import (
-    create_global_var,
-    create_parameter,
-    create_tensor,
-    fill_constant,
-    fill_constant_batch_size_like,
-    gaussian_random,
-    ones,
-    ones_like,
-    uniform_random,
-    zeros,
-    zeros_like,
-)
-from sparsefleet.fluid.layers.if_else import (
-    IfElse,
-    merge_lod_tensor,
-    split_lod_tensor,
-)
-from sparsefleet.fluid.layers.indexing import (
-    argsort,
-    gather,
-    gather_nd,
-    one_hot,
-    scatter,
-    topk,
-    where,
-)
-from sparsefleet.fluid.layers.inspection import (
-    Print,
-    is_empty,
-    py_func,
-)
-from sparsefleet.fluid.layers.io import (
-    create_py_reader_by_data,
-    data,
-    double_buffer,
-    py_reader,
-    read_file,
-)
-from sparsefleet.fluid.layers.labelling import (
-    chunk_eval,
-    crf_decoding,
-    linear_chain_crf,
-)
+from sparsefleet.fluid.layers.activations import *
+from sparsefleet.fluid.layers.algebra import *
+from sparsefleet.fluid.layers.arrays import *
+from sparsefleet.fluid.layers.beams import *
+from sparsefleet.fluid.layers.branches import *
+from sparsefleet.fluid.layers.cells import *
+from sparsefleet.fluid.layers.click_rates import *
+from sparsefleet.fluid.layers.comparisons import *
+from sparsefleet.fluid.layers.convolutions import *
+from sparsefleet.fluid.layers.decode_helpers import *
+from sparsefleet.fluid.layers.decoding import *
+from sparsefleet.fluid.layers.dynamic_rnn import *
+from sparsefleet.fluid.layers.elementwise import *
+from sparsefleet.fluid.layers.embedding import *
+from sparsefleet.fluid.layers.filling import *
+from sparsefleet.fluid.layers.if_else import *
+from sparsefleet.fluid.layers.indexing import *
+from sparsefleet.fluid.layers.inspection import *
+from sparsefleet.fluid.layers.io import *
+from sparsefleet.fluid.layers.labelling import *
+from sparsefleet.fluid.layers.learning_rate_scheduler import *
+from sparsefleet.fluid.layers.lookups import *
+from sparsefleet.fluid.layers.loops import *
+from sparsefleet.fluid.layers.losses import *
+from sparsefleet.fluid.layers.lstm import *
+from sparsefleet.fluid.layers.matrices import *
+from sparsefleet.fluid.layers.metrics import *
+from sparsefleet.fluid.layers.normalization import *
+from sparsefleet.fluid.layers.parallel_do import *
+from sparsefleet.fluid.layers.patterns import *
+from sparsefleet.fluid.layers.pools import *
+from sparsefleet.fluid.layers.products import *
+from sparsefleet.fluid.layers.ranking import *
+from sparsefleet.fluid.layers.rearranging import *
+from sparsefleet.fluid.layers.rectifiers import *
+from sparsefleet.fluid.layers.recurrent import *
+from sparsefleet.fluid.layers.reductions import *
+from sparsefleet.fluid.layers.resizing import *
+from sparsefleet.fluid.layers.rnn import *
+from sparsefleet.fluid.layers.sampled_losses import *
+from sparsefleet.fluid.layers.sequence_edits import *
+from sparsefleet.fluid.layers.sequences import *
+from sparsefleet.fluid.layers.shaping import *
+from sparsefleet.fluid.layers.slicing import *
+from sparsefleet.fluid.layers.static_rnn import *
+from sparsefleet.fluid.layers.transcription import *
+from sparsefleet.fluid.layers.device import get_places as get_places
 from sparsefleet.fluid.layers.learning_rate_scheduler import (
     _decay_step_counter as _decay_step_counter,
 )
-from sparsefleet.fluid.layers.learning_rate_scheduler import (
-    cosine_decay,
-    exponential_decay,
-    inverse_time_decay,
-    linear_lr_warmup,
-    natural_exp_decay,
-    noam_decay,
-    piecewise_decay,
-    polynomial_decay,
-)
-from sparsefleet.fluid.layers.loops import (
-    While,
-    while_loop,
-)
-from sparsefleet.fluid.layers.losses import (
-    bpr_loss,
-    cross_entropy,
-    huber_loss,
-    label_smooth,
-    log_loss,
-    mse_loss,
-    sigmoid_cross_entropy_with_logits,
-    softmax_with_cross_entropy,
-    square_error_cost,
-)
-from sparsefleet.fluid.layers.lstm import (
-    dynamic_lstm,
-    dynamic_lstmp,
-    lstm,
-    lstm_unit,
-)
-from sparsefleet.fluid.layers.metrics import (
-    accuracy,
-    auc,
-)
-from sparsefleet.fluid.layers.normalization import (
-    batch_norm,
-    layer_norm,
-)
-from sparsefleet.fluid.layers.parallel_do import (
-    ParallelDo,
-)
-from sparsefleet.fluid.layers.pictures import conv2d, pool2d
-from sparsefleet.fluid.layers.products import (
-    cos_sim,
-    fc,
-    l2_normalize,
-    matmul,
-    mul,
-)
-from sparsefleet.fluid.layers.recurrent import (
-    dynamic_gru,
-    gru_unit,
-    sequence_conv,
-)
-from sparsefleet.fluid.layers.reductions import (
-    argmax,
-    argmin,
-    cumsum,
-    mean,
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
-from sparsefleet.fluid.layers.rnn import (
-    rnn,
-)
-from sparsefleet.fluid.layers.sequences import (
-    lod_reset,
-    sequence_concat,
-    sequence_expand,
-    sequence_expand_as,
-    sequence_first_step,
-    sequence_last_step,
-    sequence_pad,
-    sequence_pool,
-    sequence_reshape,
-    sequence_softmax,
-    sequence_unpad,
-)
-from sparsefleet.fluid.layers.shaping import (
-    assign,
-    cast,
-    concat,
-    expand,
-    flatten,
-    pad,
-    reshape,
-    reverse,
-    shape,
-    slice,
-    split,
-    squeeze,
-    stack,
-    transpose,
-    unsqueeze,
-    unstack,
-)
-from sparsefleet.fluid.layers.static_rnn import (
-    StaticRNN,
-)
-from sparsefleet.fluid.layers.transcription import (
-    ctc_greedy_decoder,
-    edit_distance,
-    warpctc,
-)
 from sparsefleet.fluid.unknown_names import unknown_names
-from sparsefleet.fluid.variable import Variable
+from sparsefleet.fluid.variable import Variable as Variable
 
 __getattr__ = unknown_names("fluid.layers")
 
-__all__ = [
-    "BasicDecoder",
-    "BeamSearchDecoder",
-    "DecodeHelper",
-    "Decoder",
-    "DynamicRNN",
-    "GRUCell",
-    "GreedyEmbeddingHelper",
-    "IfElse",
-    "LSTMCell",
-    "ParallelDo",
-    "Print",
-    "RNNCell",
-    "SampleEmbeddingHelper",
-    "StaticRNN",
-    "Switch",
-    "TrainingHelper",
-    "Variable",
-    "While",
-    "abs",
-    "accuracy",
-    "argmax",
-    "argmin",
-    "argsort",
-    "array_length",
-    "array_read",
-    "array_to_lod_tensor",
-    "array_write",
-    "assign",
-    "auc",
-    "batch_norm",
-    "beam_search",
-    "beam_search_decode",
-    "bpr_loss",
-    "brelu",
-    "case",
-    "cast",
-    "ceil",
-    "chunk_eval",
-    "clip",
-    "concat",
-    "cond",
-    "control_flow",
-    "conv2d",
-    "cos",
-    "cos_sim",
-    "cosine_decay",
-    "create_array",
-    "create_global_var",
-    "create_parameter",
-    "create_py_reader_by_data",
-    "create_tensor",
-    "crf_decoding",
-    "cross_entropy",
-    "ctc_greedy_decoder",
-    "cumsum",
-    "data",
-    "double_buffer",
-    "dropout",
-    "dynamic_decode",
-    "dynamic_gru",
-    "dynamic_lstm",
-    "dynamic_lstmp",
-    "edit_distance",
-    "elementwise_add",
-    "elementwise_div",
-    "elementwise_floordiv",
-    "elementwise_max",
-    "elementwise_min",
-    "elementwise_mod",
-    "elementwise_mul",
-    "elementwise_pow",
-    "elementwise_sub",
-    "elu",
-    "embedding",
-    "equal",
-    "erf",
-    "exp",
-    "expand",
-    "exponential_decay",
-    "fc",
-    "fill_constant",
-    "fill_constant_batch_size_like",
-    "flatten",
-    "floor",
-    "gather",
-    "gather_nd",
-    "gather_tree",
-    "gaussian_random",
-    "gelu",
-    "greater_equal",
-    "greater_than",
-    "gru_unit",
-    "hard_sigmoid",
-    "huber_loss",
-    "increment",
-    "inverse_time_decay",
-    "is_empty",
-    "l2_normalize",
-    "label_smooth",
-    "layer_norm",
-    "leaky_relu",
-    "less_equal",
-    "less_than",
-    "linear_chain_crf",
-    "linear_lr_warmup",
-    "lod_rank_table",
-    "lod_reset",
-    "lod_tensor_to_array",
-    "log",
-    "log_loss",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logsigmoid",
-    "lstm",
-    "lstm_unit",
-    "matmul",
-    "max_sequence_len",
-    "mean",
-    "merge_lod_tensor",
-    "mse_loss",
-    "mul",
-    "natural_exp_decay",
-    "noam_decay",
-    "not_equal",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "pad",
-    "piecewise_decay",
-    "polynomial_decay",
-    "pool2d",
-    "pow",
-    "py_func",
-    "py_reader",
-    "read_file",
-    "reciprocal",
-    "reduce_all",
-    "reduce_any",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
-    "relu",
-    "relu6",
-    "reorder_lod_tensor_by_rank",
-    "reshape",
-    "reverse",
-    "rnn",
-    "round",
-    "rsqrt",
-    "scale",
-    "scatter",
-    "sequence_concat",
-    "sequence_conv",
-    "sequence_expand",
-    "sequence_expand_as",
-    "sequence_first_step",
-    "sequence_last_step",
-    "sequence_pad",
-    "sequence_pool",
-    "sequence_reshape",
-    "sequence_softmax",
-    "sequence_unpad",
-    "shape",
-    "shrink_memory",
-    "sigmoid",
-    "sigmoid_cross_entropy_with_logits",
-    "sign",
-    "sin",
-    "slice",
-    "soft_relu",
-    "softmax",
-    "softmax_with_cross_entropy",
-    "softplus",
-    "softsign",
-    "split",
-    "split_lod_tensor",
-    "sqrt",
-    "square",
-    "square_error_cost",
-    "squeeze",
-    "stack",
-    "sum",
-    "sums",
-    "swish",
-    "switch_case",
-    "tanh",
-    "tanh_shrink",
-    "tensor_array_to_tensor",
-    "topk",
-    "transpose",
-    "uniform_random",
-    "unsqueeze",
-    "unstack",
-    "warpctc",
-    "where",
-    "while_loop",
-    "zeros",
-    "zeros_like",
-]
+__all__ = sorted(
+    {
+        "Variable",
+        *_activations.__all__,
+        *_algebra.__all__,
+        *_arrays.__all__,
+        *_beams.__all__,
+        *_branches.__all__,
+        *_cells.__all__,
+        *_click_rates.__all__,
+        *_comparisons.__all__,
+        *_convolutions.__all__,
+        *_decode_helpers.__all__,
+        *_decoding.__all__,
+        *_dynamic_rnn.__all__,
+        *_elementwise.__all__,
+        *_embedding.__all__,
+        *_filling.__all__,
+        *_if_else.__all__,
+        *_indexing.__all__,
+        *_inspection.__all__,
+        *_io.__all__,
+        *_labelling.__all__,
+        *_learning_rate_scheduler.__all__,
+        *_lookups.__all__,
+        *_loops.__all__,
+        *_losses.__all__,
+        *_lstm.__all__,
+        *_matrices.__all__,
+        *_metrics.__all__,
+        *_normalization.__all__,
+        *_parallel_do.__all__,
+        *_patterns.__all__,
+        *_pools.__all__,
+        *_products.__all__,
+        *_ranking.__all__,
+        *_rearranging.__all__,
+        *_rectifiers.__all__,
+        *_recurrent.__all__,
+        *_reductions.__all__,
+        *_resizing.__all__,
+        *_rnn.__all__,
+        *_sampled_losses.__all__,
+        *_sequence_edits.__all__,
+        *_sequences.__all__,
+        *_shaping.__all__,
+        *_slicing.__all__,
+        *_static_rnn.__all__,
+        *_transcription.__all__,
+    }
+)

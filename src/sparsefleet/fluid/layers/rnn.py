@@ -8,7 +8,8 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.layers.cells import GRUCell, LSTMCell, RNNCell
 from sparsefleet.fluid.layers.elementwise import elementwise_mul
-from sparsefleet.fluid.layers.shaping import reverse, slice, squeeze, transpose
+from sparsefleet.fluid.layers.shaping import reverse, squeeze, transpose
+from sparsefleet.fluid.layers.slicing import slice
 from sparsefleet.fluid.layers.static_rnn import StaticRNN
 from sparsefleet.fluid.layers.structures import flatten, map_structure, pack_like
 
