@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
 
-__all__ = ["ctc_greedy_decoder", "edit_distance", "warpctc"]
+__all__ = ["edit_distance", "warpctc"]
 
 
 @layer
@@ -37,30 +37,6 @@ def warpctc(
     made = helper.add("warpctc", inputs, attrs, slot="Loss")
     made.dtype = input.dtype
     return made
-
-
-@layer
-def ctc_greedy_decoder(
-    input: Variable,
-    blank: int,
-    input_length: Variable | None = None,
-    padding_value: int = 0,
-    name: str | None = None,
-) -> Variable | tuple[Variable, Variable]:
-    """The likeliest symbol of each frame, repeats and blanks left out.
-
-    input: probabilities [N, C] with a LoD: int64[M, 1] with a LoD, or one -1 if there is none; or
-    [B, T, C] with input_length: int64[B, T], filled up with padding_value, and lengths [B, 1].
-    """
-    helper = LayerHelper("ctc_greedy_decoder", name)
-    out, sizes = (helper.new_variable("int64", stop_gradient=True) for _ in range(2))
-    inputs = {"Input": helper.check_input(input), "InputLength": input_length}
-    attrs = {"blank": blank, "padding_value": padding_value}
-    helper.append_op("ctc_align", inputs, {"Output": out, "OutputLength": sizes}, attrs)
-    if input_length is not None:
-        return out, sizes
-    out.lod_level = 1
-    return out
 
 
 @layer

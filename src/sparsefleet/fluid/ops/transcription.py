@@ -55,37 +55,6 @@ def warpctc(
 
 
 @op(
-    "ctc_align",
-    "Input InputLength?",
-    "Output OutputLength",
-    lod="function",
-    infer=lambda x, *_, **__: [(-1, 1) if len(x) == 2 else x[:2], (-1, 1)],
-)
-def ctc_align(
-    x: Tensor, length: Tensor | None, *, lods: list[Any], blank: int, padding_value: int = 0
-) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """The likeliest symbols of probabilities [N, C] or [B, T, C]: repeats and blanks left out.
-
-    With a LoD [M, 1], or one -1 if there is none at all; with lengths [B, T], padded.
-    """
-    rows = Rows(lods[0], length, "Input")
-    best = rows.padded(x.argmax(-1))
-    texts = []
-    for symbols, size in zip(best, rows.lengths.tolist(), strict=True):
-        found = torch.unique_consecutive(symbols[:size])
-        texts.append(found[found != blank])
-    sizes = torch.tensor([len(text) for text in texts])
-    if length is not None:
-        padded = torch.full(best.shape, padding_value, dtype=torch.int64)
-        for row, text in zip(padded, texts, strict=True):
-            row[: len(text)] = text
-        return (padded, sizes[:, None]), ()
-    offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    whole = torch.cat(texts)[:, None] if int(offsets[-1]) else torch.tensor([[-1]])
-    return (whole, sizes[:, None]), (offsets,)
-
-
-@op(
     "edit_distance",
     "Hyps Refs HypsLength? RefsLength?",
     "Out SequenceNum",
