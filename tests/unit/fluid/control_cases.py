@@ -197,3 +197,20 @@ def arrays_to_tensors(fluid):
     beside, sizes = layers.tensor_array_to_tensor(array, axis=1)
     stacked, _ = layers.tensor_array_to_tensor(array, axis=0, use_stack=True)
     return {"x": X}, [beside, sizes, stacked, layers.array_length(array), layers.is_empty(x)]
+
+
+@case
+def dynamic_rnn_over_sequences_of_sequences(fluid):
+    layers = fluid.layers
+    rows = (wave(9, 2), [[1, 2, 2], [2, 1, 3, 2, 1]])
+    x = data(fluid, "x", rows[0], 2)
+    rnn = layers.DynamicRNN()
+    with rnn.block():
+        sentence = rnn.step_input(x)
+        memory = rnn.memory(shape=[2])
+        layers.sequence_pool(sentence, "sum")
+        pooled = layers.sequence_pool(sentence, "average")
+        hidden = layers.tanh(pooled + memory)
+        rnn.update_memory(memory, hidden)
+        rnn.output(hidden)
+    return {"x": rows}, with_gradients(fluid, rnn(), [x])

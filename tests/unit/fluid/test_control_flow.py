@@ -256,3 +256,29 @@ def test_a_memory_may_begin_with_what_the_step_took_from_outside(program: Any) -
     with pytest.raises(fluid.framework.ProgramError, match=r"test_control_flow.py.*outside of the"):
         with (again := layers.StaticRNN()).step():
             again.memory(init=again.step_input(x))
+
+
+def test_a_rate_chosen_by_a_switch_trains(program: Any) -> None:
+    layers = fluid.layers
+    with program._lr_schedule_guard():
+        rate = layers.create_global_var([1], 0.0, "float32", persistable=True, name="rate")
+        step = layers.learning_rate_scheduler._decay_step_counter()
+        with layers.control_flow.Switch() as switch:
+            with switch.case(step < 2.0):
+                layers.assign(step * 0.5, rate)
+            with switch.default():
+                layers.assign(np.array([2.0], "float32"), rate)
+    x = fluid.data("x", [None, 2])
+    weight = layers.create_parameter(
+        [2], "float32", name="w", default_initializer=fluid.initializer.Constant(0.0)
+    )
+    loss = layers.reduce_sum(layers.elementwise_mul(x, weight))
+    test = program.clone(for_test=True)
+    fluid.optimizer.SGD(rate).minimize(loss)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    found = [exe.run(program, FEED, [rate, weight]) for _ in range(4)]
+    assert [rate.item() for rate, _ in found] == [0.0, 0.5, 2.0, 2.0]
+    assert [w[0].item() for _, w in found] == [0.0, -0.5, -2.5, -4.5]
+    exe.run(test, FEED, [loss.name])
+    assert not any(op.has_sub_block for op in test.global_block().ops)
