@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import feed_of
 from sparsefleet.fluid.framework import Program, Variable
 from sparsefleet.fluid.scope import Scope
@@ -83,9 +84,13 @@ class DatasetRun:
         self._error: BaseException | None = None
         self._clock = _Clock()
         self._latest: dict[str, Any] = {}
+        self._role: ProgramRole | None = None  # of whom threads leave when they have no more data
 
     def over(self, dataset: Any) -> None:
         """Returns when every batch has been trained."""
+        role = self._program._distributed
+        if role is not None and role.begin_pass(self._program, self._threads):
+            self._role = role
         batches = iter(dataset)
         others = [
             threading.Thread(target=self._work, args=(batches, index), name=f"dataset-{index}")
@@ -131,9 +136,13 @@ class DatasetRun:
                     self._latest.update(zip(fetches, result.fetched, strict=True))
                     if number % self._fetching.print_period == 0:
                         self._print(result.fetched)
+            if self._role is not None:
+                self._role.leave()
         except BaseException as error:  # handed to the thread that waits
             with self._lock:
                 self._error = self._error or error
+            if self._role is not None:
+                self._role.fail(error)
 
     def _next(self, batches: Iterator[Any]) -> Any:
         begin = time.perf_counter()

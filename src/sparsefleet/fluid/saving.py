@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "load_params",
     "load_persistables",
     "load_vars",
+    "read_saved",
     "save_params",
     "save_persistables",
     "save_vars",
@@ -35,6 +36,27 @@ Predicate = Callable[[Variable], bool]
 
 # The rows of a table are these arrays, under `<variable>//<part>`.
 _PARTS = ("keys", "values", "state", "counters")
+
+
+class SavedVariable(NamedTuple):
+    """A variable as files have it: one array, or the rows of a table."""
+
+    variable: Variable
+    arrays: Arrays
+    notes: Mapping[str, str]
+
+    @property
+    def whole(self) -> NDArray[Any] | None:
+        """The array; None if rows were saved."""
+        return self.arrays.get(self.variable.name)
+
+    @property
+    def optimizer(self) -> str:
+        """The kind of the one whose state the rows have."""
+        return self.notes.get(f"{self.variable.name}//optimizer", "")
+
+    def rows(self) -> Rows:
+        return Rows(*(self.arrays[f"{self.variable.name}//{part}"] for part in _PARTS))
 
 
 def is_persistable(var: Variable) -> bool:
@@ -61,6 +83,9 @@ def save_vars(
     file are returned.
     """
     del executor
+    role = (main_program or default_main_program())._distributed
+    if role is not None:
+        role.before_saving(global_scope())
     found: dict[str, tuple[Arrays, dict[str, str]]] = {}
     for variable in _chosen(main_program, vars, predicate):
         held = global_scope().find_var(variable.name)
@@ -93,18 +118,24 @@ def load_vars(
 ) -> None:
     """Loads what `save_vars` saved. Nothing is changed if a file is missing or does not fit."""
     del executor
-    chosen = _chosen(main_program, vars, predicate)
+    for saved in read_saved(dirname, _chosen(main_program, vars, predicate), filename):
+        _put(saved)
+
+
+def read_saved(
+    dirname: str | os.PathLike[str], variables: Sequence[Variable], filename: str | None = None
+) -> list[SavedVariable]:
+    """What a folder has of the variables; RuntimeError if a file is missing or does not fit."""
     folder = Path(dirname)
-    loaded: list[tuple[Variable, Arrays, Mapping[str, str]]] = []
+    found = []
     one = None if filename is None else _read(_path_in(folder, filename))
-    for variable in chosen:
+    for variable in variables:
         arrays, notes = one or _read(_path_in(folder, variable.name))
         prefix = f"{variable.name}//"
         mine = {k: v for k, v in arrays.items() if k == variable.name or k.startswith(prefix)}
         _check_shape(variable, mine, folder)
-        loaded.append((variable, mine, notes))
-    for variable, mine, notes in loaded:
-        _put(variable, mine, notes)
+        found.append(SavedVariable(variable, mine, notes))
+    return found
 
 
 def save_params(
@@ -143,7 +174,11 @@ def load_persistables(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """What `save_persistables` saved."""
+    """What `save_persistables` saved; for a server's program, what the job is to start from."""
+    role = (main_program or default_main_program())._distributed
+    if role is not None:
+        role.load(dirname, filename)
+        return
     load_vars(executor, dirname, main_program, None, is_persistable, filename)
 
 
@@ -176,20 +211,19 @@ def _check_shape(variable: Variable, arrays: Arrays, folder: Path) -> None:
         )
 
 
-def _put(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    name = variable.name
+def _put(saved: SavedVariable) -> None:
+    name = saved.variable.name
     place = global_scope().find_var(name) or global_scope().var(name)
     tensor = place.get_tensor()
-    if name in arrays:
-        tensor.set(arrays[name])
+    if saved.whole is not None:
+        tensor.set(saved.whole)
         return
     if not isinstance(tensor, SparseParameter):
         raise RuntimeError(
             f"variable '{name}' was saved as rows of a table, but has none here: run the start-up "
             "program before loading"
         )
-    rows = Rows(*(arrays[f"{name}//{part}"] for part in _PARTS))
-    tensor.load_rows(rows, notes.get(f"{name}//optimizer", ""))
+    tensor.load_rows(saved.rows(), saved.optimizer)
 
 
 def _path_in(folder: Path, name: str) -> Path:

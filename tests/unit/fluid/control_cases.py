@@ -331,3 +331,79 @@ def lstm_unit_step(fluid):
     hidden, cell = fluid.layers.lstm_unit(*variables, forget_bias=0.5)
     out = fluid.layers.concat([hidden, cell], axis=1)
     return {"x": x, "h": h, "c": c}, with_gradients(fluid, out, variables)
+
+
+@case
+def rnn_of_gru_cell(fluid):
+    array, lengths = wave(2, 4, 3), np.array([4, 2], "int64")
+    x, length = data(fluid, "x", array, batch=True), data(fluid, "length", lengths)
+    cell = fluid.layers.GRUCell(2)
+    out, state = fluid.layers.rnn(cell, x, sequence_length=length)
+    return {"x": array, "length": lengths}, [state, *with_gradients(fluid, out, [x])]
+
+
+@case
+def rnn_of_lstm_cell_backwards(fluid):
+    array = wave(4, 2, 3)
+    x = data(fluid, "x", array)
+    cell = fluid.layers.LSTMCell(2, fluid.ParamAttr("w"), fluid.ParamAttr("b"), forget_bias=0.5)
+    out, states = fluid.layers.rnn(cell, x, time_major=True, is_reverse=True)
+    both = fluid.layers.concat([fluid.layers.reshape(out, [-1, 2]), *states], axis=0)
+    return {"x": array}, with_gradients(fluid, both, [x])
+
+
+def _words(fluid):
+    def embed(ids):
+        return fluid.embedding(ids, [6, 3], param_attr=fluid.ParamAttr("words"))
+
+    def project(x):
+        return (
+            fluid.layers.fc(
+                x, 6, num_flatten_dims=len(x.shape) - 1, param_attr=fluid.ParamAttr("project")
+            )
+            * 6.0
+        )
+
+    return embed, project
+
+
+@case
+def decoding_by_beams(fluid):
+    layers = fluid.layers
+    first = wave(2, 4)
+    init = data(fluid, "init", first, batch=True)
+    embed, project = _words(fluid)
+    cell = layers.GRUCell(4)
+    decoder = layers.BeamSearchDecoder(cell, 0, 1, 3, embed, project)
+    ids, states, lengths = layers.dynamic_decode(
+        decoder, inits=init, max_step_num=5, return_length=True
+    )
+    return {"init": first}, [ids, states.log_probs, states.lengths, states.cell_states, lengths]
+
+
+@case
+def decoding_greedily(fluid):
+    layers = fluid.layers
+    first, begin = wave(2, 4), np.array([0, 2], "int64")
+    init, start = data(fluid, "init", first, batch=True), data(fluid, "start", begin, batch=True)
+    embed, project = _words(fluid)
+    cell = layers.LSTMCell(4)
+    helper = layers.GreedyEmbeddingHelper(embed, start, 1)
+    decoder = layers.BasicDecoder(cell, helper, project)
+    out, states = layers.dynamic_decode(
+        decoder, inits=[init, init], max_step_num=4, impute_finished=True
+    )
+    return {"init": first, "start": begin}, [out.cell_outputs, out.sample_ids, *states]
+
+
+@case
+def decoding_in_training(fluid):
+    layers = fluid.layers
+    array, first, lengths = wave(2, 4, 3), wave(2, 4), np.array([4, 3], "int64")
+    x, init = data(fluid, "x", array, batch=True), data(fluid, "init", first, batch=True)
+    length = data(fluid, "length", lengths, batch=True)
+    cell = layers.GRUCell(4)
+    decoder = layers.BasicDecoder(cell, layers.TrainingHelper(x, length))
+    out, _, found = layers.dynamic_decode(decoder, inits=init, return_length=True)
+    feed = {"x": array, "init": first, "length": lengths}
+    return feed, [found, out.sample_ids, *with_gradients(fluid, out.cell_outputs, [])]

@@ -6,7 +6,7 @@ import json
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework.block import Block
@@ -14,6 +14,9 @@ from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
 from sparsefleet.fluid.variable import Variable
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.distributed import ProgramRole
 
 __all__ = ["Program"]
 
@@ -37,6 +40,7 @@ class Program:
         self.current_block_idx = 0
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
+        self._distributed: ProgramRole | None = None  # what it is in a parameter-server job
         self.version = 0
         """Grows with each change, so that what was made of the program can be kept."""
 
@@ -158,6 +162,7 @@ class Program:
         made = Program()
         made.random_seed = self.random_seed
         made._loaders = list(self._loaders)
+        made._distributed = self._distributed
         for variable in variables:
             if not made.global_block().has_var(variable.name):
                 made.global_block().add_var(variable.copy())

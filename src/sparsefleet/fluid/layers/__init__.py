@@ -17,9 +17,12 @@ from sparsefleet.fluid.layers.algebra import *
 from sparsefleet.fluid.layers.arrays import *
 from sparsefleet.fluid.layers.branches import *
 from sparsefleet.fluid.layers.by_module import public_names as _public_names
+from sparsefleet.fluid.layers.cells import *
 from sparsefleet.fluid.layers.click_rates import *
 from sparsefleet.fluid.layers.comparisons import *
 from sparsefleet.fluid.layers.convolutions import *
+from sparsefleet.fluid.layers.decode_helpers import *
+from sparsefleet.fluid.layers.decoding import *
 from sparsefleet.fluid.layers.device import get_places
 from sparsefleet.fluid.layers.dynamic_rnn import *
 from sparsefleet.fluid.layers.elementwise import *
@@ -48,6 +51,7 @@ from sparsefleet.fluid.layers.rectifiers import *
 from sparsefleet.fluid.layers.recurrent import *
 from sparsefleet.fluid.layers.reductions import *
 from sparsefleet.fluid.layers.resizing import *
+from sparsefleet.fluid.layers.rnn import *
 from sparsefleet.fluid.layers.sampled_losses import *
 from sparsefleet.fluid.layers.sequence_edits import *
 from sparsefleet.fluid.layers.sequences import *

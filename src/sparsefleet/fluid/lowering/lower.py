@@ -12,6 +12,7 @@ from torch import fx
 from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
 from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
+from sparsefleet.fluid.lowering.fusion import fused_operators
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
 from sparsefleet.fluid.lowering.registry import OpDef
@@ -48,6 +49,8 @@ class _Lowering:
         self.vars = block.visible_vars()
         self.graph = fx.Graph()
         self.ops = needed_operators(block, fetches)
+        if outer is None:
+            self.ops = fused_operators(program, self.ops, fetches)
         trains = any(op.type == "backward" for op in self.ops)
         self.has_backward: bool = outer.has_backward if outer else trains
         self.values: dict[str, fx.Node] = {}
@@ -147,12 +150,15 @@ class _Lowering:
 
     def _add_all(self) -> None:
         for index, op in enumerate(self.ops):
-            if op.type == "backward":
-                self._add_backward(op)
-            elif op.has_sub_block:
-                self._add_with_body(op)
-            elif not self.tables.add(op):
-                self._add(op, index)
+            self._add(op, index)
+
+    def _add(self, op: Operator, index: int) -> None:
+        if op.type == "backward":
+            self._add_backward(op)
+        elif op.has_sub_block:
+            self._add_with_body(op)
+        elif not self.tables.add(op):
+            self._add_function(op, index)
 
     def _module(self, output: tuple[Any, ...]) -> fx.GraphModule:
         self.graph.output(output)
@@ -178,7 +184,7 @@ class _Lowering:
     def _comes_from_outside(self, name: str) -> bool:
         return self.vars[name].is_data or self.vars[name].persistable
 
-    def _add(self, op: Operator, index: int) -> None:
+    def _add_function(self, op: Operator, index: int) -> None:
         definition = operator_def(op)
         inputs = slot_values(definition, op, lambda name: self.value(name, op))
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
@@ -243,7 +249,12 @@ class _Lowering:
                 "one of several losses trains an embedding with is_sparse=True: use "
                 "is_sparse=False, or add the losses up",
             )
-        settings = {"sources": sources, "again": again, "into_rows": into_rows}
+        settings = {
+            "sources": sources,
+            "again": again,
+            "into_rows": into_rows,
+            "scale": op.attrs.get("scale", 1.0),
+        }
         node = self.call("backward", target, *inputs, **settings)
         for index, (_, gradient) in enumerate(dense):
             self.put(gradient, op, self._item(node, index))
@@ -272,7 +283,7 @@ def _located(
     by_lod = definition.lod_rule(op.attrs) == "function"
     hidden = {} if generator is None else {"generator": generator}
     # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
-    restart = generator is not None and not definition.inputs
+    restart = generator is not None and not op.input_arg_names
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if restart and generator is not None:

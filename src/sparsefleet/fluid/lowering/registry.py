@@ -22,6 +22,7 @@ _FAMILIES = (
     "click_rates",
     "comparisons",
     "convolutions",
+    "decoding",
     "elementwise",
     "embedding",
     "filling",
@@ -46,6 +47,7 @@ _FAMILIES = (
     "schedules",
     "sequence_edits",
     "sequences",
+    "servers",
     "shaping",
     "slicing",
 )

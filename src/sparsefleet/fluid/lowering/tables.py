@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -11,8 +12,11 @@ from torch import fx
 
 from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Operator, Parameter
+from sparsefleet.fluid.lowering.bag_pooling import pool_bags
+from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.sparse_parameter import SparseParameter, initializer_of, optimizer_of
 from sparsefleet.nn import Lookup, StepRows, pull_rows
+from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:
@@ -22,8 +26,8 @@ __all__ = ["LOOKUPS", "TableLowering"]
 
 Gradient = tuple[Keys, Floats]
 
-LOOKUPS = ("lookup_table", "lookup_table_v2")
-"""Operators that read rows by id: ids [..., 1] and ids [...]."""
+LOOKUPS = ("lookup_table", "lookup_table_v2", "lookup_bag")
+"""Operators that read rows by id: ids [..., 1], ids [...], and either with sequences pooled."""
 
 
 class TableLowering:
@@ -76,11 +80,16 @@ class TableLowering:
             ids_name = op.input("Ids")[0]
             ids = lowering.value(ids_name, op)
             train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
-            flat = op.type == "lookup_table"
+            flat = op.attrs.get("flat", op.type == "lookup_table")
             node = lowering.call(
                 op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train
             )
-            lowering.put(op.output("Out")[0], op, node, lowering.lods.get(ids_name))
+            lod = lowering.lods.get(ids_name)
+            if op.type == "lookup_bag":
+                pooled = lowering.call("pool_bags", _pooling(op), node, lod or ())
+                node = lowering.call("pooled", operator.getitem, pooled, 0)
+                lod = lowering.call("pooled_lod", operator.getitem, pooled, 1)
+            lowering.put(op.output("Out")[0], op, node, lod)
             return True
         made = [name for name in op.output_arg_names if self.holds(name)]
         if not made or op.input_arg_names:
@@ -107,13 +116,19 @@ def pull_tables(
     train: bool,
 ) -> StepRows:
     """The rows of one run: those of the ids given are pulled now, others when they are needed."""
-    by_name = {table.name: table for table in tables}
+    sources = {table.name: table.source for table in tables}
 
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: str = "zeros"
     ) -> dict[str, Floats]:
         del unknown  # always the first value: in Fluid every row has one
-        return {name: by_name[name].pull(part, train=train) for name, part in keys.items()}
+        calls: dict[Pull, dict[str, Keys]] = {}
+        for name, part in keys.items():
+            calls.setdefault(sources[name], {})[name] = part
+        found: dict[str, Floats] = {}
+        for source, part_of in calls.items():
+            found.update(source(part_of, train=train, unknown="initial"))
+        return found
 
     lookups = [_lookup(tables[index], part, padding) for index, part, padding in ids]
     return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))
@@ -152,6 +167,18 @@ def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None) -> L
 def _padding(op: Operator) -> int | None:
     padding = op.attrs.get("padding_idx", -1)
     return None if padding < 0 else int(padding)
+
+
+def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, Lod]]:
+    kind, pad_value = op.attrs["pooltype"], op.attrs["pad_value"]
+
+    def pool(rows: torch.Tensor, lod: Lod) -> tuple[torch.Tensor, Lod]:
+        try:
+            return pool_bags(rows, lod, kind, pad_value)
+        except ValueError as error:
+            raise ProgramError.at(op.site, "sequence_pool", str(error)) from error
+
+    return pool
 
 
 def _creator(op: Operator, parameter: Parameter, seed: int) -> Any:

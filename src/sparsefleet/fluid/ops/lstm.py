@@ -33,7 +33,7 @@ class _Step:
         flat = bias.reshape(-1)
         self._weight = weight
         self.bias = flat[: 4 * width]
-        self._checks = flat[4 * width :].split(width) if use_peepholes else (0.0, 0.0, 0.0)
+        self._checks = flat[4 * width :].chunk(3) if use_peepholes else (0.0, 0.0, 0.0)
         self._gate, self._cell, self._candidate = (ACTIVATIONS[name] for name in activations)
 
     def __call__(
@@ -144,7 +144,9 @@ def layered_lstm(
     parts = [
         part.reshape(shape)
         for part, shape in zip(
-            weight.split([torch.Size(shape).numel() for shape in matrices]), matrices, strict=True
+            weight.split_with_sizes([torch.Size(shape).numel() for shape in matrices]),
+            matrices,
+            strict=True,
         )
     ]
     count = len(parts) // 2

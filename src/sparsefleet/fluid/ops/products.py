@@ -21,6 +21,16 @@ def mul(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 
     return (left @ right).reshape(*rows, *columns)
 
 
+@op("mul_add", "X Y Bias")
+def mul_add(
+    x: Tensor, y: Tensor, bias: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1
+) -> Tensor:
+    """`mul` by a matrix, and a bias added to each row: in one pass."""
+    del y_num_col_dims  # of a matrix, 1
+    left = x.reshape(-1, math.prod(x.shape[x_num_col_dims:]))
+    return torch.addmm(bias, left, y).reshape(*x.shape[:x_num_col_dims], y.shape[1])
+
+
 @op("matmul", "X Y")
 def matmul(
     x: Tensor,
