@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 import torch
 
+from sparsefleet import _core
 from sparsefleet.fluid.compiler import CompiledProgram, plain_program
 from sparsefleet.fluid.data_parallel import merged_lod, merged_values
 from sparsefleet.fluid.dataset_training import (
@@ -226,6 +227,8 @@ class Executor:
             if any(other[0] != program.version for other in known):
                 known.clear()
             found = known[key] = lower(program, list(values), fetches, with_lod=lods)
+            if found.has_backward:
+                _core.keep_freed_memory()  # the next step wants as much again
         return found
 
     def make_tables(self, program: Program, scope: Scope | None = None) -> None:
