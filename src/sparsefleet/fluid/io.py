@@ -2,6 +2,7 @@
 
 from sparsefleet.fluid.data_loader import DataLoader
 from sparsefleet.fluid.inference_model import load_inference_model, save_inference_model
+from sparsefleet.fluid.program_state import load, save
 from sparsefleet.fluid.py_reader import PyReader
 from sparsefleet.fluid.saving import (
     is_parameter,
@@ -42,12 +43,14 @@ __all__ = [
     "firstn",
     "is_parameter",
     "is_persistable",
+    "load",
     "load_inference_model",
     "load_params",
     "load_persistables",
     "load_vars",
     "map_readers",
     "multiprocess_reader",
+    "save",
     "save_inference_model",
     "save_params",
     "save_persistables",
