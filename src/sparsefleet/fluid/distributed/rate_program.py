@@ -96,8 +96,8 @@ def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
     for name in sorted(wanted):
         if block.var(name).is_data:
             raise ConfigError(
-                f"the learning rate depends on '{name}', which is fed: servers cannot know it; make "
-                "it of the number of steps (fluid.layers.*_decay)"
+                f"the learning rate depends on '{name}', which is fed: servers cannot know it; "
+                "make it of the number of steps (fluid.layers.*_decay)"
             )
     return found[::-1]
 
