@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Installs what PyPI does not have: OpenSSL's headers and a compiler for the build,
-# redis-server for `make bench`, clang for `make fuzz`. Debian and Ubuntu.
+# redis-server for tests and `make bench`, a browser for tests of the service's page, clang for
+# `make fuzz`. Debian and Ubuntu. With arguments: only the packages they name.
 set -euo pipefail
 
-packages=(g++ make libssl-dev python3-dev python3-venv redis-server clang)
+packages=(g++ make libssl-dev python3-dev python3-venv redis-server chromium chromium-driver clang)
+if [[ $# -gt 0 ]]; then
+  packages=("$@")
+fi
 
 if ! command -v apt-get >/dev/null; then
   echo "No apt-get here. Install with your package manager: ${packages[*]}" >&2

@@ -23,6 +23,11 @@ from sparsefleet.checkpoint.command_line import (
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.export_command import EXPORT_DESCRIPTION, add_export_flags, run_export_command
+from sparsefleet.fluid_coverage_command import (
+    FLUID_COVERAGE_DESCRIPTION,
+    add_fluid_coverage_flags,
+    run_fluid_coverage_command,
+)
 from sparsefleet.launch import (
     LAUNCH_DESCRIPTION,
     LAUNCH_EPILOG,
@@ -35,7 +40,21 @@ from sparsefleet.predict_command import (
     add_predict_flags,
     run_predict_command,
 )
+from sparsefleet.push_rows_command import (
+    PUSH_ROWS_DESCRIPTION,
+    add_push_rows_flags,
+    run_push_rows_command,
+)
+from sparsefleet.serve_command import (
+    SERVE_DESCRIPTION,
+    SWITCH_DESCRIPTION,
+    add_serve_flags,
+    add_switch_flags,
+    run_serve_command,
+    run_switch_command,
+)
 from sparsefleet.server import ServerConfig, TransportName, run_server
+from sparsefleet.verify_command import VERIFY_DESCRIPTION, add_verify_flags, run_verify_command
 
 __all__ = ["main"]
 
@@ -216,6 +235,21 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ),
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
+        (
+            "fluid-coverage",
+            "show which names of Fluid are here",
+            FLUID_COVERAGE_DESCRIPTION,
+            add_fluid_coverage_flags,
+        ),
+        (
+            "push-rows",
+            "load the rows of an exported model into Redis; choose which version is served",
+            PUSH_ROWS_DESCRIPTION,
+            add_push_rows_flags,
+        ),
+        ("serve", "predict over HTTP", SERVE_DESCRIPTION, add_serve_flags),
+        ("serve-switch", "switch a service's version", SWITCH_DESCRIPTION, add_switch_flags),
+        ("verify", "is what is online what was trained?", VERIFY_DESCRIPTION, add_verify_flags),
     ):
         parser = commands.add_parser(
             name,
@@ -231,6 +265,13 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
 def _run_checkpoint_command(options: argparse.Namespace) -> int:
     try:
         return run_checkpoint_command(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+
+
+def _run_push_rows_command(options: argparse.Namespace) -> int:
+    try:
+        return run_push_rows_command(options)
     except ConfigError as error:
         raise _UsageError(str(error)) from error
 
@@ -305,10 +346,15 @@ def _show(number: float | None) -> str:
 _COMMANDS = {
     "checkpoint": _run_checkpoint_command,
     "export": run_export_command,
+    "fluid-coverage": run_fluid_coverage_command,
     "launch": _run_launch_command,
     "predict": run_predict_command,
+    "push-rows": _run_push_rows_command,
+    "serve": run_serve_command,
+    "serve-switch": run_switch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
+    "verify": run_verify_command,
 }
 
 

@@ -30,12 +30,14 @@ __all__ = [
     "PeerLostError",
     "PipeCommandError",
     "ProtocolError",
+    "PublishError",
     "RpcError",
     "SchemaError",
     "ServerRestartedError",
     "ShapeError",
     "ShuttingDownError",
     "SparseFleetError",
+    "StoreUnavailableError",
     "TableConflictError",
     "TableError",
     "TooLargeError",
@@ -150,6 +152,14 @@ class ExportError(SparseFleetError):
 
 class FeedError(SparseFleetError, ValueError):
     """Inputs that an exported model does not take; the message has what was given and wanted."""
+
+
+class StoreUnavailableError(SparseFleetError, ConnectionError):
+    """Rows of a served model cannot be had now: their store is away, slow or not filled."""
+
+
+class PublishError(SparseFleetError):
+    """Updates of a served model that cannot be published."""
 
 
 class IoError(SparseFleetError, OSError):

@@ -23,12 +23,16 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 # From the top down: a room imports only rooms below its own. The files at the end
 # belong to no room and know nothing but what follows them.
 ROOMS = [
-    ["__init__", "__main__", "cli", "distributed", "launch"],
-    ["export_command", "predict_command"],
+    ["__init__", "__main__", "as_paddle", "cli", "distributed", "launch"],
+    ["export_command", "fluid_coverage_command", "predict_command"],
+    ["push_rows_command", "serve_command", "verify_command"],
+    ["dataset"],
     ["fluid"],
+    ["verify"],
     ["serve"],
     ["train"],
     ["fleet"],
+    ["updates"],
     ["export"],
     ["modes"],
     ["collective"],

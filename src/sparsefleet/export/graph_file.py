@@ -12,9 +12,9 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from sparsefleet.errors import CorruptFileError, ExportError
+from sparsefleet.export.dense_shapes import MODEL_PREFIX
 from sparsefleet.export.graph_archive import refuse_code
 from sparsefleet.export.pending_export import PendingExport
-from sparsefleet.export.recorded_graph import MODEL_PREFIX
 
 __all__ = ["read_graph", "write_graph", "write_parameters"]
 
@@ -50,7 +50,7 @@ def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
     return pending.seal(path)
 
 
-def read_graph(path: Path) -> torch.nn.Module:
+def read_graph(path: Path) -> fx.GraphModule:
     """The graph as a module of flat tensors. Lookups in it need rows at hand."""
     try:
         refuse_code(path)

@@ -30,9 +30,9 @@ class InferenceModel(nn.Module):
         super().__init__()
         self.manifest = manifest
         """Of the export; `manifest.schema` has inputs and targets."""
-        tables = open_tables(directory, manifest.tables)
+        self._tables = open_tables(directory, manifest.tables)
         graph = read_graph(directory / manifest.graph)
-        self._engine = TorchEngine(graph, manifest.schema, tables)
+        self._engine = TorchEngine(graph, manifest.schema)
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor | dict[str, Tensor]:
@@ -46,7 +46,8 @@ class InferenceModel(nn.Module):
             raise FeedError(f"{len(inputs)} inputs are given by place, wanted {wanted}")
         given = dict(zip(schema.places, inputs, strict=False)) | named
         arrays = check_feeds(schema, given)
-        found = self._engine.run({name: torch.as_tensor(array) for name, array in arrays.items()})
+        tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
+        found = self._engine.run(tensors, self._tables)
         return next(iter(found.values())) if len(found) == 1 else found
 
     def extra_repr(self) -> str:

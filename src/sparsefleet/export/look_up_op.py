@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.row_source import Tables
 from sparsefleet.export.torch_version import require_torch
 from sparsefleet.nn import Lookup, StepRows
 
@@ -24,14 +24,14 @@ class _RowsAtHand(threading.local):
     """The tables this thread looks up in, the innermost last."""
 
     def __init__(self) -> None:
-        self.stack: list[Mapping[str, RowFile]] = []
+        self.stack: list[Tables] = []
 
 
 _at_hand = _RowsAtHand()
 
 
 @contextmanager
-def looking_up(tables: Mapping[str, RowFile]) -> Iterator[None]:
+def looking_up(tables: Tables) -> Iterator[None]:
     """While it lasts, graphs run by this thread find rows in these tables."""
     _at_hand.stack.append(tables)
     try:

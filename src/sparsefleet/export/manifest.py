@@ -5,6 +5,7 @@ Format: docs/exporting.md. Reading is strict: what is missing or of another kind
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -112,6 +113,12 @@ class Manifest:
     golden: GoldenEntry
     onnx: OnnxEntry
     files: tuple[FileEntry, ...]
+
+    @property
+    def digest(self) -> str:
+        """Names this very export: 16 hexadecimal digits, made of all that is written here, so of
+        the checksums of all files."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def table(self, name: str) -> TableEntry:
         """The entry of a table."""

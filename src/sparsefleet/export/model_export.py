@@ -180,8 +180,8 @@ def _write(
     rows = open_tables(pending.directory, tables)
     golden = Golden(trained.golden_inputs(schema), trained.golden_targets(rows))
     graph = write_graph(pending, recorded.program)
-    engine = TorchEngine(read_graph(pending.directory / graph), schema, rows)
-    found = engine.predict(golden.inputs)
+    engine = TorchEngine(read_graph(pending.directory / graph), schema)
+    found = engine.predict(golden.inputs, rows)
     error = largest_difference(found, golden.targets)
     if row_format == "float32" and not error <= _TOLERANCE:
         raise ExportError(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsefleet.errors import ConfigError, CorruptFileError, FeedError
+from numpy.typing import NDArray
+
+from sparsefleet.errors import CheckpointMismatchError, ConfigError, FeedError
 from sparsefleet.export.empty_batch import is_empty, one_example, without_examples
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.manifest import OnnxStep
-from sparsefleet.export.row_file import RowFile
+from sparsefleet.export.onnx_file import OnnxFile, onnx_errors
+from sparsefleet.export.row_source import Tables
 from sparsefleet.export.schema import Schema
 
 __all__ = ["OnnxEngine", "is_installed"]
@@ -37,21 +41,38 @@ class OnnxEngine:
         directory: Path,
         steps: Sequence[OnnxStep],
         schema: Schema,
-        tables: Mapping[str, RowFile],
         *,
         threads: int | None = None,
     ) -> None:
         if not is_installed():
             raise ConfigError("engine='onnx' needs ONNX Runtime: pip install sparsefleet[onnx]")
-        self._steps = [
-            (step, None if step.file is None else _session(directory / step.file, threads))
-            for step in steps
-        ]
-        self._tables = tables
         self._schema = schema
+        parts = [(s, None if s.file is None else OnnxFile(directory / s.file)) for s in steps]
+        self._steps = [(s, p and p.session(threads)) for s, p in parts]
+        self._parts = [part for _, part in parts]
+        self._threads = threads
 
-    def predict(self, arrays: Arrays) -> Arrays:
-        """Targets of inputs, by their names in the graph."""
+    def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> OnnxEngine:
+        """An engine with other parameters and buffers, by their names in the model.
+
+        Raises CheckpointMismatchError unless they are those of the graph.
+        """
+        held = [name for part in self._parts if part is not None for name in part.parameters()]
+        folded = sorted(arrays.keys() - set(held))
+        if folded:
+            raise CheckpointMismatchError(
+                f"the ONNX files do not hold '{folded[0]}' as the model has it, so it cannot be "
+                "updated there: serve with engine='torch'"
+            )
+        made = copy.copy(self)
+        made._steps = [
+            (step, part and part.session(self._threads, arrays))
+            for (step, _), part in zip(self._steps, self._parts, strict=True)
+        ]
+        return made
+
+    def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
+        """Targets of inputs, by their names in the graph, with these rows."""
         # Reductions of ONNX Runtime give empty arrays a wrong shape.
         for name, array in arrays.items():
             if 0 in array.shape[1:]:
@@ -60,17 +81,18 @@ class OnnxEngine:
                     "compute examples without values: use engine='torch', or pad them"
                 )
         if not is_empty(self._schema, arrays):
-            return self._run(arrays)
-        return without_examples(self._schema, self._run(one_example(self._schema, arrays)))
+            return self._run(arrays, tables)
+        found = self._run(one_example(self._schema, arrays), tables)
+        return without_examples(self._schema, found)
 
-    def _run(self, arrays: Arrays) -> Arrays:
+    def _run(self, arrays: Arrays, tables: Tables) -> Arrays:
         known = dict(arrays)
         for step, session in self._steps:
             given = {name: known[name] for name in step.inputs}
             if session is None:
                 assert step.table is not None
                 [ids] = given.values()
-                rows = self._tables[step.table].look_up(
+                rows = tables[step.table].look_up(
                     ids, padding_id=step.padding_id, unknown=step.unknown
                 )
                 known[step.outputs[0]] = rows
@@ -79,43 +101,8 @@ class OnnxEngine:
         return {target.name: known[TARGET_PREFIX + target.name] for target in self._schema.targets}
 
 
-def _session(path: Path, threads: int | None) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing")
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except _errors() as error:
-        raise CorruptFileError(f"{path} is no graph that ONNX Runtime reads: {error}") from error
-
-
 def _run(session: Any, step: OnnxStep, given: Arrays) -> Any:
     try:
         return session.run(list(step.outputs), given)
-    except _errors() as error:
+    except onnx_errors() as error:
         raise FeedError(f"the model cannot compute these inputs: {error}") from error
-
-
-def _errors() -> tuple[type[BaseException], ...]:
-    """What ONNX Runtime raises: its classes have no base of their own."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    found = [getattr(state, name, RuntimeError) for name in _ERROR_NAMES]
-    return (*found, RuntimeError)
-
-
-_ERROR_NAMES = (
-    "EPFail",
-    "Fail",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "NoSuchFile",
-    "NotImplemented",
-    "RuntimeException",
-)

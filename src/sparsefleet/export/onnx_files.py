@@ -42,8 +42,8 @@ def write_onnx(
     try:
         require_onnx()
         steps = _write_steps(pending, convert_to_onnx(recorded, schema))
-        engine = OnnxEngine(pending.directory, steps, schema, rows, threads=1)
-        error = largest_difference(engine.predict(golden.inputs), golden.targets)
+        engine = OnnxEngine(pending.directory, steps, schema, threads=1)
+        error = largest_difference(engine.predict(golden.inputs, rows), golden.targets)
         if not error <= _TOLERANCE:
             raise ExportError(f"ONNX predicts something else: it differs by {error:.2g}")
     except (ConfigError, ExportError, CorruptFileError, FeedError) as error:

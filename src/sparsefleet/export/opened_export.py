@@ -48,12 +48,15 @@ def open_export(
     directory: str | os.PathLike[str],
     verify: Verify,
     build: Callable[[Path, Manifest], Opened],
+    *,
+    with_rows: bool = True,
 ) -> Opened:
     """What `build` makes of the directory and its manifest, once the files have been verified.
 
     verify: True: all files are there, of the right size, and all but the rows have their
         checksum: the time does not depend on the size of tables. "deep": the rows too.
         False: nothing is checked ahead.
+    with_rows: False: the files of rows are not used, and may be missing.
     """
     if verify not in (True, False, "deep"):
         raise ConfigError(f"verify must be True, False or 'deep', got {verify!r}")
@@ -61,7 +64,7 @@ def open_export(
     manifest = read_manifest(where)
     for left in reversed(range(_TRIES)):
         try:
-            _verify_files(where, manifest, verify)
+            _verify_files(where, manifest, verify, with_rows)
             return build(where, manifest)
         except (_GoneError, FileNotFoundError) as error:
             before, manifest = manifest, read_manifest(where)
@@ -77,11 +80,13 @@ def verify_export(directory: str | os.PathLike[str]) -> Manifest:
     return open_export(directory, "deep", lambda _, manifest: manifest)
 
 
-def _verify_files(directory: Path, manifest: Manifest, verify: Verify) -> None:
+def _verify_files(directory: Path, manifest: Manifest, verify: Verify, with_rows: bool) -> None:
     if verify is False:
         return
     rows = {entry.file for entry in manifest.tables}
     for entry in manifest.files:
+        if entry.name in rows and not with_rows:
+            continue
         path = directory / entry.name
         try:
             size = path.stat().st_size

@@ -31,6 +31,11 @@ class EncodedRows(NamedTuple):
     scales: Floats | None
     """float32[N], by which int8 is multiplied; None in other formats"""
 
+    def take(self, places: slice | NDArray[np.int64]) -> EncodedRows:
+        """The rows at these places."""
+        scales = None if self.scales is None else self.scales[places]
+        return EncodedRows(self.values[places], scales)
+
 
 class QuantizationError:
     """The largest and the mean distance between values and what they read as; Not thread-safe.

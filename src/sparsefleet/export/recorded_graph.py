@@ -20,9 +20,6 @@ __all__ = ["RecordedGraph", "record"]
 
 LOOK_UP = torch.ops.sparsefleet.look_up.default
 
-MODEL_PREFIX = "model."
-"""Of the names of parameters in a program, before those that they have in the model."""
-
 _MESSAGE_LETTERS = 2000
 
 Varying = Mapping[str, Sequence[int]]

@@ -16,6 +16,7 @@ is_server = fleet.is_server
 is_worker = fleet.is_worker
 load_inference_model = fleet.load_inference_model
 open_exchange = fleet.open_exchange
+publish_rows = fleet.publish_rows
 run_server = fleet.run_server
 save_inference_model = fleet.save_inference_model
 save_persistables = fleet.save_persistables

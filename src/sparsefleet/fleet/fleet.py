@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from sparsefleet.fleet.training_step import Step
     from sparsefleet.modes import ModeConfig
     from sparsefleet.optim import Optimizer
+    from sparsefleet.updates import Update
+    from sparsefleet.updates.publisher import Publisher
 
 __all__ = ["Fleet"]
 
@@ -57,6 +59,7 @@ class Fleet:
         self._model_dir: str | None = None
         self._server_ready = False
         self._num_models = 0
+        self._publishers: dict[tuple[str, str], Publisher] = {}
 
     # -- role ---------------------------------------------------------------------------------
 
@@ -245,6 +248,8 @@ class Fleet:
         """Everything handed over is applied, the other workers are told, connections end."""
         if self._model is None or not self._model.is_started:
             raise RuntimeError("stop_worker() must follow init_worker()")
+        while self._publishers:
+            self._publishers.popitem()[1].close()
         self._model.close()
 
     def settle(self) -> None:
@@ -326,6 +331,27 @@ class Fleet:
 
     def _warn_running(self) -> None:
         _log.warning("init_worker() was called again: the worker is running already")
+
+    def publish_rows(
+        self, dirname: str | os.PathLike[str], target: str | os.PathLike[str]
+    ) -> Update:
+        """Publishes what has changed since the export in `dirname`, for services that follow.
+
+        One worker calls it, now and then; on return services can see the update. What other
+        workers hand over meanwhile may be in it or not; for one moment of all see
+        `Trainer(publish=...)`. target: a directory, or `redis://...`; see `PublishConfig`.
+        """
+        from sparsefleet.fleet.trained_tables import make_publisher
+        from sparsefleet.updates.publish_config import PublishConfig
+
+        key = (os.path.abspath(dirname), os.fspath(target))
+        self.model.flush()
+        if key not in self._publishers:
+            config = PublishConfig(model=dirname, target=target)
+            self._publishers[key] = make_publisher(self.model, config)
+        publisher = self._publishers[key]
+        publisher.take()
+        return publisher.write()
 
     def _require_server(self, call: str) -> None:
         if not self.role.is_server:

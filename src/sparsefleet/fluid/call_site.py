@@ -36,6 +36,14 @@ class ProgramError(SparseFleetError, ValueError):
         """The error for operator or layer `what`, called at `site`."""
         return cls(f"{site}: {what}: {message}" if site else f"{what}: {message}")
 
+    @classmethod
+    def no_value(cls, name: str) -> ProgramError:
+        """The error for a kept variable that a run needs and that the scope does not have."""
+        return cls(
+            f"variable '{name}' has no value in the scope: run the start-up program "
+            "(exe.run(fluid.default_startup_program())) or load it first"
+        )
+
 
 def call_site() -> CallSite | None:
     """The innermost line outside of this package; None if all are inside."""

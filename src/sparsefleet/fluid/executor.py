@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 
+from sparsefleet.fluid.compiler import CompiledProgram, plain_program
+from sparsefleet.fluid.data_parallel import merged_lod, merged_values
 from sparsefleet.fluid.dataset_training import (
     DatasetRun,
     FetchHandler,
@@ -17,11 +20,18 @@ from sparsefleet.fluid.dataset_training import (
 )
 from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import Fed, feed_of
-from sparsefleet.fluid.framework import Program, ProgramError, Variable, default_main_program
+from sparsefleet.fluid.framework import (
+    Operator,
+    Program,
+    ProgramError,
+    Variable,
+    default_main_program,
+)
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.lowering.lower import lower
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
 from sparsefleet.fluid.places import CPUPlace, Place
+from sparsefleet.fluid.run_pruning import pruned_for_run, updates_in
 from sparsefleet.fluid.scope import Scope, global_scope
 from sparsefleet.fluid.sparse_parameter import SparseParameter, optimizer_of
 from sparsefleet.store import Constant
@@ -46,6 +56,7 @@ class Executor:
             raise TypeError(f"Executor takes a place such as fluid.CPUPlace(), got {place!r}")
         self.place = place or CPUPlace()
         self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
+        self._pruned_for: WeakKeyDictionary[Program, dict[Any, Program]] = WeakKeyDictionary()
         self._roles: WeakSet[ProgramRole] = WeakSet()
         self._closed = False
 
@@ -57,7 +68,7 @@ class Executor:
 
     def run(
         self,
-        program: Program | None = None,
+        program: Program | CompiledProgram | None = None,
         feed: Any = None,
         fetch_list: Any = None,
         feed_var_name: str = "feed",
@@ -71,18 +82,27 @@ class Executor:
         """One run; the fetched values in order.
 
         return_numpy: arrays; else LoDTensors, which values with LoD need.
-        use_program_cache, use_prune, return_merged: without effect: what a run needs is kept
-            ready anyway, and there is one place.
+        return_merged: of a data-parallel program, the values of all places put one behind the
+            other; else a list of them for each variable.
+        use_prune: run only what the fetches need; what `minimize` returned, in fetch_list, stands
+            for its updates, and always has this effect.
+        use_program_cache: without effect: what a run needs is kept ready anyway.
         """
-        del feed_var_name, fetch_var_name, use_program_cache, return_merged, use_prune
-        program = self.checked(program)
-        if not program.global_block().ops and not fetch_list:
+        del feed_var_name, fetch_var_name, use_program_cache
+        plain = self.checked(program)
+        if not plain.global_block().ops and not fetch_list:
             warnings.warn("the program that is run has no operators", stacklevel=2)
         fetches = fetch_names(fetch_list)
-        fed = feed_of(program, self._with_loaders(program, feed))
-        if program._distributed is not None:
-            program._distributed.begin_pass(program, 1)
-        result = self.run_fed(program, fed, fetches, scope or global_scope())
+        scope = scope or global_scope()
+        if isinstance(program, CompiledProgram) and program._is_data_parallel:
+            results = program.compiled(scope, self.place).run(self, feed, fetches)
+            return _collected(fetches, results, return_numpy, return_merged)
+        if fetch_list and (use_prune or updates_in(fetch_list)):
+            plain = self._pruned(plain, fetches, updates_in(fetch_list))
+        fed = feed_of(plain, self.loaded_feed(plain, feed))
+        if plain._distributed is not None:
+            plain._distributed.begin_pass(plain, 1)
+        result = self.run_fed(plain, fed, fetches, scope)
         return [
             _fetched(name, value, lod, return_numpy)
             for name, value, lod in zip(fetches, result.fetched, result.lods, strict=True)
@@ -151,7 +171,7 @@ class Executor:
         """The program to run; the default one for None."""
         if self._closed:
             raise RuntimeError("this executor was closed: make another")
-        program = default_main_program() if program is None else program
+        program = default_main_program() if program is None else plain_program(program)
         if not isinstance(program, Program):
             raise TypeError(f"an Executor runs a fluid.Program, got {program!r}")
         return program
@@ -177,10 +197,7 @@ class Executor:
             found = scope.find_var(name)
             value = None if found is None else found.value()
             if value is None and name in lowered.used:
-                raise ProgramError(
-                    f"variable '{name}' has no value in the scope: run the start-up program "
-                    "(exe.run(fluid.default_startup_program())) or load it first"
-                )
+                raise ProgramError.no_value(name)
             return value
 
         result = lowered.run(values, lods, state_of)
@@ -221,7 +238,16 @@ class Executor:
                 made = SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
                 scope.var(parameter.name).hold(made)
 
-    def _with_loaders(self, program: Program, feed: Any) -> Any:
+    def _pruned(
+        self, program: Program, fetches: Sequence[str], updates: Sequence[Operator]
+    ) -> Program:
+        known = self._pruned_for.setdefault(program, {})
+        key = (program.version, tuple(fetches), tuple(map(id, updates)))
+        if key not in known:
+            known[key] = pruned_for_run(program, fetches, updates)
+        return known[key]
+
+    def loaded_feed(self, program: Program, feed: Any) -> Any:
         """The feed, and a batch of each loader of the program that is not iterated."""
         used: set[str] = set()
         if program.loaders:
@@ -242,7 +268,7 @@ def fetch_names(fetch_list: Any) -> list[str]:
         raise AssertionError(f"fetch_list must be a list of variables or names, got {items!r}")
     names = []
     for item in items:
-        if isinstance(item, tuple):  # what minimize returned: its operators run anyway
+        if isinstance(item, tuple):  # what minimize returned, see `updates_in`
             continue
         if not isinstance(item, (str, Variable)):
             raise AssertionError(f"fetch_list takes variables and names, got {item!r}")
@@ -250,17 +276,36 @@ def fetch_names(fetch_list: Any) -> list[str]:
     return names
 
 
+def _collected(
+    fetches: Sequence[str], results: Sequence[RunResult], return_numpy: bool, merge: bool
+) -> list[Any]:
+    """What the replicas of a data-parallel program gave, variable by variable."""
+    found = []
+    for index, name in enumerate(fetches):
+        values = [result.fetched[index] for result in results]
+        lods = [result.lods[index] for result in results]
+        if merge:
+            merged = values[0] if len(values) == 1 else merged_values(values)
+            found.append(_fetched(name, merged, merged_lod(lods), return_numpy))
+        else:
+            parts = zip(values, lods, strict=True)
+            found.append([_fetched(name, value, lod, return_numpy) for value, lod in parts])
+    return found
+
+
 def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if value is None:
         return None
+    if isinstance(value, list):  # an array
+        return [_fetched(name, item, lod, return_numpy) for item, lod in value]
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
-    value = value.detach().clone()
+    value = value.detach()
     if not return_numpy:
-        return LoDTensor(value, [level.numpy() for level in lod])
+        return LoDTensor(value.clone(), [level.numpy() for level in lod])
     if lod:
         raise RuntimeError(
             f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
             "return_numpy=False"
         )
-    return value.numpy()
+    return np.array(value.numpy())  # which as_paddle makes convert to one number, as it once did

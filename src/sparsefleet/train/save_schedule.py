@@ -1,15 +1,15 @@
-"""When a worker stops for a save, agreed on with the others."""
+"""When a worker stops for a save or an update, agreed on with the others."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from sparsefleet.errors import DeadlineError, NotFoundError, SparseFleetError
 from sparsefleet.store import Store
-from sparsefleet.train.checkpoint_config import CheckpointConfig
+from sparsefleet.train.rhythm import Rhythm
 
 __all__ = ["SaveSchedule"]
 
@@ -18,27 +18,28 @@ _LISTEN_S = 1.0  # a wait on the servers cannot be called off: it is made in pie
 
 
 class SaveSchedule:
-    """Says for each step whether a save is wanted after it. Thread-safe.
+    """Says for each step whether a stop is wanted after it. Thread-safe.
 
-    Whoever finds a save due leaves a request for the others, numbered, on the servers. Where
+    Whoever finds something due leaves a request for the others, numbered, on the servers. Where
     workers go their own ways, a thread listens for it, and each stops when it hears of it. Where
     they take each step together, all must stop after the same one: by count, which all have in
     common; or by the clock, and then the request names a step that none can have passed without
     having looked.
 
+    rhythms: what falls due, by name.
     name: of this training on the servers.
     """
 
     def __init__(
         self,
-        config: CheckpointConfig,
+        rhythms: Mapping[str, Rhythm],
         store: Store,
         *,
         name: str,
         is_alone: bool,
         steps_together: Literal["nobody", "threads", "workers"],
     ) -> None:
-        self._config = config
+        self._rhythms = rhythms
         self._store = store
         self._name = name
         self._is_alone = is_alone
@@ -48,7 +49,7 @@ class SaveSchedule:
         self._heard = False
         self._closed = False
         self._before_pass = 0
-        self._restart(0)
+        self._found: set[str] = set()
         self._listener: threading.Thread | None = None
         if not is_alone and not self._agrees_on_step:
             self._listener = threading.Thread(
@@ -60,31 +61,40 @@ class SaveSchedule:
         """As `SavePoints`."""
         if self._agrees_on_step:
             return self._is_agreed(step)
-        self._steps += step > 0
+        for rhythm in self._rhythms.values():
+            rhythm.steps += step > 0
         if self._heard:
             return True
-        if not (self._is_time() or self._is_count(self._steps)):
+        found = {n for n, r in self._rhythms.items() if r.is_time() or r.is_count(r.steps)}
+        if not found:
             return False
+        self._found |= found
         if not self._is_alone:
             self._request(step)
         self._heard = True
         return True
 
+    @property
+    def found(self) -> Collection[str]:
+        """What this worker has found due since the last stop."""
+        return self._found
+
     def begin_pass(self, steps: int) -> None:
         """A pass begins; where workers step together, all have taken `steps` so far."""
         self._before_pass = steps
 
-    def end_save(self, steps: int, *, counts: bool) -> None:
+    def end_stop(self, steps: int, *, done: Collection[str]) -> None:
         """All workers have met, after `steps` steps where they take them together.
 
-        counts: as a save; else the next one is due as if they had not.
+        done: what was done; the rest is due as if they had not met.
         """
         if not self._is_alone:
             with contextlib.suppress(NotFoundError):
                 self._store.delete_note(self._request_name)
         with self._changed:
-            if counts:
-                self._restart(steps)
+            for name in done:
+                self._rhythms[name].restart(steps)
+            self._found = set()
             self._number += 1
             self._heard = False
             self._changed.notify_all()
@@ -97,27 +107,21 @@ class SaveSchedule:
         if self._listener is not None:
             self._listener.join(2 * _LISTEN_S)
 
-    def _restart(self, steps: int) -> None:
-        self._steps = 0
-        self._last_save = steps
-        self._since = time.monotonic()
-
-    def _is_time(self) -> bool:
-        every_s = self._config.every_s
-        return every_s is not None and time.monotonic() - self._since >= every_s
-
-    def _is_count(self, steps: int) -> bool:
-        return self._config.every_steps is not None and steps >= self._config.every_steps
-
     def _is_agreed(self, step: int) -> bool:
-        if self._is_count(self._before_pass + step - self._last_save):
+        taken = self._before_pass + step
+        counted = {n for n, r in self._rhythms.items() if r.is_count(taken - r.done_at)}
+        self._found |= counted
+        if counted:
             return True
-        if self._config.every_s is None or step % _LOOK_EVERY_STEPS:
+        has_clock = any(rhythm.has_clock for rhythm in self._rhythms.values())
+        if not has_clock or step % _LOOK_EVERY_STEPS:
             return False
         try:
             return int(self._store.get_note(self._request_name)) == step
         except NotFoundError:
-            if self._is_time():
+            timed = {name for name, rhythm in self._rhythms.items() if rhythm.is_time()}
+            self._found |= timed
+            if timed:
                 self._request(step + _LOOK_EVERY_STEPS)
             return False
 

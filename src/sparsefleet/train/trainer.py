@@ -19,11 +19,10 @@ from sparsefleet.fleet import fleet as process_fleet
 from sparsefleet.metrics import Metric
 from sparsefleet.modes import mode_config
 from sparsefleet.store import RemoteStore
+from sparsefleet.train.background_writers import BackgroundWriters
 from sparsefleet.train.batch import as_batch
 from sparsefleet.train.batch_source import BatchSource, Data
 from sparsefleet.train.checkpoint_config import CheckpointConfig
-from sparsefleet.train.checkpoint_series import CheckpointSeries
-from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.export_together import export_together
 from sparsefleet.train.history import History
 from sparsefleet.train.inference import Inference
@@ -39,6 +38,8 @@ from sparsefleet.train.trainer_checks import check_trained
 from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_pass import TrainingPass
 from sparsefleet.train.training_place import TrainingPlace
+from sparsefleet.train.training_stops import TrainingStops
+from sparsefleet.updates.publish_config import PublishConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,6 +74,7 @@ class Trainer:
     fleet: what this process is in its job; None is the one of the process, found out from the
         environment if nobody has called its `init`.
     checkpoints: save while training; see `CheckpointConfig`.
+    publish: update a model that is served; see `PublishConfig`.
     resume: "auto" goes on from the newest checkpoint of `checkpoints`, or begins where there is
         none; a path, from that one. Calls of `fit` that it has behind it return at once.
 
@@ -110,6 +112,7 @@ class Trainer:
         schedule: ScheduleLike | None = None,
         fleet: Fleet | None = None,
         checkpoints: CheckpointConfig | None = None,
+        publish: PublishConfig | None = None,
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
         check_trained(model, loss, threads)
@@ -134,9 +137,10 @@ class Trainer:
                 track_dirty=checkpoints is not None and checkpoints.deltas_between_fulls > 0,
             )
         self._checkpoints = checkpoints
+        self._publish = publish
         self._resume = resume
         self._place = TrainingPlace()
-        self._series: CheckpointSeries | None = None
+        self._writers: BackgroundWriters | None = None
         self._all_left = False
         self._closed = False
 
@@ -153,12 +157,12 @@ class Trainer:
         """Everything handed over is applied and connections end.
 
         Tables in this process stay with the model: it predicts, has a `state_dict`, and may be
-        given to another trainer. Raises CheckpointError, after all that, if the last save of
-        `checkpoints` failed; earlier failures are in the log.
+        given to another trainer. Raises CheckpointError or PublishError, after all that, if the
+        last save or update failed; earlier failures are in the log.
         """
         self._close()
-        if self._series is not None:
-            self._series.raise_last_error()
+        if self._writers is not None:
+            self._writers.raise_last_error()
 
     def __enter__(self) -> Self:
         return self
@@ -205,12 +209,12 @@ class Trainer:
             log_interval_s=self.config.log_interval_s,
             tensorboard=tensorboard,
         )
-        checkpoints = self._begin_checkpoints(distributed)
+        stops = self._begin_stops(distributed)
         try:
-            return self._fit(source, held_out, epochs, reporter, display, checkpoints)
+            return self._fit(source, held_out, epochs, reporter, display, stops)
         finally:
-            if checkpoints is not None:
-                checkpoints.close()
+            if stops is not None:
+                stops.close()
             reporter.stop()
             display.close()
             if tensorboard is not None:
@@ -322,17 +326,17 @@ class Trainer:
 
     def _close(self) -> None:
         self._closed = True
-        if self._series is not None:
-            self._series.wait()
+        if self._writers is not None:
+            self._writers.close()
         if self._distributed is not None:
             self._distributed.close()
 
-    def _begin_checkpoints(self, distributed: DistributedModel) -> Checkpointing | None:
-        if self._checkpoints is None:
+    def _begin_stops(self, distributed: DistributedModel) -> TrainingStops | None:
+        if self._checkpoints is self._publish is None:
             return None
-        if self._series is None:
-            self._series = CheckpointSeries(distributed, self._checkpoints)
-        return Checkpointing(distributed, self._checkpoints, self._place, self._series)
+        if self._writers is None:
+            self._writers = BackgroundWriters(distributed, self._checkpoints, self._publish)
+        return TrainingStops(distributed, self._place, self._writers)
 
     def _fit(
         self,
@@ -341,7 +345,7 @@ class Trainer:
         epochs: int,
         reporter: ProgressReporter,
         display: ProgressDisplay,
-        checkpoints: Checkpointing | None,
+        stops: TrainingStops | None,
     ) -> History:
         distributed = self.distributed
         history = History()
@@ -352,14 +356,12 @@ class Trainer:
             this_pass = TrainingPass(
                 distributed, self._loss, self.config, epoch=number, epochs=epochs
             )
-            epoch, shares = this_pass.run(
-                source, reporter, place=self._place, checkpoints=checkpoints
-            )
+            epoch, shares = this_pass.run(source, reporter, place=self._place, stops=stops)
             self._all_left = True
-            if checkpoints is None:
+            if stops is None:
                 self._place.end_epoch()
             else:
-                checkpoints.end_pass(is_last=number == epochs)
+                stops.end_pass(is_last=number == epochs)
             if held_out is None:
                 distributed.flush()
             else:

@@ -14,7 +14,6 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import RemoteStore
 from sparsefleet.train.batch_source import BatchFeed, BatchSource
 from sparsefleet.train.batch_supply import BatchSupply, DirectSupply, PrefetchingSupply
-from sparsefleet.train.checkpointing import Checkpointing
 from sparsefleet.train.history import Epoch
 from sparsefleet.train.progress_reporter import PassProgress, ProgressReporter
 from sparsefleet.train.random_state import set_random_state
@@ -25,6 +24,7 @@ from sparsefleet.train.thread_team import ThreadTeam
 from sparsefleet.train.time_shares import TimeShares
 from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_place import TrainingPlace
+from sparsefleet.train.training_stops import TrainingStops
 from sparsefleet.train.training_thread import Place, TrainingThread
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class TrainingPass:
         reporter: ProgressReporter,
         *,
         place: TrainingPlace,
-        checkpoints: Checkpointing | None = None,
+        stops: TrainingStops | None = None,
     ) -> tuple[Epoch, TimeShares]:
         """Returns when all threads have run out of data. After an error the model is finished.
 
-        place: where the training is; the pass begins there. checkpoints: stop it now and then.
+        place: where the training is; the pass begins there. stops: now and then in it.
         """
         start, random = place.take_start()
         feed = place.feed = source.begin_pass(start)
@@ -78,7 +78,7 @@ class TrainingPass:
             set_random_state(random)
         if self._epoch == 1:
             warn_of_same_files(self._distributed, feed.data)
-        gate = None if checkpoints is None else checkpoints.begin_pass()
+        gate = None if stops is None else stops.begin_pass()
         clocks = [thread.clock for thread in self._threads]
         progress = PassProgress(
             epoch=self._epoch,

@@ -1,0 +1,27 @@
+"""Layers that Fluid had on trial."""
+
+from sparsefleet.fluid.contrib.layers.fused import (
+    fused_elemwise_activation,
+    fused_embedding_seq_pool,
+    partial_concat,
+    partial_sum,
+    shuffle_batch,
+)
+from sparsefleet.fluid.contrib.layers.metrics import ctr_metric_bundle
+from sparsefleet.fluid.contrib.layers.trees import tdm_child, tdm_sampler
+from sparsefleet.fluid.layers.lookups import index_sample
+from sparsefleet.fluid.unknown_names import unknown_names
+
+__getattr__ = unknown_names("fluid.contrib.layers")
+
+__all__ = [
+    "ctr_metric_bundle",
+    "fused_elemwise_activation",
+    "fused_embedding_seq_pool",
+    "index_sample",
+    "partial_concat",
+    "partial_sum",
+    "shuffle_batch",
+    "tdm_child",
+    "tdm_sampler",
+]

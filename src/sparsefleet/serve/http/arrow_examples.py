@@ -1,0 +1,132 @@
+"""Examples in an Arrow IPC stream as the inputs of a model, and predictions as such a stream.
+
+What could become much larger than what was sent is refused before it is read: compressed
+buffers, dictionaries, runs, nulls without buffers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparsefleet.errors import FeedError
+from sparsefleet.export.schema import Schema
+from sparsefleet.serve.columns import input_of_column, is_list
+
+__all__ = ["ARROW_STREAM", "column_of", "inputs_of_table", "parse_arrow", "table_as_stream"]
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
+
+def parse_arrow(body: bytes) -> pa.Table:
+    """The table of a stream. Raises ValueError or ArrowException."""
+    for metadata in _messages(body):
+        if _is_compressed(metadata):
+            raise ValueError("its buffers are compressed, which is not taken")
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        for field in reader.schema:
+            _check_type(field)
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
+
+
+def inputs_of_table(table: pa.Table, schema: Schema) -> dict[str, Any]:
+    """Inputs by name, as `Predictor.predict` takes them. Raises FeedError."""
+    wanted = {item.name for item in schema.inputs}
+    given = table.column_names
+    if set(given) != wanted or len(given) != len(wanted):
+        missing = [item.name for item in schema.inputs if item.name not in given]
+        more = [repr(name)[:60] for name in given if name not in wanted]
+        more += sorted({f"{name!r:.60} twice" for name in given if given.count(name) > 1})
+        said = [f"missing: {', '.join(missing)}"] if missing else []
+        said += [f"not known: {', '.join(more[:8])}"] if more else []
+        described = "; ".join(map(str, schema.inputs))
+        raise FeedError(f"columns do not fit ({'; '.join(said)}); the model takes {described}")
+    inputs = {}
+    for item in schema.inputs:
+        column = table.column(item.name).combine_chunks()
+        try:
+            inputs[item.name] = input_of_column(column, item)
+        except (pa.ArrowException, ValueError) as error:
+            raise FeedError(f"column '{item.name}': {error}; wanted {item}") from error
+    return inputs
+
+
+def table_as_stream(columns: Mapping[str, pa.Array], about: Mapping[str, str]) -> bytes:
+    """An IPC stream of one batch; `about` goes into the metadata of its schema."""
+    table = pa.table(dict(columns)).replace_schema_metadata(dict(about))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    raw: bytes = sink.getvalue().to_pybytes()
+    return raw
+
+
+def column_of(array: NDArray[Any]) -> pa.Array:
+    """One row an example: numbers, or lists of fixed size."""
+    column = pa.array(array.reshape(-1))
+    for size in reversed(array.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def _check_type(field: pa.Field) -> None:
+    kind = field.type
+    while is_list(kind):
+        if pa.types.is_fixed_size_list(kind) and kind.list_size < 1:
+            raise ValueError(f"column '{field.name}' has lists of size {kind.list_size}")
+        kind = kind.value_type
+    types = pa.types
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise ValueError(
+            f"column '{field.name}' is of type {field.type}; wanted are numbers and lists of them"
+        )
+
+
+def _messages(body: bytes) -> list[bytes]:
+    """The metadata of the messages of the stream, as far as they are whole."""
+    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    found = []
+    while True:
+        try:
+            found.append(messages.read_next_message().metadata.to_pybytes())
+        except StopIteration:
+            return found
+
+
+# Flatbuffers of Arrow's format/Message.fbs. Message: header_type is field 1, header field 2;
+# RecordBatch: compression is field 3. DictionaryBatch: the batch is field 1.
+_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
+_HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    try:
+        message = struct.unpack_from("<I", metadata, 0)[0]
+        at = _field(metadata, message, _HEADER_TYPE)
+        kind = metadata[at] if at else 0
+        if kind == _DICTIONARY_BATCH:
+            raise ValueError("it has dictionaries, which are not taken")
+        at = _field(metadata, message, _HEADER)
+        if kind != _RECORD_BATCH or not at:
+            return False
+        batch = at + struct.unpack_from("<I", metadata, at)[0]
+        return _field(metadata, batch, _COMPRESSION) != 0
+    except (struct.error, IndexError) as error:
+        raise ValueError("a message of it is cut off") from error
+
+
+def _field(raw: bytes, table: int, index: int) -> int:
+    """Where field `index` of the flatbuffer table is; 0 if it is not there."""
+    vtable = table - struct.unpack_from("<i", raw, table)[0]
+    size = struct.unpack_from("<H", raw, vtable)[0]
+    place = 4 + 2 * index
+    if place + 2 > size:
+        return 0
+    offset: int = struct.unpack_from("<H", raw, vtable + place)[0]
+    return table + offset if offset else 0

@@ -1,0 +1,162 @@
+"""Examples in JSON as the inputs of a model. Strict: a number is of its kind, or is refused.
+
+Letters: B examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import FeedError
+from sparsefleet.export.schema import InputSchema, Schema
+
+__all__ = ["inputs_of_rows", "parse_json"]
+
+_INT64_MIN, _INT64_END, _KEYS_END = -(2**63), 2**63, 2**64
+
+
+def parse_json(text: bytes) -> Any:
+    """What the text says. Raises ValueError: also for NaN, and for a name that comes twice."""
+    try:
+        return _DECODER.decode(text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
+    """Inputs by name, as `Predictor.predict` takes them, of objects with a field for each.
+
+    Raises FeedError naming the example and the input.
+
+    >>> ads = InputSchema(name="ad", dtype="int64", shape=("batch",))
+    >>> schema = Schema(inputs=(ads,), targets=(), lookups=())
+    >>> inputs_of_rows([{"ad": 3}, {"ad": 2**64 - 1}], schema)
+    {'ad': array([ 3, -1])}
+    """
+    names = {item.name for item in schema.inputs}
+    for at, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise FeedError(
+                f"example {at} must be an object with {', '.join(names)}, got {_say(row)}"
+            )
+        if row.keys() != names:
+            _tell_names(at, row.keys(), schema)
+    return {item.name: _input([row[item.name] for row in rows], item) for item in schema.inputs}
+
+
+def _tell_names(at: int, given: Iterable[str], schema: Schema) -> None:
+    wanted = [item.name for item in schema.inputs]
+    missing = [name for name in wanted if name not in set(given)]
+    more = [repr(name)[:60] for name in given if name not in wanted]
+    said = [f"lacks {', '.join(missing)}"] if missing else []
+    said += [f"has {', '.join(more[:8])}, not known"] if more else []
+    described = "; ".join(map(str, schema.inputs))
+    raise FeedError(f"example {at} {' and '.join(said)}; the model takes {described}")
+
+
+def _input(values: list[Any], item: InputSchema) -> Any:
+    """values: B of them, one an example."""
+    if item.is_ragged:
+        lengths = _lengths(values, item, 1)
+        flat: list[Any] = list(chain.from_iterable(values))
+        tail = item.shape[1:]
+    else:
+        lengths, flat, tail = [], values, item.shape[1:]
+    sizes: list[int] = []
+    for depth, size in enumerate(tail):
+        found = set(_lengths(flat, item, depth + 1 + item.is_ragged))
+        wanted = {size} if isinstance(size, int) else found
+        if found - wanted or len(found) > 1:
+            raise FeedError(
+                f"input '{item.name}' has lists of {_some(found)} values, wanted {item}"
+            )
+        sizes.append(size if isinstance(size, int) else next(iter(found), 0))
+        flat = list(chain.from_iterable(flat))
+    numbers = _numbers(flat, item)
+    rows = sum(lengths) if item.is_ragged else len(values)
+    array = numbers.reshape(rows, *sizes)
+    if not item.is_ragged:
+        return array
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return array, offsets if item.is_closed else offsets[:-1]
+
+
+def _lengths(values: list[Any], item: InputSchema, depth: int) -> list[int]:
+    for at, value in enumerate(values):
+        if type(value) is not list:
+            where = f"example {at}, " if depth == 1 else ""
+            raise FeedError(f"{where}input '{item.name}' must be a list, got {_say(value)}")
+    return list(map(len, values))
+
+
+def _numbers(flat: list[Any], item: InputSchema) -> NDArray[Any]:
+    kinds = set(map(type, flat))
+    dtype = np.dtype(item.dtype)
+    allowed = {bool} if dtype.kind == "b" else {int} if dtype.kind in "iu" else {int, float}
+    if kinds - allowed:
+        wrong = next(value for value in flat if type(value) not in allowed)
+        raise FeedError(f"input '{item.name}' has the value {_say(wrong)}, wanted {item}")
+    if dtype.kind == "f":
+        return _floats(flat, item, dtype)
+    return _integers(flat, item, dtype)
+
+
+def _floats(flat: list[Any], item: InputSchema, dtype: np.dtype[Any]) -> NDArray[Any]:
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(flat, np.float64).astype(dtype)
+    except OverflowError:
+        array = np.array([np.inf], dtype)
+    if not np.isfinite(array).all():
+        raise FeedError(f"input '{item.name}' has a number too large for {dtype}")
+    return array
+
+
+def _integers(flat: list[Any], item: InputSchema, dtype: np.dtype[Any]) -> NDArray[Any]:
+    low, end = (_INT64_MIN, _KEYS_END) if dtype == np.int64 else _range_of(dtype)
+    if flat and (min(flat) < low or max(flat) >= end):
+        raise FeedError(f"input '{item.name}' must be in {low}..{end - 1}")
+    if dtype == np.int64 and flat and max(flat) >= _INT64_END:  # keys are taken bit for bit
+        flat = [value - _KEYS_END if value >= _INT64_END else value for value in flat]
+    return np.array(flat, dtype)
+
+
+def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 2
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max) + 1
+
+
+def _say(value: Any) -> str:
+    kind = {dict: "an object", list: "a list", type(None): "null"}.get(type(value))
+    if kind is not None:
+        return kind
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:40] + "..."
+
+
+def _some(lengths: set[int]) -> str:
+    return f"{min(lengths)}" if len(lengths) == 1 else f"{min(lengths)} to {max(lengths)}"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.60} is given twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)

@@ -1,0 +1,188 @@
+"""The model that is served, the one before it, and how one takes the place of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from sparsefleet.errors import NotFoundError, SparseFleetError, StoreUnavailableError
+from sparsefleet.serve.http.catalogue import find
+from sparsefleet.serve.http.refusal import Refusal
+from sparsefleet.serve.http.served_model import ServedModel
+from sparsefleet.serve.http.version import Catalogue, Choice, Version
+
+__all__ = ["Models"]
+
+_log = logging.getLogger(__name__)
+_FOLLOW_S = 1.0
+
+
+class Models:
+    """Who is active changes between two requests, never within one: a request leases a model and
+    keeps it to its end. A model that is no longer needed is closed when its last request has ended.
+
+    Belongs to the thread of the event loop; models are opened in other threads.
+
+    open_version: opens a model of the catalogue; may take long.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, open_version: Callable[[Version], ServedModel]
+    ) -> None:
+        self.catalogue = catalogue
+        self._open_version = open_version
+        self.active: ServedModel | None = None
+        self.previous: ServedModel | None = None
+        self.failure: str | None = None
+        """Why the version that was chosen last is not served; None if it is."""
+        self.switches = 0
+        self._seen: str | None = None
+        self._changing = asyncio.Lock()
+
+    @contextlib.contextmanager
+    def lease(self, version: str | None = None) -> Iterator[ServedModel]:
+        """The active model, or the one of that version; stays open meanwhile."""
+        model = self._find(version)
+        model.in_use += 1
+        try:
+            yield model
+        finally:
+            model.in_use -= 1
+            self._close_if_unused(model)
+
+    def loaded(self) -> list[ServedModel]:
+        """The active one first."""
+        return [model for model in (self.active, self.previous) if model is not None]
+
+    async def start(self) -> None:
+        """Serves what is chosen, else the newest. Rows that cannot be had are waited for by
+        `follow`; everything else that is wrong is raised."""
+        try:
+            self._seen = await asyncio.to_thread(self.catalogue.chosen)
+            chosen = self._seen
+            if chosen is None:
+                chosen = await asyncio.to_thread(self._newest)
+            await self.switch(chosen, note=False)
+        except StoreUnavailableError as error:
+            self.failure = str(error)
+            self._seen = None
+            _log.error("not ready: %s", error)
+
+    async def follow(self) -> None:
+        """Looks again and again for what is chosen, and switches to it. Never ends."""
+        told = None
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            try:
+                await self._follow_once()
+                told = None
+            except (SparseFleetError, OSError) as error:
+                self.failure = str(error)
+                if told != str(error):
+                    _log.error("the version that is chosen cannot be served: %s", error)
+                told = str(error)
+
+    async def _follow_once(self) -> None:
+        chosen = await asyncio.to_thread(self.catalogue.chosen)
+        if chosen is None and self.active is None:
+            chosen = await asyncio.to_thread(self._newest)
+        if self.active is not None and chosen in (None, self._seen):
+            self.failure = None
+            return
+        assert chosen is not None
+        async with self._changing:
+            await self._change_to(chosen)
+            self._seen = chosen
+
+    async def switch(self, version: str, *, note: bool = True) -> ServedModel:
+        """Opens that version and makes it the active one; raises, and changes nothing, if it is
+        not fit to be."""
+        async with self._changing:
+            await self._change_to(version)
+            assert self.active is not None
+            if note:
+                await self._note()
+            return self.active
+
+    async def roll_back(self) -> ServedModel:
+        """Makes the version that was active before the active one again."""
+        async with self._changing:
+            if self.previous is not None:
+                self._make_active(self.previous)
+            else:
+                before = await asyncio.to_thread(self.catalogue.previous)
+                if before is None:
+                    raise NotFoundError("there is no version before this one to go back to")
+                await self._change_to(before)
+            assert self.active is not None
+            await self._note()
+            return self.active
+
+    async def close(self) -> None:
+        """Ends all models, when no request is under way any more."""
+        models, self.active, self.previous = self.loaded(), None, None
+        for model in models:
+            await asyncio.to_thread(model.close)
+
+    async def _change_to(self, wanted: str) -> None:
+        try:
+            version = await asyncio.to_thread(find, self.catalogue, wanted)
+        except NotFoundError:  # one that was written over is still there if it is loaded
+            known = [model for model in self.loaded() if model.version == wanted]
+            if not known:
+                raise
+            self._make_active(known[0])
+            return
+        known = [model for model in self.loaded() if model.version == version.digest]
+        if known:
+            self._make_active(known[0])
+        else:
+            self._make_active(await asyncio.to_thread(self._open_version, version))
+
+    def _make_active(self, model: ServedModel) -> None:
+        if model is self.active:
+            return
+        dropped = self.previous if self.previous is not model else None
+        self.active, self.previous = model, self.active
+        if dropped is not None:
+            dropped.is_retired = True
+            self._close_if_unused(dropped)
+        self._changed()
+
+    def _changed(self) -> None:
+        assert self.active is not None
+        self.failure = None
+        self.switches += 1
+        _log.info("serving %s (%s)", self.active.name, self.active.version)
+
+    async def _note(self) -> None:
+        assert self.active is not None
+        before = self.previous.name if self.previous else None
+        choice = Choice(self.active.name, self.active.version, before)
+        await asyncio.to_thread(self.catalogue.choose, choice)
+
+    def _find(self, version: str | None) -> ServedModel:
+        if version is None and self.active is not None:
+            return self.active
+        for model in self.loaded():
+            if version is not None and model.answers_to(version):
+                return model
+        if self.active is None:
+            why = self.failure or "it is being opened"
+            raise Refusal(503, "no_model", f"no model is served yet: {why}", {"Retry-After": "1"})
+        there = ", ".join(f"{model.name} ({model.version})" for model in self.loaded())
+        raise Refusal(
+            404, "unknown_version", f"version {version!r:.80} is not served; there are {there}"
+        )
+
+    def _close_if_unused(self, model: ServedModel) -> None:
+        if model.is_retired and model.in_use == 0:
+            model.close_in_background()
+
+    def _newest(self) -> str:
+        versions = self.catalogue.versions()
+        if not versions:
+            raise NotFoundError("there is no version to serve")
+        return versions[-1].digest

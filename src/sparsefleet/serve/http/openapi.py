@@ -1,0 +1,150 @@
+"""The OpenAPI description: of the routes, and of the inputs of the model that is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from sparsefleet.export.schema import InputSchema, Schema, Shape
+from sparsefleet.serve.http.arrow_examples import ARROW_STREAM
+from sparsefleet.serve.http.config import ServeConfig
+
+__all__ = ["answers", "body_of", "describe"]
+
+_MEANINGS = {
+    400: "The body is malformed.",
+    401: "The token is missing or wrong.",
+    404: "No such version.",
+    408: "The body was sent too slowly.",
+    409: "The version cannot be served.",
+    413: "More bytes or examples than the limit.",
+    415: "A form that is not taken.",
+    422: "Inputs that the model does not take.",
+    429: "Too much is under way: try again later.",
+    500: "A defect of the service.",
+    503: "No model yet, or its rows cannot be had now: try again later.",
+    504: "No answer within the time allowed.",
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["name", "message"],
+            "properties": {"name": {"type": "string"}, "message": {"type": "string"}},
+        }
+    },
+}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_EXAMPLES = "#/components/schemas/Examples"
+
+
+def answers(
+    *statuses: int, ok: str, content: dict[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: what 200 means and holds, and the errors there can be."""
+    json = {"application/json": {"schema": {"type": "object"}}}
+    found: dict[int | str, dict[str, Any]] = {
+        200: {"description": ok, "content": json if content is None else content}
+    }
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    for status in sorted(statuses):
+        found[status] = {"description": _MEANINGS[status], "content": error}
+    return found
+
+
+PREDICTIONS = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "required": ["version", "predictions"],
+            "properties": {
+                "version": {"type": "string"},
+                "predictions": {"type": "object", "additionalProperties": {"type": "array"}},
+                "unknown": {"type": "array", "items": {"type": "object"}},
+                "trace": {"type": "object"},
+            },
+        }
+    },
+    ARROW_STREAM: _BINARY,
+}
+
+
+def body_of(schema: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """`openapi_extra` of a route that takes a body in JSON, and in other forms."""
+    content = {"application/json": {"schema": schema}, **others}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+PREDICT_BODY = body_of(
+    {"$ref": _EXAMPLES},
+    **{
+        ARROW_STREAM: _BINARY,
+        "application/x-ndjson": {"schema": {"type": "string"}},
+        "text/csv": {"schema": {"type": "string"}},
+    },
+)
+
+
+def describe(app: FastAPI, schema: Schema | None, config: ServeConfig) -> dict[str, Any]:
+    """The description, with the inputs of the active model."""
+    found: dict[str, Any] = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    parts = found.setdefault("components", {}).setdefault("schemas", {})
+    parts["Error"] = _ERROR
+    parts["Examples"] = _examples(schema, config.max_examples)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        parts.pop(unused, None)
+    if config.token is not None:
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, methods in found["paths"].items():
+            if path.startswith(("/v1/", "/metrics")):
+                for method in methods.values():
+                    method["security"] = [{"token": []}]
+    return found
+
+
+def _examples(schema: Schema | None, most: int) -> dict[str, Any]:
+    inputs = {} if schema is None else {item.name: _input(item) for item in schema.inputs}
+    example = {
+        "type": "object",
+        "required": list(inputs),
+        "properties": inputs,
+        "additionalProperties": schema is None,
+    }
+    return {
+        "type": "object",
+        "required": ["examples"],
+        "properties": {"examples": {"type": "array", "maxItems": most, "items": example}},
+        "additionalProperties": False,
+    }
+
+
+def _input(item: InputSchema) -> dict[str, Any]:
+    one = _lists(_number(item.dtype), item.shape[1:])
+    return {"type": "array", "items": one} if item.is_ragged else one
+
+
+def _lists(one: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    for size in reversed(shape):
+        one = {"type": "array", "items": one}
+        if isinstance(size, int):
+            one |= {"minItems": size, "maxItems": size}
+    return one
+
+
+def _number(dtype: str) -> dict[str, Any]:
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return {"type": "boolean"}
+    if kind.kind == "f":
+        largest = float(np.finfo(kind).max)
+        return {"type": "number", "minimum": -largest, "maximum": largest}
+    limits = np.iinfo(kind)
+    largest_int = 2**64 - 1 if kind == np.int64 else int(limits.max)
+    return {"type": "integer", "minimum": int(limits.min), "maximum": largest_int}

@@ -1,0 +1,113 @@
+"""POST /v1/predict."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sparsefleet.export.feeds import Arrays
+from sparsefleet.serve.http.arrow_examples import ARROW_STREAM, column_of, table_as_stream
+from sparsefleet.serve.http.examples import form_of, read_examples
+from sparsefleet.serve.http.inspection import inspect
+from sparsefleet.serve.http.openapi import PREDICT_BODY, PREDICTIONS, answers
+from sparsefleet.serve.http.refusal import Refusal
+from sparsefleet.serve.http.served_model import ServedModel
+from sparsefleet.serve.http.service import Service
+from sparsefleet.serve.http.tracing import trace
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/predict",
+    summary="Predict examples",
+    responses=answers(
+        400,
+        401,
+        404,
+        408,
+        413,
+        415,
+        422,
+        429,
+        500,
+        503,
+        504,
+        ok="Predictions.",
+        content=PREDICTIONS,
+    ),
+    openapi_extra=PREDICT_BODY,
+)
+async def predict(
+    request: Request,
+    version: str | None = Query(None, description="Only this version: its name or digest."),
+    unknown: bool = Query(False, description="Also list the ids that have no row."),
+    trace_: bool = Query(
+        False, alias="trace", description="Also show lookups and layers of the first examples."
+    ),
+) -> Response:
+    service: Service = request.app.state.service
+    with service.admission.place() as place, service.models.lease(version) as model:
+        form = form_of(request.headers.get("content-type"))
+        wants_arrow = _wants_arrow(request.headers.get("accept", ""), form)
+        body = await place.read(request)
+        arrays = read_examples(form, body, model.predictor.schema, service.config.max_examples)
+        del body
+        more: dict[str, Any] = {}
+        if unknown or trace_:
+            work = model.batcher.call(lambda: _closely(model, arrays, unknown, trace_))
+            found, more = await service.within_deadline(work)
+        else:
+            found = await service.within_deadline(model.batcher.predict(arrays))
+        _check_finite(found)
+        return _arrow(model, found) if wants_arrow and not more else _json(model, found, more)
+
+
+def _closely(
+    model: ServedModel, arrays: Arrays, unknown: bool, traced: bool
+) -> tuple[Arrays, dict[str, Any]]:
+    inspected = inspect(model.predictor, arrays)
+    more: dict[str, Any] = {}
+    if unknown:
+        more["unknown"] = inspected.unknown
+    if traced:
+        more["trace"] = trace(model.predictor, model.layout, arrays)
+    return inspected.targets, more
+
+
+def _wants_arrow(accept: str, form: str) -> bool:
+    """The form of the answer is that of the request, unless it is asked for by Accept."""
+    if "application/json" in accept:
+        return False
+    return form == ARROW_STREAM or ARROW_STREAM in accept
+
+
+def _check_finite(targets: Arrays) -> None:
+    for name, array in targets.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            at = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise Refusal(
+                422,
+                "prediction_not_finite",
+                f"'{name}' of example {at} is not a finite number: its inputs are too large for "
+                "the model",
+            )
+
+
+def _json(model: ServedModel, targets: Arrays, more: dict[str, Any]) -> Response:
+    predictions = {name: array.tolist() for name, array in targets.items()}
+    content = {"version": model.version, "predictions": predictions, **more}
+    return Response(json.dumps(content), media_type="application/json")
+
+
+def _arrow(model: ServedModel, targets: Arrays) -> Response:
+    columns = {name: column_of(array) for name, array in targets.items()}
+    raw = table_as_stream(columns, {"version": model.version})
+    return Response(raw, media_type=ARROW_STREAM)
