@@ -49,6 +49,7 @@ from sparsefleet.serve_command import (
     run_switch_command,
 )
 from sparsefleet.server import ServerConfig, TransportName, run_server
+from sparsefleet.verify_command import VERIFY_DESCRIPTION, add_verify_flags, run_verify_command
 
 __all__ = ["main"]
 
@@ -237,6 +238,7 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ),
         ("serve", "predict over HTTP", SERVE_DESCRIPTION, add_serve_flags),
         ("serve-switch", "switch a service's version", SWITCH_DESCRIPTION, add_switch_flags),
+        ("verify", "is what is online what was trained?", VERIFY_DESCRIPTION, add_verify_flags),
     ):
         parser = commands.add_parser(
             name,
@@ -340,6 +342,7 @@ _COMMANDS = {
     "serve-switch": run_switch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
+    "verify": run_verify_command,
 }
 
 

@@ -24,8 +24,15 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 # belong to no room and know nothing but what follows them.
 ROOMS = [
     ["__init__", "__main__", "cli", "distributed", "launch"],
-    ["export_command", "predict_command", "push_rows_command", "serve_command"],
+    [
+        "export_command",
+        "predict_command",
+        "push_rows_command",
+        "serve_command",
+        "verify_command",
+    ],
     ["fluid"],
+    ["verify"],
     ["serve"],
     ["train"],
     ["fleet"],

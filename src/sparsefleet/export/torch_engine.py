@@ -30,6 +30,11 @@ class TorchEngine:
         self._inputs = [name for item in schema.inputs for name in item.arrays]
         self._targets = [target.name for target in schema.targets]
 
+    @property
+    def graph(self) -> torch.nn.Module:
+        """What it runs."""
+        return self._graph
+
     def run(self, tensors: Mapping[str, Tensor], tables: Tables) -> dict[str, Tensor]:
         """Targets of inputs, by their names in the graph, with these rows."""
         with torch.no_grad(), looking_up(tables):

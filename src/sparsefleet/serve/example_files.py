@@ -22,23 +22,32 @@ from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMiss
 from sparsefleet.export.schema import InputSchema, Schema
 from sparsefleet.serve.columns import input_of_column, read_csv
 
-__all__ = ["predictions_as_text", "read_examples", "write_predictions"]
+__all__ = [
+    "predictions_as_text",
+    "read_examples",
+    "read_inputs",
+    "read_table",
+    "write_predictions",
+]
 
 _SUFFIXES = (".parquet", ".csv", ".json", ".jsonl")
 
 
 def read_examples(path: Path, schema: Schema, batch: int) -> Iterator[dict[str, Any]]:
     """The inputs of up to `batch` examples at a time, as `Predictor.predict` takes them."""
-    check_suffix(path)
-    table = _read_table(path, schema)
+    table = read_table(path, schema)
+    for begin in range(0, max(len(table), 1), batch):
+        yield read_inputs(path, table.slice(begin, batch), schema)
+
+
+def read_inputs(path: Path, table: pa.Table, schema: Schema) -> dict[str, Any]:
+    """The inputs in the columns of `table`, as `Predictor.predict` takes them."""
     for item in schema.inputs:
         if item.name not in table.column_names:
             raise FeedError(
                 f"{path} has no column '{item.name}'; it has {', '.join(table.column_names)}"
             )
-    for begin in range(0, max(len(table), 1), batch):
-        part = table.slice(begin, batch)
-        yield {item.name: _input_of(path, part, item) for item in schema.inputs}
+    return {item.name: _input_of(path, table, item) for item in schema.inputs}
 
 
 def _input_of(path: Path, table: pa.Table, item: InputSchema) -> Any:
@@ -94,7 +103,9 @@ def check_suffix(path: Path) -> None:
         raise ConfigError(f"{path} must end with one of {', '.join(_SUFFIXES)}")
 
 
-def _read_table(path: Path, schema: Schema) -> pa.Table:
+def read_table(path: Path, schema: Schema) -> pa.Table:
+    """All columns of a file of examples; in CSV, inputs of several values are lists of text."""
+    check_suffix(path)
     try:
         if path.suffix == ".parquet":
             return pyarrow.parquet.read_table(path)

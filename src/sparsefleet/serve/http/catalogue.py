@@ -5,51 +5,30 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from sparsefleet.errors import CheckpointError, ConfigError, CorruptFileError, NotFoundError
 from sparsefleet.export.manifest import MANIFEST
 from sparsefleet.export.opened_export import read_manifest
+from sparsefleet.serve.http.redis_catalogue import RedisCatalogue
+from sparsefleet.serve.http.version import Catalogue, Choice, Version
+from sparsefleet.updates import is_redis
 
-__all__ = ["Catalogue", "Choice", "Version", "find", "open_catalogue"]
+__all__ = ["find", "open_catalogue"]
 
 _NOTE = "active.json"
 
 
-class Version(NamedTuple):
-    """An export in the catalogue."""
+def open_catalogue(path: Path, rows: str = "") -> Catalogue:
+    """Of an export, or of a folder that holds some. Raises CheckpointError if it is neither.
 
-    name: str
-    digest: str
-    directory: Path
-    created: str
-
-
-class Choice(NamedTuple):
-    """Which version shall be served, and which one was before."""
-
-    active: str
-    previous: str | None
+    rows: where the rows are, as `open_rows` takes it: Redis says which version is on, to all
+        services that read from it.
+    """
+    local = _local_catalogue(path)
+    return RedisCatalogue(local, rows) if is_redis(rows) else local
 
 
-class Catalogue(Protocol):
-    """Versions by name. Thread-safe."""
-
-    def versions(self) -> list[Version]:
-        """All of them, the oldest first. What cannot be read is left out."""
-
-    def chosen(self) -> str | None:
-        """What shall be served, as far as it is said: changes when somebody chooses."""
-
-    def choose(self, choice: Choice) -> None:
-        """Says what shall be served, to all who share the catalogue, and after a restart."""
-
-    def previous(self) -> str | None:
-        """What was served before, as far as it is known."""
-
-
-def open_catalogue(path: Path) -> Catalogue:
-    """Of an export, or of a folder that holds some. Raises CheckpointError if it is neither."""
+def _local_catalogue(path: Path) -> Catalogue:
     if (path / MANIFEST).exists():
         return _OneExport(path)
     folder = _Folder(path)
@@ -131,7 +110,7 @@ class _Folder:
         path = self._path / _NOTE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            return Choice(str(content["active"]), content.get("previous"))
+            return Choice(str(content["active"]), "", content.get("previous"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -33,10 +33,10 @@ class ServeConfig:
     models: Path
     """The directory of an export, or a folder of such directories, one a version."""
 
-    rows: str = ""
+    rows: str = field(default="", repr=False)
     """Where the rows are: "" for the files of the export; else as `open_rows` takes it."""
 
-    updates: str = ""
+    updates: str = field(default="", repr=False)
     """The directory or Redis that a trainer publishes to; "": none, or the Redis of the rows."""
 
     cache_bytes: int = 256 << 20

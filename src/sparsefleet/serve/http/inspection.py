@@ -67,10 +67,13 @@ class _RecordingSource:
         return self._source.known(keys)
 
 
-def inspect(predictor: Predictor, arrays: Arrays) -> Inspected:
-    """Predicts checked inputs with one moment's rows, and says which were looked up."""
+def inspect(predictor: Predictor, arrays: Arrays, tables: Tables | None = None) -> Inspected:
+    """Predicts checked inputs, and says what was looked up.
+
+    tables: the rows of one moment; None: of this one.
+    """
     notes: list[RecordedLookup] = []
-    tables = predictor.tables_for(arrays)
+    tables = predictor.tables_for(arrays) if tables is None else tables
     recording = {name: _RecordingSource(name, source, notes) for name, source in tables.items()}
     targets = predictor.predict_with(arrays, MomentTables(recording, dense_of(tables)))
     unknown = list(_unknown(predictor.schema, arrays, tables, notes))

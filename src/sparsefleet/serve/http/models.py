@@ -8,9 +8,10 @@ import logging
 from collections.abc import Callable, Iterator
 
 from sparsefleet.errors import NotFoundError, SparseFleetError, StoreUnavailableError
-from sparsefleet.serve.http.catalogue import Catalogue, Choice, Version, find
+from sparsefleet.serve.http.catalogue import find
 from sparsefleet.serve.http.refusal import Refusal
 from sparsefleet.serve.http.served_model import ServedModel
+from sparsefleet.serve.http.version import Catalogue, Choice, Version
 
 __all__ = ["Models"]
 
@@ -87,8 +88,10 @@ class Models:
         chosen = await asyncio.to_thread(self.catalogue.chosen)
         if chosen is None and self.active is None:
             chosen = await asyncio.to_thread(self._newest)
-        if chosen is None or (chosen == self._seen and self.active is not None):
+        if self.active is not None and chosen in (None, self._seen):
+            self.failure = None
             return
+        assert chosen is not None
         async with self._changing:
             await self._change_to(chosen)
             self._seen = chosen
@@ -157,7 +160,8 @@ class Models:
     async def _note(self) -> None:
         assert self.active is not None
         before = self.previous.name if self.previous else None
-        await asyncio.to_thread(self.catalogue.choose, Choice(self.active.name, before))
+        choice = Choice(self.active.name, self.active.version, before)
+        await asyncio.to_thread(self.catalogue.choose, choice)
 
     def _find(self, version: str | None) -> ServedModel:
         if version is None and self.active is not None:

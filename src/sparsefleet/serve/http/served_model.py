@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsefleet.errors import CheckpointError
 from sparsefleet.export.golden import largest_difference
-from sparsefleet.export.opened_export import read_manifest
+from sparsefleet.export.opened_export import open_export
 from sparsefleet.serve.http.batcher import Batcher
 from sparsefleet.serve.http.config import ServeConfig
 from sparsefleet.serve.http.merging import BatchLayout
@@ -76,6 +76,7 @@ def open_model(
     try:
         predictor = Predictor(directory, engine=config.engine, rows=rows, threads=config.threads)
         layout = BatchLayout(predictor.schema)
+        predictor.rows.check()
         is_separable = try_out(predictor, layout)
     except BaseException:
         if rows is not None:
@@ -101,9 +102,10 @@ def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
     """None: in the files of the export, as they are."""
     if not config.rows and not config.updates:
         return None
+    manifest = open_export(directory, True, lambda _, found: found, with_rows=not config.rows)
     return open_rows(
         directory,
-        read_manifest(directory),
+        manifest,
         rows=config.rows or None,
         updates=config.updates or None,
         cache_bytes=config.cache_bytes,
@@ -115,8 +117,11 @@ def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
     """Predicts the golden examples, which also warms everything up. Raises CheckpointError if
     they are not what they should be. Whether examples are predicted alike with others beside
     them and without."""
-    if predictor.rows.freshness() is None:
+    try:
         predictor.check_golden()
+    except CheckpointError:
+        if predictor.rows.freshness() is None:  # with updates they are no longer golden
+            raise
     inputs = predictor.golden.inputs
     whole = predictor.predict_arrays(inputs)
     for name, array in whole.items():

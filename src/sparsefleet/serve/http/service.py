@@ -10,12 +10,13 @@ import anyio
 
 from sparsefleet.errors import SparseFleetError, StoreUnavailableError
 from sparsefleet.serve.http.admission import Admission
-from sparsefleet.serve.http.catalogue import Version, open_catalogue
+from sparsefleet.serve.http.catalogue import open_catalogue
 from sparsefleet.serve.http.config import ServeConfig
 from sparsefleet.serve.http.models import Models
 from sparsefleet.serve.http.refusal import Refusal, refusal_for
 from sparsefleet.serve.http.served_model import ServedModel, open_model
 from sparsefleet.serve.http.telemetry import Telemetry
+from sparsefleet.serve.http.version import Version
 
 __all__ = ["Service"]
 
@@ -27,7 +28,7 @@ class Service:
         self.config = config
         self.admission = Admission(config)
         self.telemetry = Telemetry()
-        self.models = Models(open_catalogue(Path(config.models)), self._open)
+        self.models = Models(open_catalogue(Path(config.models), config.rows), self._open)
         self._is_started = False
         self._follower: asyncio.Task[None] | None = None
         self._asked: asyncio.Task[str | None] | None = None

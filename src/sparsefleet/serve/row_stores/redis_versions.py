@@ -127,18 +127,18 @@ class RedisVersions:
             self._switch(found.digest, forget=0)
         return found
 
+    def previous(self) -> str | None:
+        """The digest of that which was active before and is still there."""
+        return next((digest for _, digest in self._before()), None)
+
     def rollback(self) -> PushedVersion:
         """Makes that which was active before the one to serve; skips those deleted since."""
-        with self._server.asking("the version cannot be rolled back"):
-            before = [raw.decode() for raw in self._server.client.lrange(self._history, 0, -1)]
         there = {version.digest: version for version in self.all()}
-        active = self.active()
-        for place, digest in enumerate(before):
-            if digest in there and digest != active:
-                self.check(self.manifest(digest))
-                with self._server.asking(f"version {digest} cannot be activated"):
-                    self._switch(digest, forget=place + 1)
-                return there[digest]
+        for place, digest in self._before():
+            self.check(self.manifest(digest))
+            with self._server.asking(f"version {digest} cannot be activated"):
+                self._switch(digest, forget=place + 1)
+            return there[digest]
         raise CheckpointMissingError(
             f"no version was active before in {self._server.where} that is still there: activate "
             f"one of {', '.join(there) or 'none'} by name"
@@ -166,6 +166,17 @@ class RedisVersions:
     def rows_key(self, digest: str, table: str) -> str:
         """Where the rows of a table are."""
         return self._server.key(digest, "rows", table)
+
+    def _before(self) -> list[tuple[int, str]]:
+        """Those of the history that can be gone back to, with their places in it."""
+        with self._server.asking("what was active before cannot be read"):
+            before = [raw.decode() for raw in self._server.client.lrange(self._history, 0, -1)]
+        there, active = {version.digest for version in self.all()}, self.active()
+        return [
+            (place, digest)
+            for place, digest in enumerate(before)
+            if digest in there and digest != active
+        ]
 
     def _switch(self, digest: str, *, forget: int) -> None:
         """In one transaction, so that two at once do not lose a version from the history."""

@@ -1,0 +1,204 @@
+"""Check 2: dense parameters and rows are the same everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparsefleet.errors import CheckpointError, ShapeError
+from sparsefleet.export.feeds import Arrays
+from sparsefleet.export.opened_export import verify_export
+from sparsefleet.verify.case import Case
+from sparsefleet.verify.export_side import checksums_of
+from sparsefleet.verify.finding import CheckResult, Figures, Finding
+from sparsefleet.verify.model_table import ModelTable
+from sparsefleet.verify.offline_model import dense_of
+from sparsefleet.verify.row_comparison import RowTally, compare_rows
+from sparsefleet.verify.side import Side, TableFacts
+
+__all__ = ["ParametersCheck"]
+
+
+class ParametersCheck:
+    """Files are as written; dense parameters and rows of export and side are equal bit by bit."""
+
+    def of_export(self, case: Case) -> CheckResult:
+        model = case.model
+        findings = []
+        try:
+            verify_export(model.directory)
+        except CheckpointError as error:
+            findings.append(
+                Finding(
+                    name="file damaged",
+                    what="the export",
+                    found=str(error),
+                    wanted="the files that were written",
+                    advice="copy the export again, or export again",
+                )
+            )
+        in_graph = dense_of(model.exported_graph)
+        findings += _dense(in_graph, model.parameters, "the file", "the graph")
+        said = f"{len(model.manifest.files)} files as written"
+        return CheckResult.of("parameters", model.name, said, findings)
+
+    def of_side(self, case: Case, side: Side) -> CheckResult | None:
+        findings = _checksums(case, side)
+        said = []
+        dense = side.dense()
+        if dense is not None:
+            own = case.model.dense
+            findings += _dense(own, dense, *_direction(side))
+            said.append(f"{len(own)} dense parameters")
+        tables = side.tables()
+        figures: Figures = {}
+        if tables is not None:
+            figures["rows"] = tallies = {}
+            for name, file in case.model.tables.items():
+                found, tally = _table(case, side, file, tables.get(name))
+                findings += found
+                if tally is not None:
+                    tallies[name] = tally
+            said.append(_rows_said(tallies))
+        if not said and side.checksums() is None:
+            return None
+        return CheckResult.of(
+            "parameters", side.name, ", ".join(said) or "checksums", findings, figures
+        )
+
+
+def _checksums(case: Case, side: Side) -> list[Finding]:
+    """Files of the same name with another content; exports of two moments have other versions."""
+    theirs = side.checksums()
+    if theirs is None or side.version() not in (None, case.model.manifest.digest):
+        return []
+    own = checksums_of(case.model.manifest)
+    return [
+        Finding(
+            name="checksum differs",
+            what=part,
+            found=theirs.get(part, "nothing"),
+            wanted=own.get(part, "nothing"),
+        )
+        for part in sorted(own.keys() | theirs.keys())
+        if own.get(part) != theirs.get(part)
+    ]
+
+
+def _dense(one: Arrays, two: Arrays, here: str, there: str) -> list[Finding]:
+    """Values of tensors that both have, of one shape; the rest is a matter of pruning."""
+    findings = []
+    for name, tensor in one.items():
+        other = two.get(name)
+        if other is None or other.shape != tensor.shape:
+            continue
+        if other.dtype != tensor.dtype:
+            said = f"{tensor.dtype} and {other.dtype}"
+        elif other.tobytes() != tensor.tobytes():
+            gap = np.abs(tensor.astype(np.float64) - other.astype(np.float64))
+            largest = float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0))
+            said = f"{int((gap != 0).sum())} of {gap.size} values off by up to {largest:.3g}"
+        else:
+            continue
+        findings.append(
+            Finding(
+                name="dense parameter differs",
+                what=f"parameter '{name}'",
+                found=f"{said} in {here}",
+                wanted=f"those of {there}",
+            )
+        )
+    return findings
+
+
+def _direction(side: Side) -> tuple[str, str]:
+    """Who has to be like whom."""
+    export = "the export"
+    return (export, side.name) if side.role == "training" else (side.name, export)
+
+
+def _table(
+    case: Case, side: Side, file: ModelTable, facts: TableFacts | None
+) -> tuple[list[Finding], RowTally | None]:
+    entry = file.entry
+    what = f"table '{entry.name}'"
+    if facts is None:
+        if side.role == "training":
+            return [], None  # told by the check of pruning
+        lost = Finding(
+            name="table missing",
+            what=what,
+            found=f"none in {side.name}",
+            wanted=f"{len(file.keys):,} rows",
+        )
+        return [lost], None
+    if facts.dim != entry.dim:
+        found = Finding(
+            name="rows of another width",
+            what=what,
+            found=f"{facts.dim} values a row in {side.name}",
+            wanted=f"{entry.dim}",
+        )
+        return [found], None
+    previous = None if case.previous is None else case.previous.tables.get(entry.name)
+    try:
+        tally = compare_rows(
+            file, side, previous=previous, sample=case.config.sample, seed=case.config.seed
+        )
+    except ShapeError as error:
+        wanted = f"rows of {entry.dim} values"
+        narrow = Finding(name="rows of another width", what=what, found=str(error), wanted=wanted)
+        return [narrow], None
+    return _of_tally(what, tally, side, len(file.keys)), tally
+
+
+def _of_tally(what: str, tally: RowTally, side: Side, exported: int) -> list[Finding]:
+    here, there = _direction(side)
+    findings = []
+    if tally.missing:
+        findings.append(
+            Finding(
+                name="rows missing",
+                what=what,
+                found=f"{tally.missing:,} rows of {there} that are not in {here}",
+                wanted="none",
+                examples=tuple(tally.examples.get("missing", ())),
+            )
+        )
+    if tally.different:
+        findings.append(_different(what, tally, there))
+    if tally.extra:
+        findings.append(
+            Finding(
+                name="rows too many",
+                what=what,
+                found=f"{tally.extra:,} rows in {here} that {there} has not",
+                wanted=f"the {exported:,} rows of the export",
+                examples=tuple(tally.examples.get("extra", ())),
+            )
+        )
+    return findings
+
+
+def _different(what: str, tally: RowTally, wanted: str) -> Finding:
+    share = f"{tally.different:,} of {tally.compared:,} rows that differ"
+    found = f"{share}, by up to {tally.largest:.3g}"
+    is_stale = tally.stale * 2 > tally.different
+    if tally.stale:
+        found += f"; {tally.stale:,} are as in the export before"
+    return Finding(
+        name="rows stale" if is_stale else "rows differ",
+        what=what,
+        found=found,
+        wanted=f"those of {wanted}",
+        examples=tuple(tally.examples.get("different", ())),
+    )
+
+
+def _rows_said(tallies: dict[str, RowTally]) -> str:
+    compared = sum(tally.compared for tally in tallies.values())
+    said = f"{compared:,} rows of {len(tallies)} tables"
+    sampled = [tally for tally in tallies.values() if tally.sampled]
+    if sampled:
+        worst = max(tally.bound() for tally in sampled)
+        said += f" (a sample: with 95 % confidence less than {worst:.2g} of a table is wrong)"
+    return said

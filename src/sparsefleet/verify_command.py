@@ -1,0 +1,129 @@
+"""`sparsefleet verify`: is what is online what was trained?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["VERIFY_DESCRIPTION", "add_verify_flags", "run_verify_command"]
+
+VERIFY_DESCRIPTION = """\
+Compares the exported model in MODEL_DIR with what is online and with what was trained: pruning,
+dense parameters and rows, inputs, predictions, settings. Ends with 0 only if all checks hold, with
+1 if one does not, and says what is wrong and where to look first.
+"""
+
+
+def add_verify_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="MODEL_DIR", type=Path, help="the exported model")
+    parser.add_argument(
+        "--online",
+        metavar="SIDE",
+        action="append",
+        default=[],
+        help="what to compare with: the URL of a service (http://...), a store of rows "
+        "(redis://...), a checkpoint or another export (a directory), running servers "
+        "(host:port,host:port). May be given several times; without it, the export is checked "
+        "by itself",
+    )
+    parser.add_argument(
+        "--examples",
+        metavar="FILE",
+        type=Path,
+        help="examples, in .parquet, .csv, .json or .jsonl (default: the golden examples of the "
+        "export)",
+    )
+    parser.add_argument(
+        "--online-examples",
+        metavar="FILE",
+        type=Path,
+        help="the same examples in the same order, as the online side has prepared them",
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="labels in --examples, for the AUC")
+    parser.add_argument("--max-examples", type=int, default=10_000, help="(default 10000)")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-5,
+        help="the largest difference of scores, relative to those above 1 (default 1e-5)",
+    )
+    parser.add_argument(
+        "--sample", type=int, metavar="ROWS", help="compare so many rows a table (default: all)"
+    )
+    parser.add_argument(
+        "--previous", metavar="DIRECTORY", type=Path, help="the export before: tells stale rows"
+    )
+    _add_expectations(parser)
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write HTML, or JSON (.json)")
+
+
+def _add_expectations(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--pruned",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="trained parameters and tables that the export leaves out on purpose: 'other.*'",
+    )
+    parser.add_argument(
+        "--expect",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a setting that must be so: engine=onnx, rows=float32",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help="the bearer token of the service, if it wants one",
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=30.0, help="of a request (default 30)"
+    )
+
+
+def run_verify_command(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from sparsefleet.verify import VerifyConfig, verify
+    from sparsefleet.verify.html_report import write_html
+    from sparsefleet.verify.terminal_report import print_report
+
+    if options.report is not None and options.report.suffix not in (".html", ".json"):
+        raise ConfigError(f"--report must end with .html or .json, got {options.report}")
+    config = VerifyConfig(
+        examples=options.examples,
+        online_examples=options.online_examples,
+        label=options.label,
+        max_examples=options.max_examples,
+        tolerance=options.tolerance,
+        sample=options.sample,
+        previous=options.previous,
+        pruned=tuple(options.pruned),
+        expect=_expected(options.expect),
+        token=_token(options.token_file),
+        timeout_s=options.timeout,
+    )
+    report = verify(options.directory, options.online, config)
+    print_report(report, Console(width=None if sys.stdout.isatty() else 160))
+    if options.report is not None and options.report.suffix == ".json":
+        options.report.write_text(report.to_json(), encoding="utf-8")
+    elif options.report is not None:
+        write_html(report, options.report, config.tolerance)
+    return 0 if report.passed else 1
+
+
+def _expected(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise ConfigError(f"--expect must be NAME=VALUE, got {name + equals + value!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def _token(path: Path | None) -> str | None:
+    return None if path is None else path.read_text(encoding="utf-8").strip()
