@@ -23,11 +23,14 @@ from sparsefleet.serve.http.tracing import trace
 __all__ = ["router"]
 
 router = APIRouter()
+_CLOSELY_S = 60.0  # a trace may have to load torch first
 
 
 @router.post(
     "/v1/predict",
     summary="Predict examples",
+    description="Examples as JSON or as an Arrow stream with a column for each input; also as "
+    "text/csv, or as application/x-ndjson with an example a line.",
     responses=answers(
         400,
         401,
@@ -63,7 +66,7 @@ async def predict(
         more: dict[str, Any] = {}
         if unknown or trace_:
             work = model.batcher.call(lambda: _closely(model, arrays, unknown, trace_))
-            found, more = await service.within_deadline(work)
+            found, more = await service.within_deadline(work, _CLOSELY_S if trace_ else None)
         else:
             found = await service.within_deadline(model.batcher.predict(arrays))
         _check_finite(found)
