@@ -81,6 +81,16 @@ def body_of(schema: dict[str, Any], **others: Any) -> dict[str, Any]:
 
 
 PREDICT_BODY = body_of({"$ref": _EXAMPLES}, **{ARROW_STREAM: _BINARY})
+PREDICT_QUERY = {
+    "parameters": [
+        {"name": name, "in": "query", "required": False, "description": what, "schema": schema}
+        for name, what, schema in (
+            ("version", "Only this version: its name or digest.", {"type": "string"}),
+            ("unknown", "Also list the ids that have no row.", {"type": "boolean"}),
+            ("trace", "Also show lookups and layers of the first examples.", {"type": "boolean"}),
+        )
+    ]
+}
 ROWS_BODY = body_of({"$ref": "#/components/schemas/Keys"})
 
 
