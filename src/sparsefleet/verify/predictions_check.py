@@ -74,7 +74,7 @@ class PredictionsCheck:
         figures["differences"] = gaps
         said = f"{case.examples.count:,} examples, largest difference {gaps.max(initial=0.0):.2g}, "
         said += f"mean {gaps.mean() if len(gaps) else 0.0:.2g}"
-        said += _aucs(case, offline, online, figures)
+        said += _aucs(case, side, (offline, online), figures)
         findings = []
         if (gaps > case.config.tolerance).any():
             parting = _parting(case, prediction, gaps)
@@ -112,12 +112,12 @@ def _first(scores: Arrays) -> NDArray[np.float64]:
     return first.reshape(len(first), -1)[:, 0].astype(np.float64)
 
 
-def _aucs(case: Case, offline: Arrays, online: Arrays, figures: Figures) -> str:
+def _aucs(case: Case, side: Side, both: tuple[Arrays, Arrays], figures: Figures) -> str:
     labels = case.examples.labels
     if labels is None:
         return ""
     found = []
-    for scores in (offline, online):
+    for scores in both:
         first = _first(scores)
         if not (np.isfinite(first).all() and first.min() >= 0 and first.max() <= 1):
             first = 1.0 / (1.0 + np.exp(-np.nan_to_num(first)))  # logits: the order is kept
@@ -125,7 +125,8 @@ def _aucs(case: Case, offline: Arrays, online: Arrays, figures: Figures) -> str:
         auc.update(first, labels)
         found.append(auc.compute())
     figures["auc"] = tuple(found)
-    return f", AUC {found[0]:.6f} offline, {found[1]:.6f} online"
+    other = "trained" if side.role == "training" else "online"
+    return f", AUC {found[0]:.6f} offline, {found[1]:.6f} {other}"
 
 
 def _parting(case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]) -> Parting | None:
