@@ -59,6 +59,8 @@ AS_IN_FLUID = {
     "sparsefleet.fluid.layers.cells.GRUCell",
     "sparsefleet.fluid.layers.cells.LSTMCell",
     "sparsefleet.fluid.layers.decoding.BeamSearchDecoder",
+    "sparsefleet.fluid.layers.units.BasicGRUUnit",
+    "sparsefleet.fluid.layers.units.BasicLSTMUnit",
 }
 MAX_SETTINGS = 14  # of an embedding: those of its table
 

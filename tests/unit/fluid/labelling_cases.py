@@ -133,3 +133,13 @@ def distances_of_padded_texts(fluid):
         variables[0], variables[1], False, None, variables[2], variables[3]
     )
     return {"a": one, "b": other, "c": sizes, "d": other_sizes}, [out, count]
+
+
+@case
+def evaluators_of_a_batch(fluid):
+    one, other, lod = labels(9, 1, high=5), labels(9, 1, high=4), [[4, 5]]
+    inputs = [fluid.data(name, [None, 1], "int64", 1) for name in ("one", "other")]
+    texts = fluid.evaluator.EditDistance(*inputs, ignored_tokens=[0])
+    chunks = fluid.evaluator.ChunkEvaluator(*inputs, "IOB", 2)
+    feed = {"one": (one, lod), "other": (other, lod)}
+    return feed, [*texts.metrics, *chunks.metrics]

@@ -212,3 +212,21 @@ def beam_search_in_a_loop(fluid):
         layers.logical_and(more, left, out=condition)
     found, marks = layers.beam_search_decode(id_array, score_array, beams, end)
     return {"ids": begin, "scores": nothing}, [found, marks, time]
+
+
+@case
+def basic_lstm_of_two_layers_both_ways(fluid):
+    array, sizes = wave(2, 4, 3), np.array([4, 2], "int32")
+    x, length = data(fluid, "x", array, batch=True), data(fluid, "length", sizes, batch=True)
+    out, hidden, cell = fluid.contrib.layers.basic_lstm(
+        x, None, None, 2, num_layers=2, sequence_length=length, bidirectional=True
+    )
+    return {"x": array, "length": sizes}, [hidden, cell, *with_gradients(fluid, out, [x])]
+
+
+@case
+def basic_gru_with_first_states(fluid):
+    array, first = wave(2, 4, 3), wave(2, 2, 2)
+    x, init = data(fluid, "x", array, batch=True), data(fluid, "init", first)
+    out, hidden = fluid.contrib.layers.basic_gru(x, init, 2, num_layers=2)
+    return {"x": array, "init": first}, [hidden, *with_gradients(fluid, out, [x, init])]

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparsefleet.fluid.framework import Block, Variable
 from sparsefleet.fluid.layer_helper import LayerHelper
+from sparsefleet.fluid.layers._bodies import moved_out
 from sparsefleet.fluid.layers.arrays import (
     array_read,
     array_to_lod_tensor,
@@ -120,6 +121,8 @@ class DynamicRNN:
         """
         self._inside("memory")
         table = self._known_table("memory")
+        if init is not None:
+            init = moved_out(self._helper.main_program.current_block(), init)
         with self._outside():
             if self._zero is None:
                 self._zero = fill_constant([1], "int64", 0)
