@@ -57,6 +57,8 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
             "engine": model.predictor.engine,
             "rows": type(model.rows).__name__,
             "rows_updated": model.rows.freshness(),
+            "update_number": getattr(model.rows, "sequence", 0),
+            "update_problem": getattr(model.rows, "problem", None),
             "precision": {entry.name: entry.format for entry in manifest.tables},
             "threads": config.threads,
             "workers": config.workers,

@@ -48,7 +48,7 @@ class RowCache:
         self._state = np.zeros((sets, _WAYS), np.uint8)
         self._asked = np.zeros((sets, _WAYS), np.uint64)
         self._rows = np.empty((sets, _WAYS, dim), np.float32)
-        self._clock = np.uint64(0)
+        self._clock = np.uint64(1)  # 0: never asked for
         self._lock = threading.Lock()
         self.hits = 0
         self.misses = 0
@@ -81,18 +81,28 @@ class RowCache:
 
     def put(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> None:
         """Keeps what was fetched for distinct keys: float32[U, D] and bool[U]."""
-        if not self._sets or not len(keys):
+        if not self._sets:
             return
-        # Of keys that fall into one set only the first is kept: one call, one place a set.
-        sets, first = np.unique(self._set_of(keys), return_index=True)
-        keys, rows, known = keys[first], rows[first], known[first]
+        sets, rest = self._set_of(keys), np.arange(len(keys))
         with self._lock:
-            here = (self._keys[sets] == keys[:, None]) & (self._state[sets] != _EMPTY)
-            ways = np.where(here.any(axis=1), here.argmax(axis=1), self._asked[sets].argmin(axis=1))
-            self._keys[sets, ways] = keys
-            self._state[sets, ways] = np.where(known, _ROW, _NO_ROW)
-            self._rows[sets, ways] = np.where(known[:, None], rows, 0.0)
-            self._asked[sets, ways] = self._clock
+            for _ in range(_WAYS):  # of keys that fall into one set, one at a time
+                if not len(rest):
+                    return
+                at, first = np.unique(sets[rest], return_index=True)
+                these = rest[first]
+                self._put_one_a_set(at, keys[these], rows[these], known[these])
+                rest = np.delete(rest, first)
+
+    def _put_one_a_set(
+        self, sets: NDArray[np.int64], keys: Keys, rows: Floats, known: NDArray[np.bool_]
+    ) -> None:
+        here = (self._keys[sets] == keys[:, None]) & (self._state[sets] != _EMPTY)
+        oldest = self._asked[sets].argmin(axis=1)
+        ways = np.where(here.any(axis=1), here.argmax(axis=1), oldest)
+        self._keys[sets, ways] = keys
+        self._state[sets, ways] = np.where(known, _ROW, _NO_ROW)
+        self._rows[sets, ways] = np.where(known[:, None], rows, 0.0)
+        self._asked[sets, ways] = self._clock
 
     def _set_of(self, keys: Keys) -> NDArray[np.int64]:
         sets: Keys = ((keys * _SPREAD) >> np.uint64(32)) % self._sets

@@ -120,7 +120,7 @@ class ServerRows:
                     transport=self._transport,
                     config=self._config,
                 )
-            except RpcError as error:
+            except SparseFleetError as error:  # also: as many servers as there are now
                 raise self._cannot(error) from error
             try:
                 self._require_tables(store)
@@ -144,11 +144,10 @@ class ServerRows:
                 )
 
     def _unavailable(self, store: RemoteStore, error: Exception) -> StoreUnavailableError:
-        """Gives the connection up; the next call makes another."""
+        """Gives the connection up; the next call makes another. It ends with its last user."""
         with self._lock:
             if self._store is store:
                 self._store = None
-        store.close()
         return self._cannot(error)
 
     def _cannot(self, error: Exception) -> StoreUnavailableError:
