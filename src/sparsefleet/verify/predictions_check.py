@@ -79,7 +79,7 @@ class PredictionsCheck:
         if (gaps > case.config.tolerance).any():
             parting = _parting(case, prediction, gaps)
             figures["parting"] = parting
-            findings.append(_differ(case, offline, online, gaps, parting))
+            findings.append(_differ(case, side, (offline, online), gaps, parting))
         return CheckResult.of("predictions", side.name, said, findings, figures)
 
 
@@ -125,8 +125,11 @@ def _aucs(case: Case, side: Side, both: tuple[Arrays, Arrays], figures: Figures)
         auc.update(first, labels)
         found.append(auc.compute())
     figures["auc"] = tuple(found)
-    other = "trained" if side.role == "training" else "online"
-    return f", AUC {found[0]:.6f} offline, {found[1]:.6f} {other}"
+    return f", AUC {found[0]:.6f} offline, {found[1]:.6f} {_word(side)}"
+
+
+def _word(side: Side) -> str:
+    return "trained" if side.role == "training" else "online"
 
 
 def _parting(case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]) -> Parting | None:
@@ -141,15 +144,15 @@ def _parting(case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]) 
 
 def _differ(
     case: Case,
-    offline: Arrays,
-    online: Arrays,
+    side: Side,
+    both: tuple[Arrays, Arrays],
     gaps: NDArray[np.float64],
     parting: Parting | None,
 ) -> Finding:
     wrong = np.flatnonzero(gaps > case.config.tolerance)
-    left, right = _first(offline), _first(online)
+    left, right = map(_first, both)
     examples = [
-        f"example {at}: offline {left[at]:.6g}, online {right[at]:.6g}"
+        f"example {at}: offline {left[at]:.6g}, {_word(side)} {right[at]:.6g}"
         for at in wrong[:_EXAMPLES]
         if at < len(right)
     ]
@@ -158,7 +161,7 @@ def _differ(
         found += f"; they part at {parting.layer}"
     return Finding(
         name="scores differ",
-        what=f"target '{next(iter(offline))}'",
+        what=f"target '{next(iter(both[0]))}'",
         found=found,
         wanted=f"at most {case.config.tolerance:g}",
         examples=tuple(examples),

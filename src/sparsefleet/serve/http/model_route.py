@@ -57,6 +57,8 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
             "engine": model.predictor.engine,
             "rows": type(model.rows).__name__,
             "rows_updated": model.rows.freshness(),
+            "update_number": getattr(model.rows, "sequence", 0),
+            "update_problem": getattr(model.rows, "problem", None),
             "precision": {entry.name: entry.format for entry in manifest.tables},
             "threads": config.threads,
             "workers": config.workers,
@@ -70,8 +72,9 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _golden(model: ServedModel) -> list[dict[str, Any]]:
-    """The first golden examples as a request has them: something to start from."""
+def _golden(model: ServedModel) -> list[str]:
+    """The first golden examples, each as a line of JSON: something to start from. As text, for ids
+    may be too long for JavaScript."""
     schema, inputs = model.predictor.schema, model.predictor.golden.inputs
     count = min(2, model.layout.count(inputs))
     first = model.layout.part(inputs, count)
@@ -85,7 +88,7 @@ def _golden(model: ServedModel) -> list[dict[str, Any]]:
         ends = [*offsets.tolist(), len(values)]
         for at, row in enumerate(rows):
             row[item.name] = values[ends[at] : ends[at + 1]].tolist()
-    return rows
+    return [json.dumps(row) for row in rows]
 
 
 def _versions() -> dict[str, str]:

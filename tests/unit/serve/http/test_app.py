@@ -173,7 +173,7 @@ def test_model_is_described() -> None:
         assert found["manifest"] == json.loads(manifest.to_json())
         assert found["settings"]["engine"] == "onnx"
         # What is shown to start from can be sent as it is.
-        assert (await served.predict(found["golden"])).status_code == 200
+        assert (await served.predict(list(map(json.loads, found["golden"])))).status_code == 200
 
     on_shop(test)
 
