@@ -60,21 +60,3 @@ def test_another_program_infers_without_a_start(is_sparse: bool, tmp_path: Path)
     with fluid.scope_guard(fluid.Scope()):
         fluid.load(infer, path)
         assert run_for_test(again, infer) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("filename", [None, "all"])
-def test_files_of_save_persistables_are_loaded_too(filename: str | None, tmp_path: Path) -> None:
-    score, program = trained(), fluid.default_main_program()
-    expected = run_for_test(score, program)
-    fluid.io.save_persistables(fluid.Executor(), tmp_path, program, filename)
-    with fluid.scope_guard(fluid.Scope()):
-        fluid.load(program, str(tmp_path / filename if filename else tmp_path))
-        assert run_for_test(score, program) == pytest.approx(expected, rel=1e-6)
-
-
-def test_missing_files_and_prefixes_are_named(tmp_path: Path) -> None:
-    trained(0)
-    with pytest.raises(RuntimeError, match="nothing.pdparams: no such file"):
-        fluid.load(fluid.default_main_program(), str(tmp_path / "nothing"))
-    with pytest.raises(AssertionError, match="with a prefix"):
-        fluid.io.save(fluid.default_main_program(), f"{tmp_path}/")
