@@ -9,6 +9,7 @@ from sparsefleet.fluid.contrib.layers.fused import (
     shuffle_batch,
 )
 from sparsefleet.fluid.contrib.layers.metrics import ctr_metric_bundle
+from sparsefleet.fluid.contrib.layers.sparse_embedding import sparse_embedding
 from sparsefleet.fluid.contrib.layers.trees import tdm_child, tdm_sampler
 from sparsefleet.fluid.layers.lookups import index_sample
 from sparsefleet.fluid.layers.units import BasicGRUUnit, BasicLSTMUnit
@@ -28,6 +29,7 @@ __all__ = [
     "partial_concat",
     "partial_sum",
     "shuffle_batch",
+    "sparse_embedding",
     "tdm_child",
     "tdm_sampler",
 ]
