@@ -30,6 +30,7 @@ _FAMILIES = (
     "indexing",
     "inspection",
     "lookups",
+    "loss_scaling",
     "losses",
     "lstm",
     "metrics",
