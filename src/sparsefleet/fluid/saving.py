@@ -17,7 +17,7 @@ from sparsefleet.fluid.compiler import plain_program
 from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
 from sparsefleet.fluid.scope import global_scope
-from sparsefleet.fluid.sparse_parameter import SparseParameter
+from sparsefleet.fluid.sparse_parameter import SparseParameter, empty_table
 from sparsefleet.store import Rows
 
 __all__ = [
@@ -57,6 +57,13 @@ class SavedVariable(NamedTuple):
     def optimizer(self) -> str:
         """The kind of the one whose state the rows have."""
         return self.notes.get(f"{self.variable.name}//optimizer", "")
+
+    def dense(self, shape: Sequence[int]) -> NDArray[Any]:
+        """The rows as one array; zeros where there is none."""
+        rows = self.rows()
+        made = np.zeros(shape, rows.values.dtype)
+        made[rows.keys.astype(np.int64)] = rows.values
+        return made
 
     def rows(self) -> Rows:
         return Rows(*(self.arrays[f"{self.variable.name}//{part}"] for part in _PARTS))
@@ -113,7 +120,7 @@ def save_vars(
 
 
 def load_vars(
-    executor: Executor,
+    executor: Executor | None,
     dirname: str | os.PathLike[str],
     main_program: Program | None = None,
     vars: Sequence[Variable] | None = None,
@@ -222,18 +229,17 @@ def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> 
 
 
 def _put(saved: SavedVariable) -> None:
-    name = saved.variable.name
-    place = global_scope().find_var(name) or global_scope().var(name)
+    variable = saved.variable
+    place = global_scope().find_var(variable.name) or global_scope().var(variable.name)
+    if place.value() is None and isinstance(variable, Parameter) and variable.is_table:
+        place.hold(empty_table(variable))
     tensor = place.get_tensor()
     if saved.whole is not None:
         tensor.set(saved.whole)
-        return
-    if not isinstance(tensor, SparseParameter):
-        raise RuntimeError(
-            f"variable '{name}' was saved as rows of a table, but has none here: run the start-up "
-            "program before loading"
-        )
-    tensor.load_rows(saved.rows(), saved.optimizer)
+    elif isinstance(tensor, SparseParameter):
+        tensor.load_rows(saved.rows(), saved.optimizer)
+    else:
+        tensor.set(saved.dense(variable.shape))
 
 
 def _path_in(folder: Path, name: str) -> Path:
