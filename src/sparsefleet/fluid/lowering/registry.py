@@ -18,6 +18,7 @@ _FAMILIES = (
     "activations",
     "algebra",
     "arrays",
+    "beams",
     "blocks",
     "click_rates",
     "comparisons",
@@ -29,6 +30,7 @@ _FAMILIES = (
     "gradients",
     "indexing",
     "inspection",
+    "labelling",
     "lookups",
     "losses",
     "lstm",
@@ -50,6 +52,7 @@ _FAMILIES = (
     "servers",
     "shaping",
     "slicing",
+    "transcription",
 )
 
 

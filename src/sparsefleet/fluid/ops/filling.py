@@ -13,9 +13,8 @@ from sparsefleet.fluid.ops.sizes import open_sizes, run_sizes
 Tensor = torch.Tensor
 
 
-def _given_shape(
-    whole: Shape | None, parts: list[Shape], *others: Any, **settings: Any
-) -> list[Shape]:
+def _given_shape(whole: Shape | None, *others: Any, **settings: Any) -> list[Shape]:
+    del others
     return [tuple(open_sizes(settings["shape"], whole, settings.get("shape_places", ())))]
 
 
@@ -65,7 +64,7 @@ def sizes_like(
     input_dim_idx: int,
     output_dim_idx: int,
 ) -> list[int]:
-    """The shape with one size of `like`; its batch is the number of its sequences, if it has any."""
+    """The shape with one size of `like`, whose batch is that of its sequences if it has any."""
     sizes = list(shape)
     by_sequence = input_dim_idx == 0 and lods and lods[0]
     sizes[output_dim_idx] = len(lods[0][-1]) - 1 if by_sequence else like.shape[input_dim_idx]  # type: ignore[index]
