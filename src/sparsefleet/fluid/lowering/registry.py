@@ -32,6 +32,7 @@ _FAMILIES = (
     "inspection",
     "labelling",
     "lookups",
+    "loss_scaling",
     "losses",
     "lstm",
     "metrics",

@@ -92,12 +92,17 @@ def uniform_random(
     shape_places: Sequence[int] = (),
     min: float = -1.0,
     max: float = 1.0,
+    diag_num: int = 0,
+    diag_step: int = 0,
+    diag_val: float = 1.0,
     dtype: str = "float32",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     sizes = run_sizes(shape, shape_tensor, parts, shape_places)
     made = torch.empty(sizes, dtype=getattr(torch, dtype))
-    return made.uniform_(min, max, generator=generator)
+    made.uniform_(min, max, generator=generator)
+    made.view(-1)[: diag_num * (diag_step + 1) : diag_step + 1] = diag_val
+    return made
 
 
 @op("gaussian_random", "ShapeTensor? ShapeTensorList*", lod="none", infer=_given_shape)
