@@ -32,8 +32,7 @@ def test_commands_of_the_page_are_understood() -> None:
 def test_every_finding_has_its_line() -> None:
     found: set[str] = set()
     for path in (ROOT / "src" / "sparsefleet" / "verify").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r'name="([a-z ]+)"', text))
+        found |= set(re.findall(r'\bname="([a-z ]+)",', path.read_text(encoding="utf-8")))
     described = set(re.findall(r"`([a-zA-Z ]+)`", PAGE[PAGE.index("| check | finding |") :]))
     assert found <= described
     assert {defect.finding for defect in (*CORPUS, *SAME_VERSION_DEFECTS)} <= described

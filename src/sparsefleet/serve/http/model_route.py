@@ -55,6 +55,8 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
         "tables": content["tables"],
         "settings": {
             "engine": model.predictor.engine,
+            # ONNX Runtime joins operators; torch runs the recorded graph one by one.
+            "fused": model.predictor.engine == "onnx",
             "rows": type(model.rows).__name__,
             "rows_updated": model.rows.freshness(),
             "update_number": getattr(model.rows, "sequence", 0),
