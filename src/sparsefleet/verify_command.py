@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def add_verify_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--previous", metavar="DIRECTORY", type=Path, help="the export before: tells stale rows"
     )
+    parser.add_argument(
+        "--updates",
+        metavar="WHERE",
+        help="where a training publishes changes of the export (a directory, redis://...): they "
+        "are applied before anything is compared",
+    )
     _add_expectations(parser)
     parser.add_argument("--report", metavar="FILE", type=Path, help="write HTML, or JSON (.json)")
 
@@ -79,7 +86,7 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         type=Path,
-        help="the bearer token of the service, if it wants one",
+        help="holds the bearer token of the service (default: SPARSEFLEET_SERVE_TOKEN, else none)",
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=30.0, help="of a request (default 30)"
@@ -103,6 +110,7 @@ def run_verify_command(options: argparse.Namespace) -> int:
         tolerance=options.tolerance,
         sample=options.sample,
         previous=options.previous,
+        updates=options.updates,
         pruned=tuple(options.pruned),
         expect=_expected(options.expect),
         token=_token(options.token_file),
@@ -126,4 +134,6 @@ def _expected(texts: list[str]) -> dict[str, str]:
 
 
 def _token(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="utf-8").strip()
+    if path is not None:
+        return path.read_text(encoding="utf-8").strip()
+    return os.environ.get("SPARSEFLEET_SERVE_TOKEN") or None

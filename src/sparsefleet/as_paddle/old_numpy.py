@@ -68,13 +68,24 @@ class OneValueArray(np.ndarray[Any, Any]):
     def __complex__(self) -> complex:
         return complex(self.item())
 
+    def __repr__(self) -> str:
+        return repr(self.view(np.ndarray))
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """What is computed with it: a number, one value, or an array as others are."""
+        del context, return_scalar
+        if array.ndim == 0:
+            return array[()]
+        return array.view(OneValueArray if array.size == 1 else np.ndarray)
+
 
 def restore_numpy() -> None:
     """Adds names that are gone, and makes `numpy.array` give what it gave.
 
     Arrays that it makes (which fetched values are, too) convert to one number if they hold one;
-    lists of unequal lengths become an array of objects.
+    lists of unequal lengths become an array of objects. Numbers are shown without their type.
     """
+    np.set_printoptions(legacy="1.25")
     for owner, names in ((np, _NAMES), (np.random, _RANDOM_NAMES)):
         for name, value in names.items():
             if name not in vars(owner):  # hasattr would warn of some of them

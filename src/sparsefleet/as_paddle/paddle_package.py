@@ -7,6 +7,7 @@ import sys
 from sparsefleet.as_paddle.alias_finder import AliasFinder
 from sparsefleet.as_paddle.old_numpy import restore_numpy
 from sparsefleet.as_paddle.old_python import restore_python
+from sparsefleet.fluid.fetch_printing import print_as_fluid
 from sparsefleet.fluid.unknown_names import known_names
 
 __all__ = ["provide"]
@@ -27,7 +28,7 @@ __getattr__ = known_names("paddle", "paddle", _HOMES)
 
 
 def provide(package: str) -> None:
-    """Makes `import paddle.fluid...` work, and old spellings of Python and NumPy.
+    """Makes `import paddle.fluid...` work, old spellings of Python and NumPy, and logs.
 
     package: the name under which the package is imported; other than "paddle", it is some tool
         that looks through all modules, and nothing is done.
@@ -38,3 +39,4 @@ def provide(package: str) -> None:
         sys.meta_path.insert(0, AliasFinder("paddle", _HOMES))
     restore_python()
     restore_numpy()
+    print_as_fluid()

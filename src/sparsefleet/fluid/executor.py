@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 import torch
 
+from sparsefleet import _core
 from sparsefleet.fluid.compiler import CompiledProgram, plain_program
 from sparsefleet.fluid.data_parallel import merged_lod, merged_values
 from sparsefleet.fluid.dataset_training import (
@@ -20,6 +21,7 @@ from sparsefleet.fluid.dataset_training import (
 )
 from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import Fed, feed_of
+from sparsefleet.fluid.fetch_printing import FetchPrinter
 from sparsefleet.fluid.framework import (
     Operator,
     Program,
@@ -33,8 +35,7 @@ from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.fluid.run_pruning import pruned_for_run, updates_in
 from sparsefleet.fluid.scope import Scope, global_scope
-from sparsefleet.fluid.sparse_parameter import SparseParameter, optimizer_of
-from sparsefleet.store import Constant
+from sparsefleet.fluid.sparse_parameter import empty_table
 
 __all__ = ["Executor", "fetch_names"]
 
@@ -58,6 +59,7 @@ class Executor:
         self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
         self._pruned_for: WeakKeyDictionary[Program, dict[Any, Program]] = WeakKeyDictionary()
         self._roles: WeakSet[ProgramRole] = WeakSet()
+        self._printer = FetchPrinter()
         self._closed = False
 
     def close(self) -> None:
@@ -122,8 +124,8 @@ class Executor:
     ) -> None:
         """One pass over a Dataset, by `thread` threads; 0: as many as the dataset has.
 
-        Every print_period batches of the first thread, `info<TAB>name<TAB>values` is printed for
-        each variable of fetch_list.
+        Every print_period batches, counted over passes, the first thread prints
+        `info<TAB>name<TAB>values` for each variable of fetch_list.
         """
         program = self.checked(program)
         if dataset is None:
@@ -135,6 +137,7 @@ class Executor:
             names=names,
             infos=names if fetch_info is None else fetch_info,
             print_period=print_period,
+            printer=self._printer,
             debug=debug,
             handler=fetch_handler,
         )
@@ -226,6 +229,8 @@ class Executor:
             if any(other[0] != program.version for other in known):
                 known.clear()
             found = known[key] = lower(program, list(values), fetches, with_lod=lods)
+            if found.has_backward:
+                _core.keep_freed_memory()  # the next step wants as much again
         return found
 
     def make_tables(self, program: Program, scope: Scope | None = None) -> None:
@@ -234,9 +239,7 @@ class Executor:
         for parameter in program.all_parameters():
             held = scope.find_var(parameter.name)
             if parameter.is_table and (held is None or held.value() is None):
-                optimizer = optimizer_of(parameter.table_optimizer)
-                made = SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
-                scope.var(parameter.name).hold(made)
+                scope.var(parameter.name).hold(empty_table(parameter))
 
     def _pruned(
         self, program: Program, fetches: Sequence[str], updates: Sequence[Operator]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sparsefleet import _core
 from sparsefleet.fluid.feeding import Fed
 from sparsefleet.fluid.framework import Program, ProgramError
 from sparsefleet.fluid.lowering.lowered import RunResult
@@ -92,6 +93,8 @@ class Replicas:
                 lower_replica(program, names, fetches, with_lod, index)
                 for index in range(len(feeds))
             ]
+            if found[0].whole.has_backward:
+                _core.keep_freed_memory()  # the next step wants as much again
         return found
 
     def _begin(self, graph: ReplicaGraph, fed: Fed, replica: int) -> Values:

@@ -6,7 +6,7 @@ Letters: U distinct keys, D row width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,12 @@ from sparsefleet.store import (
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
 
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework import Parameter
+
 __all__ = [
     "SparseParameter",
+    "empty_table",
     "import_rows",
     "initializer_of",
     "optimizer_of",
@@ -156,6 +160,12 @@ class SparseParameter:
 
     def __repr__(self) -> str:
         return f"SparseParameter({self.name!r}, shape={(self.height, self.dim)})"
+
+
+def empty_table(parameter: Parameter) -> SparseParameter:
+    """A table without rows, in which those that are not there are zeros."""
+    optimizer = optimizer_of(parameter.table_optimizer)
+    return SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
 
 
 def whole_rows(values: Floats) -> Rows:

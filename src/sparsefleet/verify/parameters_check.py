@@ -9,7 +9,7 @@ from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.opened_export import verify_export
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.export_side import checksums_of
-from sparsefleet.verify.finding import CheckResult, Figures, Finding
+from sparsefleet.verify.finding import CheckResult, Figures, Finding, counted
 from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.offline_model import dense_of
 from sparsefleet.verify.row_comparison import RowTally, compare_rows
@@ -38,7 +38,7 @@ class ParametersCheck:
             )
         in_graph = dense_of(model.exported_graph)
         findings += _dense(in_graph, model.parameters, "the file", "the graph")
-        said = f"{len(model.manifest.files)} files as written"
+        said = f"{counted(len(model.manifest.files), 'file')} as written"
         return CheckResult.of("parameters", model.name, said, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
@@ -48,7 +48,7 @@ class ParametersCheck:
         if dense is not None:
             own = case.model.dense
             findings += _dense(own, dense, *_direction(side))
-            said.append(f"{len(own)} dense parameters")
+            said.append(counted(len(own), "dense parameter"))
         tables = side.tables()
         figures: Figures = {}
         if tables is not None:
@@ -196,7 +196,7 @@ def _different(what: str, tally: RowTally, wanted: str) -> Finding:
 
 def _rows_said(tallies: dict[str, RowTally]) -> str:
     compared = sum(tally.compared for tally in tallies.values())
-    said = f"{compared:,} rows of {len(tallies)} tables"
+    said = f"{counted(compared, 'row')} of {counted(len(tallies), 'table')}"
     sampled = [tally for tally in tallies.values() if tally.sampled]
     if sampled:
         worst = max(tally.bound() for tally in sampled)

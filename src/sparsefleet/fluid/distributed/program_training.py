@@ -153,7 +153,7 @@ class ProgramTraining(ProgramRole):
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
-            scope.var(name).share(ServedTensor(parameter.data))
+            scope.var(name).share(ServedTensor(parameter.data, model.set_dense))
         for name, shape in model.module.shapes.items():
             rows = ServedRows(name, shape, model.tables[name].optimizer, model)
             scope.var(name).share(rows)

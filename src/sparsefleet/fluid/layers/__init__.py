@@ -15,6 +15,7 @@ from sparsefleet.fluid.layers import (
 from sparsefleet.fluid.layers.activations import *
 from sparsefleet.fluid.layers.algebra import *
 from sparsefleet.fluid.layers.arrays import *
+from sparsefleet.fluid.layers.beams import *
 from sparsefleet.fluid.layers.branches import *
 from sparsefleet.fluid.layers.by_module import public_names as _public_names
 from sparsefleet.fluid.layers.cells import *
@@ -32,6 +33,7 @@ from sparsefleet.fluid.layers.if_else import *
 from sparsefleet.fluid.layers.indexing import *
 from sparsefleet.fluid.layers.inspection import *
 from sparsefleet.fluid.layers.io import *
+from sparsefleet.fluid.layers.labelling import *
 from sparsefleet.fluid.layers.learning_rate_scheduler import *
 from sparsefleet.fluid.layers.learning_rate_scheduler import _decay_step_counter
 from sparsefleet.fluid.layers.lookups import *
@@ -58,6 +60,7 @@ from sparsefleet.fluid.layers.sequences import *
 from sparsefleet.fluid.layers.shaping import *
 from sparsefleet.fluid.layers.slicing import *
 from sparsefleet.fluid.layers.static_rnn import *
+from sparsefleet.fluid.layers.transcription import *
 from sparsefleet.fluid.unknown_names import unknown_names as _unknown_names
 from sparsefleet.fluid.variable import Variable
 

@@ -57,7 +57,10 @@ class TableLowering:
         names = dict.fromkeys(op.input("W")[0] for op in lookups)
         tables = [lowering.value(name, None) for name in names]
         ids = [
-            (list(names).index(op.input("W")[0]), lowering.values[op.input("Ids")[0]], _padding(op))
+            (
+                list(names).index(op.input("W")[0]),
+                (lowering.values[op.input("Ids")[0]], _padding(op), _is_flat(op)),
+            )
             for op in fed
         ]
         self.rows = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
@@ -80,7 +83,7 @@ class TableLowering:
             ids_name = op.input("Ids")[0]
             ids = lowering.value(ids_name, op)
             train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
-            flat = op.attrs.get("flat", op.type == "lookup_table")
+            flat = _is_flat(op)
             node = lowering.call(
                 op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train
             )
@@ -112,7 +115,7 @@ class TableLowering:
 
 def pull_tables(
     tables: Sequence[SparseParameter],
-    ids: Sequence[tuple[int, torch.Tensor, int | None]],
+    ids: Sequence[tuple[int, tuple[torch.Tensor, int | None, bool]]],
     train: bool,
 ) -> StepRows:
     """The rows of one run: those of the ids given are pulled now, others when they are needed."""
@@ -130,7 +133,7 @@ def pull_tables(
             found.update(source(part_of, train=train, unknown="initial"))
         return found
 
-    lookups = [_lookup(tables[index], part, padding) for index, part, padding in ids]
+    lookups = [_lookup(tables[index], *how) for index, how in ids]
     return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))
 
 
@@ -144,8 +147,8 @@ def look_up(
     train: bool,
 ) -> torch.Tensor:
     """The rows of ids; with `flat` the ids' last size, 1, gives way to the rows' width."""
-    rows = step.look_up(_lookup(table, ids, padding), train=train)
-    return rows.reshape(*ids.shape[:-1], table.dim) if flat else rows
+    rows = step.look_up(_lookup(table, ids, padding, flat), train=train)
+    return rows.reshape(*ids.shape[:-1], table.dim) if flat and ids.dim() != 2 else rows
 
 
 def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
@@ -159,9 +162,16 @@ def gradient_of(gradients: Mapping[str, Gradient], table: SparseParameter) -> Gr
     return gradients.get(table.name)
 
 
-def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None) -> Lookup:
+def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None, flat: bool) -> Lookup:
     ids = ids if ids.dtype is torch.int64 else ids.long()
+    if flat:
+        ids = ids.reshape(-1)  # most have one column: their rows then need no other shape
     return Lookup(table.name, table.dim, ids, padding_id=padding, unknown="initial")
+
+
+def _is_flat(op: Operator) -> bool:
+    """Whether ids are [..., 1]."""
+    return bool(op.attrs.get("flat", op.type == "lookup_table"))
 
 
 def _padding(op: Operator) -> int | None:
