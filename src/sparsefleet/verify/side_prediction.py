@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.row_source import RowSource, Tables
-from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.arrays import Keys
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.offline_model import OfflineModel, joined
@@ -71,13 +71,15 @@ class SidePrediction:
         parts = self._side.stream(name)
         if parts is None:
             return FetchedRows(file, lambda keys: self._side.fetch(name, keys))
-        wanted = set(needed.tolist())
-        rows: dict[int, Floats] = {}
-        for part in parts:
-            values = part.values
-            if self._side.role == "training":
-                values = as_exported(file, part.keys, values)
-            for index, key in enumerate(part.keys.tolist()):
-                if key in wanted:
-                    rows[key] = values[index].copy()
-        return PickedRows(file, rows)
+        is_training = self._side.role == "training"
+        return PickedRows(
+            file,
+            needed,
+            (
+                (
+                    part.keys,
+                    as_exported(file, part.keys, part.values) if is_training else part.values,
+                )
+                for part in parts
+            ),
+        )
