@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.row_source import RowSource, Tables
-from sparsefleet.store.arrays import Keys
+from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.offline_model import OfflineModel, joined
 from sparsefleet.verify.picked_rows import FetchedRows, KeyRecorder, PickedRows, as_exported
-from sparsefleet.verify.side import Side, Trace
+from sparsefleet.verify.side import FoundRows, Side, Trace
 
 __all__ = ["SidePrediction"]
 
@@ -71,15 +71,10 @@ class SidePrediction:
         parts = self._side.stream(name)
         if parts is None:
             return FetchedRows(file, lambda keys: self._side.fetch(name, keys))
-        is_training = self._side.role == "training"
-        return PickedRows(
-            file,
-            needed,
-            (
-                (
-                    part.keys,
-                    as_exported(file, part.keys, part.values) if is_training else part.values,
-                )
-                for part in parts
-            ),
-        )
+        return PickedRows(file, needed, (self._as_compared(file, part) for part in parts))
+
+    def _as_compared(self, file: ModelTable, part: FoundRows) -> tuple[Keys, Floats]:
+        """Rows of training in the format of the export: what that costs is no finding."""
+        if self._side.role == "training":
+            return part.keys, as_exported(file, part.keys, part.values)
+        return part.keys, part.values
