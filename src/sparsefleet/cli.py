@@ -23,6 +23,11 @@ from sparsefleet.checkpoint.command_line import (
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.export_command import EXPORT_DESCRIPTION, add_export_flags, run_export_command
+from sparsefleet.fluid_coverage_command import (
+    FLUID_COVERAGE_DESCRIPTION,
+    add_fluid_coverage_flags,
+    run_fluid_coverage_command,
+)
 from sparsefleet.launch import (
     LAUNCH_DESCRIPTION,
     LAUNCH_EPILOG,
@@ -231,6 +236,12 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "look at an exported model", EXPORT_DESCRIPTION, add_export_flags),
         (
+            "fluid-coverage",
+            "show which names of Fluid are here",
+            FLUID_COVERAGE_DESCRIPTION,
+            add_fluid_coverage_flags,
+        ),
+        (
             "push-rows",
             "load the rows of an exported model into Redis; choose which version is served",
             PUSH_ROWS_DESCRIPTION,
@@ -335,6 +346,7 @@ def _show(number: float | None) -> str:
 _COMMANDS = {
     "checkpoint": _run_checkpoint_command,
     "export": run_export_command,
+    "fluid-coverage": run_fluid_coverage_command,
     "launch": _run_launch_command,
     "predict": run_predict_command,
     "push-rows": _run_push_rows_command,

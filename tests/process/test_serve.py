@@ -218,6 +218,17 @@ def test_bytes_that_are_no_request_are_refused_and_it_stays_up(
     assert httpx.get(service.url + "/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/predict HTTP/1.1\r\nContent-"])
+def test_connection_that_sends_no_whole_head_is_closed(
+    sent: bytes, service: ServiceProcess
+) -> None:
+    address = httpx.URL(service.url)
+    assert address.port is not None
+    with socket.create_connection((address.host, address.port), DEADLINE_S) as connection:
+        connection.sendall(sent)
+        assert connection.recv(100) == b""
+
+
 def test_sender_that_goes_away_leaves_nothing_behind(service: ServiceProcess) -> None:
     for _ in range(5):
         request = RawRequest(

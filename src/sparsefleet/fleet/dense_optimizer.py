@@ -11,8 +11,9 @@ from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError
+from sparsefleet.store import DenseSpec
 
-__all__ = ["DenseGroup", "dense_groups", "describe_optimizer"]
+__all__ = ["DenseGroup", "OptimizerLike", "dense_groups", "describe_optimizer"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,15 +28,31 @@ class DenseGroup:
     """None: only torch knows this rule."""
     reason: str = ""
     """Why only torch knows it."""
+    min_block_size: int = 8192
+    """Elements; fewer are not worth another server."""
+
+    def spec(self) -> DenseSpec:
+        """Its table. REQUIRES: not only torch knows the rule."""
+        assert self.optimizer is not None
+        return DenseSpec(
+            name=self.table,
+            size=sum(parameter.numel() for parameter in self.parameters),
+            optimizer=self.optimizer,
+            min_block_size=self.min_block_size,
+        )
 
 
-def dense_groups(
-    model: nn.Module, optimizer: torch.optim.Optimizer | optim.Optimizer
-) -> list[DenseGroup]:
+OptimizerLike = torch.optim.Optimizer | optim.Optimizer | list[DenseGroup]
+"""Torch's, a description of ours for all trainable parameters, or groups with one each."""
+
+
+def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]:
     """The groups of the optimizer; a description of ours takes all trainable parameters.
 
     Frozen parameters (requires_grad=False) are left out.
     """
+    if isinstance(optimizer, list):
+        return optimizer
     if isinstance(optimizer, optim.Optimizer):
         if isinstance(optimizer, optim.RowwiseAdagrad):
             raise ConfigError("RowwiseAdagrad is for tables with rows: dense parameters have none")

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, NotFoundError
-from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
+from sparsefleet.fleet.dense_optimizer import DenseGroup, OptimizerLike, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
 from sparsefleet.fleet.meeting import Meeting
@@ -25,9 +24,23 @@ from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.step_calls import StepCalls
 from sparsefleet.fleet.torch_stepping import TorchStepping
 from sparsefleet.fleet.trainable import require_local, require_something_to_train
-from sparsefleet.modes import GeoConfig, Mode, ModeConfig, ModeSetting, make_mode, mode_config
+from sparsefleet.modes import (
+    GeoConfig,
+    Mode,
+    ModeConfig,
+    ModeSetting,
+    Schedule,
+    make_mode,
+    mode_config,
+)
 from sparsefleet.nn import bind, sparse_modules
-from sparsefleet.store import DenseSpec, LocalStore, RemoteStore, Store, TableSpec
+from sparsefleet.store import (
+    LocalStore,
+    RemoteStore,
+    RemoteStoreConfig,
+    Store,
+    TableSpec,
+)
 
 __all__ = ["DistributedModel"]
 
@@ -40,8 +53,10 @@ class DistributedModel(StepCalls):
 
     Nothing happens on the wire before `start()`. Dense parameters become views of flat buffers.
     `name` is what the workers call this training among themselves; each training has another.
+    `connect_s`: how long servers may take to come up.
     `track_dirty`: tables remember which rows changed, for saves of only those.
 
+    >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
     >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -57,14 +72,15 @@ class DistributedModel(StepCalls):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | optim.Optimizer,
+        optimizer: OptimizerLike,
         mode: str | ModeConfig | None = None,
         *,
         role: RoleInfo,
         threads: int = 1,
-        schedule: ScheduleLike | None = None,
+        schedule: ScheduleLike | Schedule | None = None,
         name: str = "model",
         wait_s: float = 600.0,
+        connect_s: float = 30.0,
         track_dirty: bool = False,
     ) -> None:
         self.model = model
@@ -75,6 +91,7 @@ class DistributedModel(StepCalls):
         self._stepping = TorchStepping(optimizer)
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
         self.wait_s = wait_s
+        self._connect_s = connect_s
         self._track_dirty = track_dirty
         self._groups = dense_groups(model, optimizer)
         self._modules = sparse_modules(model)
@@ -149,7 +166,7 @@ class DistributedModel(StepCalls):
                 self.model, self._store, self._table_default(), track_dirty=self._track_dirty
             )
             for group in self._native_groups():
-                self._store.define(_dense_spec(group))
+                self._store.define(group.spec())
             self._first_values()
             self._share_values()
             self._use_live_values()
@@ -264,7 +281,11 @@ class DistributedModel(StepCalls):
     def _open_store(self) -> Store:
         if not self.role.server_endpoints:
             return LocalStore()
-        return RemoteStore(self.role.server_endpoints, name=f"worker-{self.role.index}")
+        return RemoteStore(
+            self.role.server_endpoints,
+            name=f"worker-{self.role.index}",
+            config=RemoteStoreConfig(connect_timeout_s=self._connect_s),
+        )
 
     def _mode_setting(self) -> ModeSetting:
         return ModeSetting(
@@ -289,9 +310,11 @@ class DistributedModel(StepCalls):
             dense_step=self._step_by_torch if self._by_torch else None,
         )
 
-    def _rates_of(self, schedule: ScheduleLike | None) -> RateSchedule | None:
-        if schedule is None:
-            return None
+    def _rates_of(self, schedule: ScheduleLike | Schedule | None) -> Schedule | None:
+        if schedule is None or isinstance(schedule, Schedule):
+            return schedule
+        if isinstance(self._optimizer, list):
+            raise ConfigError("groups with optimizers of their own need a schedule with rates_at()")
         following: list[str] = []
         if self._table_default() is not None:
             following = [module.name for module in self._modules if module.own_optimizer is None]
@@ -366,9 +389,3 @@ def _of_started(part: Part | None) -> Part:
 def _keeps_going() -> bool:
     """Whether the launcher was told to go on without lost workers."""
     return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
-
-
-def _dense_spec(group: DenseGroup) -> DenseSpec:
-    assert group.optimizer is not None
-    size = sum(parameter.numel() for parameter in group.parameters)
-    return DenseSpec(name=group.table, size=size, optimizer=group.optimizer)

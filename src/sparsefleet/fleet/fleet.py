@@ -240,7 +240,7 @@ class Fleet:
         if self.role.is_server:
             raise RuntimeError("init_worker() was called in a server: call run_server() there")
         if self.model.is_started:
-            _log.warning("init_worker() was called again: the worker is running already")
+            self._warn_running()
             return
         self.model.start()
 
@@ -328,6 +328,9 @@ class Fleet:
         from sparsefleet.export.inference_model import load_inference_model
 
         return load_inference_model(dirname)
+
+    def _warn_running(self) -> None:
+        _log.warning("init_worker() was called again: the worker is running already")
 
     def publish_rows(
         self, dirname: str | os.PathLike[str], target: str | os.PathLike[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,8 @@ from sparsefleet.errors import SparseFleetError
 __all__ = ["CallSite", "ProgramError", "call_site"]
 
 _PACKAGE = str(Path(__file__).parents[1])
+# A block is closed through it, by a line of the user's.
+_SKIPPED = (_PACKAGE, contextlib.__file__, "<frozen")
 
 
 class CallSite(NamedTuple):
@@ -36,13 +39,21 @@ class ProgramError(SparseFleetError, ValueError):
         """The error for operator or layer `what`, called at `site`."""
         return cls(f"{site}: {what}: {message}" if site else f"{what}: {message}")
 
+    @classmethod
+    def no_value(cls, name: str) -> ProgramError:
+        """The error for a kept variable that a run needs and that the scope does not have."""
+        return cls(
+            f"variable '{name}' has no value in the scope: run the start-up program "
+            "(exe.run(fluid.default_startup_program())) or load it first"
+        )
+
 
 def call_site() -> CallSite | None:
     """The innermost line outside of this package; None if all are inside."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE) and not file.startswith("<frozen"):
+        if not file.startswith(_SKIPPED):
             return CallSite(file, frame.f_lineno)
         frame = frame.f_back
     return None

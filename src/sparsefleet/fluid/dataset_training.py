@@ -12,8 +12,11 @@ from typing import Any
 import torch
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import feed_of
+from sparsefleet.fluid.fetch_printing import FetchPrinter, print_fetched
 from sparsefleet.fluid.framework import Program, Variable
+from sparsefleet.fluid.lowering.lowered import RunResult
 from sparsefleet.fluid.scope import Scope
 
 __all__ = ["DatasetRun", "FetchHandler", "Fetching", "check_no_updates"]
@@ -51,7 +54,9 @@ class Fetching:
     names: Sequence[str] = ()
     infos: Sequence[str] = ()
     print_period: int = 100
-    """Batches of the first thread between two prints."""
+    """Batches between two prints, which the first thread makes."""
+    printer: FetchPrinter = field(default_factory=FetchPrinter)
+    """Counts them, from one pass to the next."""
     debug: bool = False
     """Print the speed to stderr as often."""
     handler: FetchHandler | None = None
@@ -83,9 +88,13 @@ class DatasetRun:
         self._error: BaseException | None = None
         self._clock = _Clock()
         self._latest: dict[str, Any] = {}
+        self._role: ProgramRole | None = None  # of whom threads leave when they have no more data
 
     def over(self, dataset: Any) -> None:
         """Returns when every batch has been trained."""
+        role = self._program._distributed
+        if role is not None and role.begin_pass(self._program, self._threads):
+            self._role = role
         batches = iter(dataset)
         others = [
             threading.Thread(target=self._work, args=(batches, index), name=f"dataset-{index}")
@@ -121,19 +130,22 @@ class DatasetRun:
         if handler is not None and index == 0:
             fetches += [variable.name for variable in handler.var_dict.values()]
         try:
-            number = 0
             while (batch := self._next(batches)) is not None:
                 fed = feed_of(self._program, batch)
                 result = self._run_once(self._program, fed, fetches, self._scope)
                 self._clock.count(fed[0])
-                number += 1
                 if index == 0:
                     self._latest.update(zip(fetches, result.fetched, strict=True))
-                    if number % self._fetching.print_period == 0:
-                        self._print(result.fetched)
+                period = self._fetching.print_period
+                if self._fetching.printer.is_due(period, prints=index == 0):
+                    self._print(result)
+            if self._role is not None:
+                self._role.leave()
         except BaseException as error:  # handed to the thread that waits
             with self._lock:
                 self._error = self._error or error
+            if self._role is not None:
+                self._role.fail(error)
 
     def _next(self, batches: Iterator[Any]) -> Any:
         begin = time.perf_counter()
@@ -144,11 +156,11 @@ class DatasetRun:
         self._clock.waited(time.perf_counter() - begin)
         return batch
 
-    def _print(self, fetched: Sequence[Any]) -> None:
-        shown = zip(self._fetching.infos, self._fetching.names, fetched, strict=False)
-        for info, name, value in shown:
-            numbers = value.detach().reshape(-1).tolist()
-            print(f"{info}\t{name}\t{' '.join(f'{number:.6g}' for number in numbers)}", flush=True)
+    def _print(self, result: RunResult) -> None:
+        texts = zip(self._fetching.infos, self._fetching.names, strict=True)
+        values = zip(result.fetched, result.lods, strict=True)
+        for (info, name), (value, lod) in zip(texts, values, strict=False):  # handlers fetch more
+            print_fetched(info, name, value, lod)
         if self._fetching.debug:
             print(self._clock.summary(), file=sys.stderr, flush=True)
 

@@ -5,25 +5,37 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
 import torch
 
+from sparsefleet import _core
+from sparsefleet.fluid.compiler import CompiledProgram, plain_program
+from sparsefleet.fluid.data_parallel import merged_lod, merged_values
 from sparsefleet.fluid.dataset_training import (
     DatasetRun,
     FetchHandler,
     Fetching,
     check_no_updates,
 )
+from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.feeding import Fed, feed_of
-from sparsefleet.fluid.framework import Program, ProgramError, Variable, default_main_program
+from sparsefleet.fluid.fetch_printing import FetchPrinter
+from sparsefleet.fluid.framework import (
+    Operator,
+    Program,
+    ProgramError,
+    Variable,
+    default_main_program,
+)
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.lowering.lower import lower
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
 from sparsefleet.fluid.places import CPUPlace, Place
+from sparsefleet.fluid.run_pruning import pruned_for_run, updates_in
 from sparsefleet.fluid.scope import Scope, global_scope
-from sparsefleet.fluid.sparse_parameter import SparseParameter, optimizer_of
-from sparsefleet.store import Constant
+from sparsefleet.fluid.sparse_parameter import empty_table
 
 __all__ = ["Executor", "fetch_names"]
 
@@ -45,15 +57,20 @@ class Executor:
             raise TypeError(f"Executor takes a place such as fluid.CPUPlace(), got {place!r}")
         self.place = place or CPUPlace()
         self._lowered: WeakKeyDictionary[Program, dict[Any, Lowered]] = WeakKeyDictionary()
+        self._pruned_for: WeakKeyDictionary[Program, dict[Any, Program]] = WeakKeyDictionary()
+        self._roles: WeakSet[ProgramRole] = WeakSet()
+        self._printer = FetchPrinter()
         self._closed = False
 
     def close(self) -> None:
-        """Ends the use of this executor."""
+        """Ends the use of this executor, and the part that its programs have in a job."""
         self._closed = True
+        for role in self._roles:
+            role.close()
 
     def run(
         self,
-        program: Program | None = None,
+        program: Program | CompiledProgram | None = None,
         feed: Any = None,
         fetch_list: Any = None,
         feed_var_name: str = "feed",
@@ -67,16 +84,27 @@ class Executor:
         """One run; the fetched values in order.
 
         return_numpy: arrays; else LoDTensors, which values with LoD need.
-        use_program_cache, use_prune, return_merged: without effect: what a run needs is kept
-            ready anyway, and there is one place.
+        return_merged: of a data-parallel program, the values of all places put one behind the
+            other; else a list of them for each variable.
+        use_prune: run only what the fetches need; what `minimize` returned, in fetch_list, stands
+            for its updates, and always has this effect.
+        use_program_cache: without effect: what a run needs is kept ready anyway.
         """
-        del feed_var_name, fetch_var_name, use_program_cache, return_merged, use_prune
-        program = self.checked(program)
-        if not program.global_block().ops and not fetch_list:
+        del feed_var_name, fetch_var_name, use_program_cache
+        plain = self.checked(program)
+        if not plain.global_block().ops and not fetch_list:
             warnings.warn("the program that is run has no operators", stacklevel=2)
         fetches = fetch_names(fetch_list)
-        fed = feed_of(program, self._with_loaders(program, feed))
-        result = self.run_fed(program, fed, fetches, scope or global_scope())
+        scope = scope or global_scope()
+        if isinstance(program, CompiledProgram) and program._is_data_parallel:
+            results = program.compiled(scope, self.place).run(self, feed, fetches)
+            return _collected(fetches, results, return_numpy, return_merged)
+        if fetch_list and (use_prune or updates_in(fetch_list)):
+            plain = self._pruned(plain, fetches, updates_in(fetch_list))
+        fed = feed_of(plain, self.loaded_feed(plain, feed))
+        if plain._distributed is not None:
+            plain._distributed.begin_pass(plain, 1)
+        result = self.run_fed(plain, fed, fetches, scope)
         return [
             _fetched(name, value, lod, return_numpy)
             for name, value, lod in zip(fetches, result.fetched, result.lods, strict=True)
@@ -96,8 +124,8 @@ class Executor:
     ) -> None:
         """One pass over a Dataset, by `thread` threads; 0: as many as the dataset has.
 
-        Every print_period batches of the first thread, `info<TAB>name<TAB>values` is printed for
-        each variable of fetch_list.
+        Every print_period batches, counted over passes, the first thread prints
+        `info<TAB>name<TAB>values` for each variable of fetch_list.
         """
         program = self.checked(program)
         if dataset is None:
@@ -109,6 +137,7 @@ class Executor:
             names=names,
             infos=names if fetch_info is None else fetch_info,
             print_period=print_period,
+            printer=self._printer,
             debug=debug,
             handler=fetch_handler,
         )
@@ -145,7 +174,7 @@ class Executor:
         """The program to run; the default one for None."""
         if self._closed:
             raise RuntimeError("this executor was closed: make another")
-        program = default_main_program() if program is None else program
+        program = default_main_program() if program is None else plain_program(program)
         if not isinstance(program, Program):
             raise TypeError(f"an Executor runs a fluid.Program, got {program!r}")
         return program
@@ -154,6 +183,16 @@ class Executor:
         self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
     ) -> RunResult:
         """One run of a checked feed. Thread-safe: threads share what is kept in the scope."""
+        role = program._distributed
+        if role is None:
+            return self._run_lowered(program, fed, fetches, scope)
+        self._roles.add(role)
+        with role.running(scope):
+            return self._run_lowered(program, fed, fetches, scope)
+
+    def _run_lowered(
+        self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
+    ) -> RunResult:
         values, lods = fed
         lowered = self.lowered(program, values, lods, fetches)
 
@@ -161,10 +200,7 @@ class Executor:
             found = scope.find_var(name)
             value = None if found is None else found.value()
             if value is None and name in lowered.used:
-                raise ProgramError(
-                    f"variable '{name}' has no value in the scope: run the start-up program "
-                    "(exe.run(fluid.default_startup_program())) or load it first"
-                )
+                raise ProgramError.no_value(name)
             return value
 
         result = lowered.run(values, lods, state_of)
@@ -193,6 +229,8 @@ class Executor:
             if any(other[0] != program.version for other in known):
                 known.clear()
             found = known[key] = lower(program, list(values), fetches, with_lod=lods)
+            if found.has_backward:
+                _core.keep_freed_memory()  # the next step wants as much again
         return found
 
     def make_tables(self, program: Program, scope: Scope | None = None) -> None:
@@ -201,11 +239,18 @@ class Executor:
         for parameter in program.all_parameters():
             held = scope.find_var(parameter.name)
             if parameter.is_table and (held is None or held.value() is None):
-                optimizer = optimizer_of(parameter.table_optimizer)
-                made = SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
-                scope.var(parameter.name).hold(made)
+                scope.var(parameter.name).hold(empty_table(parameter))
 
-    def _with_loaders(self, program: Program, feed: Any) -> Any:
+    def _pruned(
+        self, program: Program, fetches: Sequence[str], updates: Sequence[Operator]
+    ) -> Program:
+        known = self._pruned_for.setdefault(program, {})
+        key = (program.version, tuple(fetches), tuple(map(id, updates)))
+        if key not in known:
+            known[key] = pruned_for_run(program, fetches, updates)
+        return known[key]
+
+    def loaded_feed(self, program: Program, feed: Any) -> Any:
         """The feed, and a batch of each loader of the program that is not iterated."""
         used: set[str] = set()
         if program.loaders:
@@ -226,7 +271,7 @@ def fetch_names(fetch_list: Any) -> list[str]:
         raise AssertionError(f"fetch_list must be a list of variables or names, got {items!r}")
     names = []
     for item in items:
-        if isinstance(item, tuple):  # what minimize returned: its operators run anyway
+        if isinstance(item, tuple):  # what minimize returned, see `updates_in`
             continue
         if not isinstance(item, (str, Variable)):
             raise AssertionError(f"fetch_list takes variables and names, got {item!r}")
@@ -234,17 +279,36 @@ def fetch_names(fetch_list: Any) -> list[str]:
     return names
 
 
+def _collected(
+    fetches: Sequence[str], results: Sequence[RunResult], return_numpy: bool, merge: bool
+) -> list[Any]:
+    """What the replicas of a data-parallel program gave, variable by variable."""
+    found = []
+    for index, name in enumerate(fetches):
+        values = [result.fetched[index] for result in results]
+        lods = [result.lods[index] for result in results]
+        if merge:
+            merged = values[0] if len(values) == 1 else merged_values(values)
+            found.append(_fetched(name, merged, merged_lod(lods), return_numpy))
+        else:
+            parts = zip(values, lods, strict=True)
+            found.append([_fetched(name, value, lod, return_numpy) for value, lod in parts])
+    return found
+
+
 def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if value is None:
         return None
+    if isinstance(value, list):  # an array
+        return [_fetched(name, item, lod, return_numpy) for item, lod in value]
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
-    value = value.detach().clone()
+    value = value.detach()
     if not return_numpy:
-        return LoDTensor(value, [level.numpy() for level in lod])
+        return LoDTensor(value.clone(), [level.numpy() for level in lod])
     if lod:
         raise RuntimeError(
             f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
             "return_numpy=False"
         )
-    return value.numpy()
+    return np.array(value.numpy())  # which as_paddle makes convert to one number, as it once did

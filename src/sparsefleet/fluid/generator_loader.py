@@ -88,6 +88,11 @@ class GeneratorLoader(Loader):
         """The variables that a batch is for."""
         return list(self._variables)
 
+    @property
+    def drop_last(self) -> bool:
+        """Whether replicas leave out a last group of fewer batches than there are of them."""
+        return self._drop_last
+
     def use_double_buffer(self) -> None:
         """From the next pass on, keeps one more batch ready."""
         self._double_buffer = True

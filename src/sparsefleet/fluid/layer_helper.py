@@ -92,6 +92,10 @@ class LayerHelper:
 
     create_variable_for_type_inference = new_variable
 
+    def create_variable(self, *args: Any, **settings: Any) -> Variable:
+        """A variable of the current block, `_generated_var_0` and so on if it has no name."""
+        return self.main_program.current_block().create_var(*args, **settings)
+
     def skip_names(self, count: int) -> None:
         """Passes over names of variables that Fluid has here and this package does not need."""
         for _ in range(count):
@@ -162,9 +166,15 @@ class LayerHelper:
         attrs: Mapping[str, Any] | None = None,
         *,
         slot: str = "Out",
+        dtype: Any = "float32",
+        stop_gradient: bool = False,
+        out: Variable | None = None,
     ) -> Variable:
-        """Adds an operator with one output, and gives that."""
-        out = self.new_variable()
+        """Adds an operator with one output, and gives that: a new variable, or `out`.
+
+        dtype: of an operator that cannot be run without data, or that tells none.
+        """
+        out = self.new_variable(dtype, stop_gradient=stop_gradient) if out is None else out
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
 

@@ -129,6 +129,10 @@ class LoDTensor:
     def __len__(self) -> int:
         return self.shape()[0]
 
+    def __getitem__(self, index: Any) -> LoDTensor:
+        """A part of the values, without LoD."""
+        return LoDTensor(self.tensor[index])
+
     def __repr__(self) -> str:
         values = "empty" if self._tensor is None else repr(self._tensor)
         return f"LoDTensor({values}, lod={self.lod()})"
@@ -143,6 +147,14 @@ class LoDTensor:
 
     def _is_initialized(self) -> bool:
         return self._tensor is not None
+
+    def _get_float_element(self, offset: int) -> float:
+        return float(self.tensor.view(-1)[offset])
+
+    def _set_float_element(self, offset: int, value: float) -> None:
+        self.tensor.view(-1)[offset] = value
+
+    _get_double_element, _set_double_element = _get_float_element, _set_float_element
 
     def _place(self) -> Place:
         if self.tensor.device.type == "cuda":

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sparsefleet.fluid import layers
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.layer_helper import layer
-from sparsefleet.fluid.layers.pictures import Pair
+from sparsefleet.fluid.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.layers.windows import Span
 from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.nets")
 
-__all__ = ["sequence_conv_pool", "simple_img_conv_pool"]
+__all__ = [
+    "glu",
+    "img_conv_group",
+    "scaled_dot_product_attention",
+    "sequence_conv_pool",
+    "simple_img_conv_pool",
+]
 
 
 @layer
@@ -36,15 +43,15 @@ def sequence_conv_pool(
 def simple_img_conv_pool(
     input: Variable,
     num_filters: int,
-    filter_size: Pair,
-    pool_size: Pair,
-    pool_stride: Pair,
-    pool_padding: Pair = 0,
+    filter_size: Span,
+    pool_size: Span,
+    pool_stride: Span,
+    pool_padding: Span = 0,
     pool_type: str = "max",
     global_pooling: bool = False,
-    conv_stride: Pair = 1,
-    conv_padding: Pair = 0,
-    conv_dilation: Pair = 1,
+    conv_stride: Span = 1,
+    conv_padding: Span = 0,
+    conv_dilation: Span = 1,
     conv_groups: int = 1,
     param_attr: Any = None,
     bias_attr: Any = None,
@@ -52,7 +59,6 @@ def simple_img_conv_pool(
     use_cudnn: bool = True,
 ) -> Variable:
     """`conv2d`, then `pool2d`."""
-    del use_cudnn
     convolved = layers.conv2d(
         input,
         num_filters,
@@ -63,6 +69,105 @@ def simple_img_conv_pool(
         groups=conv_groups,
         param_attr=param_attr,
         bias_attr=bias_attr,
+        use_cudnn=use_cudnn,
         act=act,
     )
     return layers.pool2d(convolved, pool_size, pool_type, pool_stride, pool_padding, global_pooling)
+
+
+@layer
+def img_conv_group(
+    input: Variable,
+    conv_num_filter: Sequence[int],
+    pool_size: Span,
+    conv_padding: Any = 1,
+    conv_filter_size: Any = 3,
+    conv_act: str | None = None,
+    param_attr: Any = None,
+    conv_with_batchnorm: bool | Sequence[bool] = False,
+    conv_batchnorm_drop_rate: float | Sequence[float] = 0.0,
+    pool_stride: Span = 1,
+    pool_type: str = "max",
+    use_cudnn: bool = True,
+) -> Variable:
+    """Several `conv2d`, each with `batch_norm` and `dropout` if wanted, then `pool2d`.
+
+    conv_padding and what follows: one for all, or a list with one for each convolution.
+    """
+    helper = LayerHelper("img_conv_group")
+    count = len(conv_num_filter)
+
+    def each(value: Any, what: str) -> list[Any]:
+        found = list(value) if isinstance(value, (list, tuple)) else [value] * count
+        if len(found) != count:
+            raise helper.refuse(f"{count} convolutions, but {len(found)} in {what}")
+        return found
+
+    out = input
+    with_norm = each(conv_with_batchnorm, "conv_with_batchnorm")
+    for filters, padding, size, attr, norm, drop in zip(
+        conv_num_filter,
+        each(conv_padding, "conv_padding"),
+        each(conv_filter_size, "conv_filter_size"),
+        each(param_attr, "param_attr"),
+        with_norm,
+        each(conv_batchnorm_drop_rate, "conv_batchnorm_drop_rate"),
+        strict=True,
+    ):
+        act = None if norm else conv_act
+        out = layers.conv2d(
+            out, filters, size, padding=padding, param_attr=attr, act=act, use_cudnn=use_cudnn
+        )
+        if norm:
+            out = layers.batch_norm(out, act=conv_act)
+            out = layers.dropout(out, drop) if abs(drop) > 1e-5 else out
+    return layers.pool2d(out, pool_size, pool_type, pool_stride)
+
+
+@layer
+def glu(input: Variable, dim: int = -1) -> Variable:
+    """One half along an axis times the sigmoid of the other (Dauphin et al., 2017)."""
+    first, second = layers.split(input, 2, dim=dim)
+    return layers.elementwise_mul(first, layers.sigmoid(second))
+
+
+@layer
+def scaled_dot_product_attention(
+    queries: Variable,
+    keys: Variable,
+    values: Variable,
+    num_heads: int = 1,
+    dropout_rate: float = 0.0,
+) -> Variable:
+    """softmax(q k^T / sqrt(width)) v of [B, Tq, D], [B, Tk, D] and [B, Tk, Dv].
+
+    num_heads: more than 1 projects each of the three, and attends by parts of their width.
+    """
+    helper = LayerHelper("scaled_dot_product_attention")
+    inputs = [queries, keys, values]
+    if any(len(helper.check_input(x).shape) != 3 for x in inputs):
+        raise helper.refuse(f"takes [B, T, D] three times, got {queries}, {keys}, {values}")
+    if queries.shape[-1] != keys.shape[-1] or keys.shape[1] != values.shape[1]:
+        raise helper.refuse(
+            f"widths of queries and keys, and lengths of keys and values, must be the same, got "
+            f"{queries}, {keys}, {values}"
+        )
+    if keys.shape[-1] % num_heads or values.shape[-1] % num_heads:
+        raise helper.refuse(f"widths must be divisible by {num_heads} heads")
+    width = keys.shape[-1] // num_heads
+    if num_heads > 1:
+        inputs = [layers.fc(x, x.shape[-1], num_flatten_dims=2) for x in inputs]
+        inputs = [
+            layers.transpose(
+                layers.reshape(x, [0, 0, num_heads, x.shape[-1] // num_heads]), [0, 2, 1, 3]
+            )
+            for x in inputs
+        ]
+    scores = layers.matmul(layers.scale(inputs[0], width**-0.5), inputs[1], transpose_y=True)
+    weights = layers.softmax(scores)
+    if dropout_rate:
+        weights = layers.dropout(weights, dropout_rate, is_test=False)
+    out = layers.matmul(weights, inputs[2])
+    if num_heads == 1:
+        return out
+    return layers.reshape(layers.transpose(out, [0, 2, 1, 3]), [0, 0, values.shape[-1]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from sparsefleet.errors import CorruptFileError
+from sparsefleet.fluid.compiler import plain_program
 from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
 from sparsefleet.fluid.scope import global_scope
-from sparsefleet.fluid.sparse_parameter import SparseParameter
+from sparsefleet.fluid.sparse_parameter import SparseParameter, empty_table
 from sparsefleet.store import Rows
 
 __all__ = [
@@ -25,6 +26,9 @@ __all__ = [
     "load_params",
     "load_persistables",
     "load_vars",
+    "put_arrays",
+    "read_file",
+    "read_saved",
     "save_params",
     "save_persistables",
     "save_vars",
@@ -35,6 +39,34 @@ Predicate = Callable[[Variable], bool]
 
 # The rows of a table are these arrays, under `<variable>//<part>`.
 _PARTS = ("keys", "values", "state", "counters")
+
+
+class SavedVariable(NamedTuple):
+    """A variable as files have it: one array, or the rows of a table."""
+
+    variable: Variable
+    arrays: Arrays
+    notes: Mapping[str, str]
+
+    @property
+    def whole(self) -> NDArray[Any] | None:
+        """The array; None if rows were saved."""
+        return self.arrays.get(self.variable.name)
+
+    @property
+    def optimizer(self) -> str:
+        """The kind of the one whose state the rows have."""
+        return self.notes.get(f"{self.variable.name}//optimizer", "")
+
+    def dense(self, shape: Sequence[int]) -> NDArray[Any]:
+        """The rows as one array; zeros where there is none."""
+        rows = self.rows()
+        made = np.zeros(shape, rows.values.dtype)
+        made[rows.keys.astype(np.int64)] = rows.values
+        return made
+
+    def rows(self) -> Rows:
+        return Rows(*(self.arrays[f"{self.variable.name}//{part}"] for part in _PARTS))
 
 
 def is_persistable(var: Variable) -> bool:
@@ -48,7 +80,7 @@ def is_parameter(var: Variable) -> bool:
 
 
 def save_vars(
-    executor: Executor,
+    executor: Executor | None,
     dirname: str | os.PathLike[str] | None,
     main_program: Program | None = None,
     vars: Sequence[Variable] | None = None,
@@ -61,6 +93,10 @@ def save_vars(
     file are returned.
     """
     del executor
+    main_program = plain_program(main_program) or default_main_program()
+    role = main_program._distributed
+    if role is not None:
+        role.before_saving(global_scope())
     found: dict[str, tuple[Arrays, dict[str, str]]] = {}
     for variable in _chosen(main_program, vars, predicate):
         held = global_scope().find_var(variable.name)
@@ -84,7 +120,7 @@ def save_vars(
 
 
 def load_vars(
-    executor: Executor,
+    executor: Executor | None,
     dirname: str | os.PathLike[str],
     main_program: Program | None = None,
     vars: Sequence[Variable] | None = None,
@@ -93,18 +129,24 @@ def load_vars(
 ) -> None:
     """Loads what `save_vars` saved. Nothing is changed if a file is missing or does not fit."""
     del executor
-    chosen = _chosen(main_program, vars, predicate)
+    for saved in read_saved(dirname, _chosen(main_program, vars, predicate), filename):
+        _put(saved)
+
+
+def read_saved(
+    dirname: str | os.PathLike[str], variables: Sequence[Variable], filename: str | None = None
+) -> list[SavedVariable]:
+    """What a folder has of the variables; RuntimeError if a file is missing or does not fit."""
     folder = Path(dirname)
-    loaded: list[tuple[Variable, Arrays, Mapping[str, str]]] = []
-    one = None if filename is None else _read(_path_in(folder, filename))
-    for variable in chosen:
-        arrays, notes = one or _read(_path_in(folder, variable.name))
+    found = []
+    one = None if filename is None else read_file(_path_in(folder, filename))
+    for variable in variables:
+        arrays, notes = one or read_file(_path_in(folder, variable.name))
         prefix = f"{variable.name}//"
         mine = {k: v for k, v in arrays.items() if k == variable.name or k.startswith(prefix)}
         _check_shape(variable, mine, folder)
-        loaded.append((variable, mine, notes))
-    for variable, mine, notes in loaded:
-        _put(variable, mine, notes)
+        found.append(SavedVariable(variable, mine, notes))
+    return found
 
 
 def save_params(
@@ -143,7 +185,11 @@ def load_persistables(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """What `save_persistables` saved."""
+    """What `save_persistables` saved; for a server's program, what the job is to start from."""
+    role = (plain_program(main_program) or default_main_program())._distributed
+    if role is not None:
+        role.load(dirname, filename)
+        return
     load_vars(executor, dirname, main_program, None, is_persistable, filename)
 
 
@@ -152,7 +198,7 @@ def _chosen(
 ) -> list[Variable]:
     if variables is not None:
         return list(variables)
-    known = (program or default_main_program()).list_vars()
+    known = (plain_program(program) or default_main_program()).list_vars()
     return sorted(filter(predicate or is_persistable, known), key=lambda found: found.name)
 
 
@@ -176,20 +222,24 @@ def _check_shape(variable: Variable, arrays: Arrays, folder: Path) -> None:
         )
 
 
-def _put(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    name = variable.name
-    place = global_scope().find_var(name) or global_scope().var(name)
+def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
+    """Gives a variable of the global scope these arrays, if they fit it."""
+    _check_shape(variable, arrays, Path())
+    _put(SavedVariable(variable, arrays, notes))
+
+
+def _put(saved: SavedVariable) -> None:
+    variable = saved.variable
+    place = global_scope().find_var(variable.name) or global_scope().var(variable.name)
+    if place.value() is None and isinstance(variable, Parameter) and variable.is_table:
+        place.hold(empty_table(variable))
     tensor = place.get_tensor()
-    if name in arrays:
-        tensor.set(arrays[name])
-        return
-    if not isinstance(tensor, SparseParameter):
-        raise RuntimeError(
-            f"variable '{name}' was saved as rows of a table, but has none here: run the start-up "
-            "program before loading"
-        )
-    rows = Rows(*(arrays[f"{name}//{part}"] for part in _PARTS))
-    tensor.load_rows(rows, notes.get(f"{name}//optimizer", ""))
+    if saved.whole is not None:
+        tensor.set(saved.whole)
+    elif isinstance(tensor, SparseParameter):
+        tensor.load_rows(saved.rows(), saved.optimizer)
+    else:
+        tensor.set(saved.dense(variable.shape))
 
 
 def _path_in(folder: Path, name: str) -> Path:
@@ -207,11 +257,16 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(beside, path)
 
 
-def _read(path: Path) -> tuple[Arrays, Mapping[str, str]]:
+def read_file(path: Path) -> tuple[Arrays, Mapping[str, str]]:
+    """Arrays and notes of a file of saved variables."""
     if not path.is_file():
         raise RuntimeError(f"{path}: no such file; it is where the variable should be saved")
     try:
         with safe_open(path, framework="numpy") as opened:
             return {key: opened.get_tensor(key) for key in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
-        raise CorruptFileError(f"{path}: not a file of saved variables: {error}") from error
+        hint = ""
+        with path.open("rb") as opened_file:
+            if opened_file.read(1) == b"\x80":
+                hint = "; it looks like a pickle, which can run code when read and is refused"
+        raise CorruptFileError(f"{path}: not a file of saved variables: {error}{hint}") from error

@@ -40,6 +40,10 @@ class ScopeVariable:
             self._value = held = LoDTensor()
         held.set(value.detach().clone(), zero_copy=True)
 
+    def share(self, value: LoDTensor | SparseParameter) -> None:
+        """Has this very object for its value."""
+        self._value = value
+
     def value(self) -> torch.Tensor | SparseParameter | None:
         """What a run takes; None before it has a value."""
         held = self._value

@@ -6,12 +6,13 @@ Letters: U distinct keys, D row width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import optim
+from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store import (
     Constant,
     Initializer,
@@ -24,8 +25,20 @@ from sparsefleet.store import (
     Uniform,
 )
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.store import Unknown
 
-__all__ = ["SparseParameter", "initializer_of", "optimizer_of"]
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework import Parameter
+
+__all__ = [
+    "SparseParameter",
+    "empty_table",
+    "import_rows",
+    "initializer_of",
+    "optimizer_of",
+    "replace_rows",
+    "whole_rows",
+]
 
 _MAX_WHOLE_BYTES = 4 << 30
 _CHUNK_ROWS = 65536
@@ -67,6 +80,17 @@ class SparseParameter:
         """Rows float32[U, D]; in training those of new keys are kept."""
         return self.store.pull(self.name, keys, train=train, unknown="initial")
 
+    @property
+    def source(self) -> Pull:
+        """What brings rows, of this table or of all that have an equal one."""
+        return self._pull_own
+
+    def _pull_own(
+        self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
+    ) -> dict[str, Floats]:
+        del unknown  # always the first value: in Fluid every row has one
+        return {self.name: self.pull(keys[self.name], train=train)}
+
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         """Feeds the gradients of distinct keys to the optimizer, at this learning rate."""
         if rate != self._rate:
@@ -88,15 +112,8 @@ class SparseParameter:
 
     def load_rows(self, rows: Rows, optimizer: str) -> None:
         """In the place of those there are; with their state if they are of such an optimizer."""
-        for chunk in self.store.rows(self.name):
-            self.store.erase(self.name, chunk.keys)
         state = rows.state if optimizer == self.optimizer.kind else rows.state[:, :0]
-        for begin in range(0, len(rows.keys), _CHUNK_ROWS):
-            part = slice(begin, begin + _CHUNK_ROWS)
-            counters = rows.counters[part]
-            self.store.import_rows(
-                self.name, Rows(rows.keys[part], rows.values[part], state[part], counters)
-            )
+        replace_rows(self.store, self.name, rows._replace(state=state))
 
     # -- as a tensor --------------------------------------------------------------------------
 
@@ -109,13 +126,7 @@ class SparseParameter:
                 f"parameter '{self.name}': wanted an array of shape {(self.height, self.dim)}, "
                 f"got {values.shape}"
             )
-        keys = np.arange(self.height, dtype=np.uint64)
-        no_state = np.empty((0, 0), np.float32)
-        no_counters = np.empty((0, 0), np.uint32)
-        for begin in range(0, self.height, _CHUNK_ROWS):
-            part = slice(begin, begin + _CHUNK_ROWS)
-            rows = Rows(keys[part], values[part], no_state, no_counters)
-            self.store.import_rows(self.name, rows)
+        import_rows(self.store, self.name, whole_rows(values))
 
     def numpy(self) -> NDArray[np.float32]:
         """All rows of ids below the height, as a copy; rows not yet born have first values."""
@@ -125,7 +136,12 @@ class SparseParameter:
                 f"parameter '{self.name}' as one array takes {num_bytes} bytes; read the rows that "
                 "exist by its store"
             )
-        return self.pull(np.arange(self.height, dtype=np.uint64), train=False)
+        values = np.empty((self.height, self.dim), np.float32)
+        for begin in range(0, self.height, _CHUNK_ROWS):
+            part = slice(begin, min(begin + _CHUNK_ROWS, self.height))
+            keys = np.arange(part.start, part.stop, dtype=np.uint64)
+            values[part] = self.pull(keys, train=False)
+        return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         del copy  # always one
@@ -144,6 +160,35 @@ class SparseParameter:
 
     def __repr__(self) -> str:
         return f"SparseParameter({self.name!r}, shape={(self.height, self.dim)})"
+
+
+def empty_table(parameter: Parameter) -> SparseParameter:
+    """A table without rows, in which those that are not there are zeros."""
+    optimizer = optimizer_of(parameter.table_optimizer)
+    return SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
+
+
+def whole_rows(values: Floats) -> Rows:
+    """Rows of ids 0, 1, ... without state: float32[N, D]."""
+    keys = np.arange(len(values), dtype=np.uint64)
+    width = (len(values), 0)
+    return Rows(keys, values, np.empty(width, np.float32), np.empty(width, np.uint32))
+
+
+def import_rows(store: Store, table: str, rows: Rows) -> None:
+    """Sets so many rows that one request could not hold them."""
+    for begin in range(0, len(rows.keys), _CHUNK_ROWS):
+        part = slice(begin, begin + _CHUNK_ROWS)
+        store.import_rows(
+            table, Rows(rows.keys[part], rows.values[part], rows.state[part], rows.counters[part])
+        )
+
+
+def replace_rows(store: Store, table: str, rows: Rows) -> None:
+    """The table has these rows and no others."""
+    for chunk in store.rows(table):
+        store.erase(table, chunk.keys)
+    import_rows(store, table, rows)
 
 
 def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:

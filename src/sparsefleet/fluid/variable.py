@@ -13,7 +13,11 @@ from sparsefleet.fluid.variable_arithmetic import VariableArithmetic
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
 
-__all__ = ["Variable", "check_feed", "data", "declare_input", "dtype_error"]
+__all__ = ["ARRAY", "TENSOR", "Variable", "check_feed", "data", "declare_input", "dtype_error"]
+
+
+TENSOR, ARRAY = "lod_tensor", "lod_tensor_array"
+"""Types of variables: one tensor, or tensors by number."""
 
 
 class Variable(VariableArithmetic):
@@ -22,6 +26,7 @@ class Variable(VariableArithmetic):
     shape: -1 or None where a size is not known before the run, as that of the batch.
     dtype: a name, or NumPy's or torch's type; kept as its name.
     need_check_feed: whether what is fed is compared with shape and dtype.
+    type: what its value is; of an array, shape and dtype are those of its elements.
 
     >>> ads = Variable("ads", [None, 1], "int64", lod_level=1)
     >>> ads
@@ -39,6 +44,7 @@ class Variable(VariableArithmetic):
         persistable: bool = False,
         is_data: bool = False,
         need_check_feed: bool = False,
+        type: str = TENSOR,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"the name of a variable must be a text, got {name!r}")
@@ -52,6 +58,7 @@ class Variable(VariableArithmetic):
         self.persistable = persistable
         self.is_data = is_data
         self.need_check_feed = need_check_feed
+        self.type = type
         self.block: Block | None = None
         """The block of a program that it is in."""
 
@@ -71,6 +78,7 @@ class Variable(VariableArithmetic):
             persistable=self.persistable,
             is_data=self.is_data,
             need_check_feed=self.need_check_feed,
+            type=self.type,
         )
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
@@ -80,9 +88,9 @@ class Variable(VariableArithmetic):
 
     def __repr__(self) -> str:
         lod = f", lod_level={self.lod_level}" if self.lod_level else ""
-        return (
-            f"{type(self).__name__}({self.name!r}, shape={self.shape}, dtype={self.dtype!r}{lod})"
-        )
+        kind = f", type={self.type!r}" if self.type != TENSOR else ""
+        known = f"shape={self.shape}, dtype={self.dtype!r}{lod}{kind}"
+        return f"{type(self).__name__}({self.name!r}, {known})"
 
 
 def data(

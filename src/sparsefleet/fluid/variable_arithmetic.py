@@ -1,22 +1,29 @@
-"""`+`, `*`, `<` and so on between variables, and with numbers."""
+"""`+`, `*`, `<`, `[...]` and so on of variables, with variables and numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sparsefleet.fluid import unique_name
+from sparsefleet.fluid.call_site import ProgramError, call_site
 
 if TYPE_CHECKING:
+    from sparsefleet.fluid.framework.block import Block
     from sparsefleet.fluid.variable import Variable
 
 __all__ = ["VariableArithmetic"]
+
+_Number = (int, float)
 
 
 class VariableArithmetic:
     """What Python's operators add to the program of a variable.
 
-    With a number, + - * and / of it become one `scale`, as in Fluid.
+    With a number, + - * and / of it become one `scale`, as in Fluid. `==` is an operator too:
+    compare variables with `is`, or by their names.
     """
+
+    __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> Variable:
         return self._scaled(other, "elementwise_add", lambda number: (1.0, number))
@@ -27,7 +34,7 @@ class VariableArithmetic:
         return self._scaled(other, "elementwise_sub", lambda number: (1.0, -number))
 
     def __rsub__(self, other: Any) -> Variable:
-        return self._scale(-1.0, float(other))
+        return self._scale(-1.0, self._number(other))
 
     def __mul__(self, other: Any) -> Variable:
         return self._scaled(other, "elementwise_mul", lambda number: (number, 0.0))
@@ -35,6 +42,8 @@ class VariableArithmetic:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Variable:
+        if self._is_whole():  # 1 / other is none of its numbers
+            return self._binary("elementwise_div", other)
         return self._scaled(other, "elementwise_div", lambda number: (1.0 / number, 0.0))
 
     def __rtruediv__(self, other: Any) -> Variable:
@@ -43,11 +52,20 @@ class VariableArithmetic:
     def __pow__(self, other: Any) -> Variable:
         return self._binary("elementwise_pow", other)
 
+    def __rpow__(self, other: Any) -> Variable:
+        return self._filled(other)._binary("elementwise_pow", self)
+
     def __mod__(self, other: Any) -> Variable:
         return self._binary("elementwise_mod", other)
 
     def __floordiv__(self, other: Any) -> Variable:
         return self._binary("elementwise_floordiv", other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared("equal", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared("not_equal", other)
 
     def __lt__(self, other: Any) -> Variable:
         return self._binary("less_than", other)
@@ -64,6 +82,17 @@ class VariableArithmetic:
     def __neg__(self) -> Variable:
         return self._scale(-1.0, 0.0)
 
+    def __getitem__(self, item: Any) -> Variable:
+        """Slices and single places along the first axes; a place's axis goes away."""
+        from sparsefleet.fluid.layers.slicing import take_item
+
+        self._block()
+        return take_item(self, item)  # type: ignore[arg-type]
+
+    def __iter__(self) -> NoReturn:
+        # Python would try x[0], x[1], ... for `for` and `in`, and add operators for ever.
+        raise TypeError(f"{self!r} cannot be iterated: fluid.layers.unstack gives its parts")
+
     def astype(self, dtype: Any) -> Variable:
         """The same values in another type."""
         from sparsefleet.fluid.dtypes import dtype_name
@@ -71,36 +100,62 @@ class VariableArithmetic:
         return self._unary("cast", {"out_dtype": dtype_name(dtype)})
 
     def _scaled(self, other: Any, type: str, factors: Any) -> Variable:
-        if isinstance(other, (int, float)):
-            return self._scale(*factors(other))
+        if isinstance(other, _Number):
+            return self._scale(*factors(self._number(other)))
         return self._binary(type, other)
+
+    def _number(self, other: Any) -> float:
+        if self._is_whole() and other != int(other):
+            raise ProgramError.at(
+                call_site(), "arithmetic", f"{self!r} holds whole numbers, got {other}: cast it"
+            )
+        return float(other)
+
+    def _is_whole(self) -> bool:
+        return self.dtype in ("int32", "int64", "uint8", "int8", "int16")  # type: ignore[attr-defined]
 
     def _scale(self, scale: float, bias: float) -> Variable:
         return self._unary("scale", {"scale": scale, "bias": bias})
 
     def _unary(self, type: str, attrs: dict[str, Any]) -> Variable:
         out = self._new()
-        out.block.append_op(type, {"X": self}, {"Out": out}, attrs)  # type: ignore[union-attr, dict-item]
+        self._block().append_op(type, {"X": self}, {"Out": out}, attrs)  # type: ignore[dict-item]
         return out
+
+    def _compared(self, type: str, other: object) -> Any:
+        if isinstance(other, (VariableArithmetic, *_Number)):
+            return self._binary(type, other)
+        return NotImplemented
 
     def _binary(self, type: str, other: Any) -> Variable:
-        if isinstance(other, (int, float)):
-            other = self._filled(other)
+        """As 1.8.5: the second takes the first's type; an open size of its meets the first one."""
+        other = other if isinstance(other, VariableArithmetic) else self._filled(other)
+        if other.dtype != self.dtype:  # type: ignore[attr-defined]
+            other = other.astype(self.dtype)  # type: ignore[attr-defined]
+        axis = 0 if other.shape and other.shape[0] == -1 else -1
         out = self._new()
-        out.block.append_op(type, {"X": self, "Y": other}, {"Out": out}, {"axis": -1})  # type: ignore[union-attr, dict-item]
+        self._block().append_op(type, {"X": self, "Y": other}, {"Out": out}, {"axis": axis})  # type: ignore[dict-item]
+        out.stop_gradient = out.dtype == "bool"
         return out
 
-    def _filled(self, number: float) -> Variable:
+    def _filled(self, number: Any) -> Variable:
         """A number as a variable of this one's type, for operators that take two."""
+        if not isinstance(number, _Number):
+            raise TypeError(
+                f"{call_site()}: arithmetic of {self!r} with {number!r}: wanted a Variable or a "
+                "number; fluid.layers.assign makes a variable of an array"
+            )
         out = self._new()
         attrs = {"shape": [1], "dtype": out.dtype, "value": float(number)}
-        out.block.append_op("fill_constant", {}, {"Out": out}, attrs)  # type: ignore[union-attr]
+        self._block().append_op("fill_constant", {}, {"Out": out}, attrs)
         out.stop_gradient = True
         return out
 
     def _new(self) -> Variable:
-        block = self.block  # type: ignore[attr-defined]
+        return self._block().create_var(unique_name.generate("tmp"), dtype=self.dtype)  # type: ignore[attr-defined]
+
+    def _block(self) -> Block:
+        block: Block | None = self.block  # type: ignore[attr-defined]
         if block is None:
             raise TypeError(f"{self!r} is in no program: declare it by fluid.data")
-        made: Variable = block.create_var(unique_name.generate("tmp"), dtype=self.dtype)  # type: ignore[attr-defined]
-        return made
+        return block.program.current_block()

@@ -158,6 +158,9 @@ class AsyncMode(Mode):
             self._sender.wait_empty()
             self._pace.next_pass()
 
+    def set_threads(self, threads: int) -> None:
+        self._presence.set_threads(threads)
+
     def flush(self) -> None:
         self._raise_failure()
         self._sender.wait_empty()

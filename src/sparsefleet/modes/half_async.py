@@ -45,6 +45,9 @@ class MeetingMode(Mode):
         self._raise_failure()
         self._round.rejoin()
 
+    def set_threads(self, threads: int) -> None:
+        self._round.set_threads(threads)
+
     def flush(self) -> None:
         self._raise_failure()
         self._fetch_dense()

@@ -23,8 +23,9 @@ class Mode(ABC):
 
     A thread's step is ``pull`` → forward and backward → ``hand_over``. A thread without more data
     calls ``leave``; before the next pass over the data ``rejoin`` is called once. Made by
-    :func:`~sparsefleet.modes.make_mode`. Thread-safe, but for ``start``, ``rejoin``, ``flush``,
-    ``pause``, ``resume`` and ``finish``: those are called while no thread is in a step.
+    :func:`~sparsefleet.modes.make_mode`. Thread-safe, but for ``start``, ``rejoin``,
+    ``set_threads``, ``flush``, ``pause``, ``resume`` and ``finish``: those are called while no
+    thread is in a step.
     """
 
     name: ClassVar[str]
@@ -84,6 +85,12 @@ class Mode(ABC):
     @abstractmethod
     def rejoin(self) -> None:
         """Begins the next pass: all threads are back. Not needed before the first."""
+
+    def set_threads(self, threads: int) -> None:  # noqa: B027  (most modes wait for no thread)
+        """So many threads train from now on, in the pass under way or, if all left it, the next.
+
+        Called while no thread is in a step and either none or all have left.
+        """
 
     @abstractmethod
     def flush(self) -> None:

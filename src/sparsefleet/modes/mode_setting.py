@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from sparsefleet.store.arrays import Floats, Keys
 _MAX_MEMBERS = 2**31 - 1
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """Learning rates that change while training; what a step is, depends on the mode."""
 

@@ -28,6 +28,12 @@ class Presence:
             self._present -= 1
             return self._present
 
+    def set_threads(self, threads: int) -> None:
+        """So many are present; if all have left, from ``rejoin`` on."""
+        with self._lock:
+            self._threads = threads
+            self._present = threads if self._present else 0
+
     def rejoin(self) -> None:
         """All are back."""
         with self._lock:

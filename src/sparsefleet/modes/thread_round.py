@@ -67,6 +67,12 @@ class ThreadRound(Generic[Item]):
             self._raise_failure()
             self._expected = self._threads
 
+    def set_threads(self, threads: int) -> None:
+        """So many are expected from now on; if all have left, from ``rejoin`` on."""
+        with self._changed:
+            self._threads = threads
+            self._expected = threads if self._expected else 0
+
     def fail(self, error: BaseException) -> None:
         """Wakes all who wait with ``error``; so ends every later meeting."""
         with self._changed:

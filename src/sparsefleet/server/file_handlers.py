@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["file_handlers"]
 
 _COMMANDS = (
+    "dense_place",
+    "dense_write",
     "files_ready",
     "load_apply",
     "load_begin",

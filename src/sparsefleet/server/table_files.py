@@ -9,9 +9,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from sparsefleet import _core
 from sparsefleet.checkpoint import Checkpoint, RowLayout
 from sparsefleet.errors import ConfigError, NotFoundError, ProtocolError
+from sparsefleet.server.command_body import unpack_body
 from sparsefleet.server.table_load import DenseSource, TableLoad
 from sparsefleet.server.table_save import Destination, TableSave, dense_to_bytes
 
@@ -42,6 +45,8 @@ class TableFiles:
     def calls(self) -> dict[str, Callable[[bytes], bytes]]:
         """Command -> what answers it."""
         return {
+            "dense_place": self._dense_place,
+            "dense_write": self._dense_write,
             "files_ready": lambda _: b"{}",
             "save_begin": self._save_begin,
             "save_write": self._save_write,
@@ -153,6 +158,21 @@ class TableFiles:
         if load is None:
             raise NotFoundError(f"server {self._shard[0]} knows of no load {asked['token']}")
         return load
+
+    # -- dense tables ---------------------------------------------------------------------------
+
+    def _dense_place(self, body: bytes) -> bytes:
+        """Which elements of a dense table are here."""
+        here = self._tables.read_dense_part(_parse(body)["table"])
+        return _answer({"begin": here.begin, "size": len(here.values)})
+
+    def _dense_write(self, body: bytes) -> bytes:
+        """Values and state of n of those elements: float32[1 + S, n] behind the head."""
+        head, data = unpack_body(body)
+        floats = np.frombuffer(data, "<f4").reshape(-1, head["n"])
+        state = np.ascontiguousarray(floats[1:])
+        self._tables.write_dense_part(head["table"], head["begin"], floats[0].copy(), state)
+        return b"{}"
 
     def _require_allowed(self, path: str) -> None:
         if self._root and not _is_below(path, self._root):

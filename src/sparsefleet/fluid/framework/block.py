@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,24 +23,43 @@ Slots = Mapping[str, VariableLike | Sequence[VariableLike] | None]
 
 
 class Block:
-    """Operators in order. A program has one block; made by the program."""
+    """Operators in order, and the variables of this block; made by the program.
 
-    def __init__(self, program: Program, idx: int) -> None:
+    parent_idx: the block around this one, whose variables it sees; -1 for the outermost. A block
+        with a parent is the body of an operator there, which names it by its attr `sub_block`.
+    """
+
+    def __init__(self, program: Program, idx: int, parent_idx: int = -1) -> None:
         self.program = program
         self.idx = idx
+        self.parent_idx = parent_idx
         self.vars: dict[str, Variable] = {}
         self.ops: list[Operator] = []
 
     # -- variables ----------------------------------------------------------------------------
 
     def var(self, name: str) -> Variable:
-        """A variable by name; ValueError if there is none."""
-        found = self.vars.get(name)
-        if found is None:
-            raise ProgramError.at(
-                call_site(), f"variable '{name}'", f"not in this program, which has {self._known()}"
-            )
-        return found
+        """A variable of this block by name; ValueError if there is none."""
+        return self._known_in(self.vars, name)
+
+    def visible_var(self, name: str) -> Variable:
+        """A variable of this block or of one around it; ValueError if there is none."""
+        return self._known_in(self.visible_vars(), name)
+
+    _var_recursive = visible_var
+
+    def visible_vars(self) -> ChainMap[str, Variable]:
+        """Variables of this block and of those around it, the inner ones first."""
+        levels, block = [self.vars], self.parent
+        while block is not None:
+            levels.append(block.vars)
+            block = block.parent
+        return ChainMap(*levels)
+
+    @property
+    def parent(self) -> Block | None:
+        """The block around this one."""
+        return None if self.parent_idx < 0 else self.program.blocks[self.parent_idx]
 
     def has_var(self, name: str) -> bool:
         return name in self.vars
@@ -79,7 +99,6 @@ class Block:
         **settings: Any,
     ) -> Variable:
         """A new variable; settings as of Variable."""
-        settings.pop("type", None)
         name = unique_name.generate("_generated_var") if name is None else name
         return self.add_var(Variable(name, shape, dtype, lod_level, **settings))
 
@@ -127,14 +146,23 @@ class Block:
     def _is_used(self, name: str) -> bool:
         return any(name in op.input_arg_names or name in op.output_arg_names for op in self.ops)
 
-    def _known(self) -> str:
-        names = list(self.vars)
-        return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "no variables"
+    def _known_in(self, variables: Mapping[str, Variable], name: str) -> Variable:
+        found = variables.get(name)
+        if found is None:
+            names = list(variables)
+            known = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+            raise ProgramError.at(
+                call_site(),
+                f"variable '{name}'",
+                f"not in this program, which has {known or 'no variables'}",
+            )
+        return found
 
     def __str__(self) -> str:
         lines = [f"    {variable!r}" for variable in self.vars.values()]
         lines += [f"    {op!r}" for op in self.ops]
-        return "\n".join([f"{{ // block {self.idx}", *lines, "}"])
+        inside = f" in block {self.parent_idx}" if self.parent_idx >= 0 else ""
+        return "\n".join([f"{{ // block {self.idx}{inside}", *lines, "}"])
 
 
 def _names(slots: Slots | None) -> dict[str, list[str]]:

@@ -79,6 +79,11 @@ class Operator:
     def has_attr(self, name: str) -> bool:
         return name in self.attrs
 
+    @property
+    def has_sub_block(self) -> bool:
+        """Whether a block is its body: the one with the number in its attr `sub_block`."""
+        return "sub_block" in self.attrs
+
     def copy(self) -> Operator:
         """The same operator, to be changed apart."""
         return Operator(

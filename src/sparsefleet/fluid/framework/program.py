@@ -6,7 +6,7 @@ import json
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework.block import Block
@@ -14,6 +14,9 @@ from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
 from sparsefleet.fluid.variable import Variable
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.distributed import ProgramRole
 
 __all__ = ["Program"]
 
@@ -34,8 +37,10 @@ class Program:
     def __init__(self) -> None:
         self.random_seed = 0
         self.blocks = [Block(self, 0)]
+        self.current_block_idx = 0
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
+        self._distributed: ProgramRole | None = None  # what it is in a parameter-server job
         self.version = 0
         """Grows with each change, so that what was made of the program can be kept."""
 
@@ -58,7 +63,28 @@ class Program:
         return self.blocks[0]
 
     def current_block(self) -> Block:
-        return self.blocks[-1]
+        """The block that layers add to."""
+        return self.blocks[self.current_block_idx]
+
+    @contextmanager
+    def new_block(self) -> Iterator[Block]:
+        """A block within the present one, that layers within add to."""
+        made = Block(self, len(self.blocks), self.current_block_idx)
+        self.blocks.append(made)
+        old, self.current_block_idx = self.current_block_idx, made.idx
+        try:
+            yield made
+        finally:
+            self.current_block_idx = old
+
+    @contextmanager
+    def block_guard(self, block: Block) -> Iterator[None]:
+        """Layers within add to this block."""
+        old, self.current_block_idx = self.current_block_idx, block.idx
+        try:
+            yield
+        finally:
+            self.current_block_idx = old
 
     def block(self, index: int) -> Block:
         return self.blocks[index]
@@ -94,13 +120,15 @@ class Program:
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy; for_test: without backward pass and update, and with dropout and such at rest."""
-        ops = [op.copy() for op in self.global_block().ops]
+        block = self.global_block()
         if not for_test:
-            return self._copy_with(ops, list(self.list_vars()))
-        ops = [op for op in ops if op.role == "forward"]
-        for op in ops:
-            op.attrs["is_test"] = True
-        return self._copy_with(ops, self._named_by(ops, keep_data=True))
+            return self._copy_with(block.ops, list(block.vars.values()))
+        ops = [op for op in block.ops if op.role == "forward"]
+        made = self._copy_with(ops, self._named_by(ops, keep_data=True))
+        for copied in made.blocks:
+            for op in copied.ops:
+                op.attrs["is_test"] = True
+        return made
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
         """A copy with only what the targets need, from the fed variables on."""
@@ -109,7 +137,7 @@ class Program:
         kept: list[Operator] = []
         for op in reversed(self.global_block().ops):
             if op.role == "forward" and wanted.intersection(op.output_arg_names) - set(feeds):
-                kept.append(op.copy())
+                kept.append(op)
                 wanted.update(op.input_arg_names)
         made = {name for op in kept for name in op.output_arg_names}
         for name in names:
@@ -126,7 +154,7 @@ class Program:
         names = {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
         return [
             found
-            for found in self.list_vars()
+            for found in self.global_block().vars.values()
             if found.name in names or (keep_data and found.is_data)
         ]
 
@@ -134,12 +162,26 @@ class Program:
         made = Program()
         made.random_seed = self.random_seed
         made._loaders = list(self._loaders)
+        made._distributed = self._distributed
         for variable in variables:
             if not made.global_block().has_var(variable.name):
                 made.global_block().add_var(variable.copy())
-        made.global_block().ops = list(ops)
+        made.global_block().ops = [op.copy() for op in ops]
+        made._copy_inner_blocks(self)
         made.changed()
         return made
+
+    def _copy_inner_blocks(self, other: Program) -> None:
+        """Copies of the other's inner blocks, under their numbers; empty if nobody names them."""
+        named = {op.attrs["sub_block"] for op in self.global_block().ops if op.has_sub_block}
+        for old in other.blocks[1:]:
+            made = Block(self, old.idx, old.parent_idx)
+            self.blocks.append(made)
+            if old.idx in named:
+                for variable in old.vars.values():
+                    made.add_var(variable.copy())
+                made.ops = [op.copy() for op in old.ops]
+                named.update(op.attrs["sub_block"] for op in made.ops if op.has_sub_block)
 
     # -- texts --------------------------------------------------------------------------------
 
@@ -176,7 +218,10 @@ class Program:
             )
         made = cls()
         made.random_seed = int(document["random_seed"])
-        block_from_json(made.global_block(), document["blocks"][0])
+        for number, item in enumerate(document["blocks"]):
+            if number > 0:
+                made.blocks.append(Block(made, number, int(item["parent"])))
+            block_from_json(made.blocks[number], item)
         return made
 
     def serialize_to_string(self) -> bytes:

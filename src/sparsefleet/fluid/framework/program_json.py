@@ -8,7 +8,7 @@ from sparsefleet.fluid.call_site import CallSite, ProgramError
 from sparsefleet.fluid.framework.operator import Operator
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.regularizer import regularizer_from_json
-from sparsefleet.fluid.variable import Variable
+from sparsefleet.fluid.variable import TENSOR, Variable
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
@@ -22,6 +22,7 @@ _VARIABLE_FIELDS = ("lod_level", "stop_gradient", "persistable", "is_data", "nee
 
 def block_to_json(block: Block) -> Json:
     return {
+        "parent": block.parent_idx,
         "vars": [_variable_to_json(variable) for variable in block.vars.values()],
         "ops": [_operator_to_json(op) for op in block.ops],
     }
@@ -45,6 +46,8 @@ def _variable_to_json(variable: Variable) -> Json:
         "dtype": variable.dtype,
         **{field: getattr(variable, field) for field in _VARIABLE_FIELDS},
     }
+    if variable.type != TENSOR:
+        document["type"] = variable.type
     if isinstance(variable, Parameter):
         document["parameter"] = {
             "trainable": variable.trainable,
@@ -60,7 +63,8 @@ def _variable_from_json(document: Json) -> Variable:
     name, shape, dtype = document["name"], document["shape"], document["dtype"]
     extra = document.get("parameter")
     if extra is None:
-        return Variable(name, shape, dtype, **{key: document[key] for key in _VARIABLE_FIELDS})
+        settings = {key: document[key] for key in _VARIABLE_FIELDS}
+        return Variable(name, shape, dtype, type=document.get("type", TENSOR), **settings)
     made = Parameter(
         name,
         shape,

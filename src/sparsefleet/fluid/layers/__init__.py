@@ -1,337 +1,69 @@
-"""Layers of a program."""
+"""Layers of a program: all names of the modules here."""
 
-from sparsefleet.fluid.layers.activations import (
-    abs,
-    brelu,
-    ceil,
-    cos,
-    dropout,
-    elu,
-    erf,
-    exp,
-    floor,
-    gelu,
-    hard_sigmoid,
-    leaky_relu,
-    log,
-    logical_not,
-    logsigmoid,
-    reciprocal,
-    relu,
-    relu6,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    sin,
-    soft_relu,
-    softmax,
-    softplus,
-    softsign,
-    sqrt,
-    square,
-    swish,
-    tanh,
-    tanh_shrink,
+# ruff: noqa: F401, F403
+from sparsefleet.fluid.layers import (
+    collective,
+    control_flow,
+    device,
+    loss,
+    metric_op,
+    nn,
+    ops,
+    sequence_lod,
+    tensor,
 )
-from sparsefleet.fluid.layers.comparisons import (
-    equal,
-    greater_equal,
-    greater_than,
-    less_equal,
-    less_than,
-    logical_and,
-    logical_or,
-    logical_xor,
-    not_equal,
-)
-from sparsefleet.fluid.layers.elementwise import (
-    clip,
-    elementwise_add,
-    elementwise_div,
-    elementwise_floordiv,
-    elementwise_max,
-    elementwise_min,
-    elementwise_mod,
-    elementwise_mul,
-    elementwise_pow,
-    elementwise_sub,
-    increment,
-    pow,
-    scale,
-    sum,
-    sums,
-)
-from sparsefleet.fluid.layers.embedding import (
-    embedding,
-)
-from sparsefleet.fluid.layers.filling import (
-    create_global_var,
-    create_parameter,
-    create_tensor,
-    fill_constant,
-    fill_constant_batch_size_like,
-    gaussian_random,
-    ones,
-    ones_like,
-    uniform_random,
-    zeros,
-    zeros_like,
-)
-from sparsefleet.fluid.layers.indexing import (
-    argsort,
-    gather,
-    gather_nd,
-    one_hot,
-    scatter,
-    topk,
-    where,
-)
-from sparsefleet.fluid.layers.io import (
-    create_py_reader_by_data,
-    data,
-    double_buffer,
-    py_reader,
-    read_file,
-)
-from sparsefleet.fluid.layers.learning_rate_scheduler import (
-    _decay_step_counter as _decay_step_counter,
-)
-from sparsefleet.fluid.layers.learning_rate_scheduler import (
-    cosine_decay,
-    exponential_decay,
-    inverse_time_decay,
-    linear_lr_warmup,
-    natural_exp_decay,
-    noam_decay,
-    piecewise_decay,
-    polynomial_decay,
-)
-from sparsefleet.fluid.layers.losses import (
-    bpr_loss,
-    cross_entropy,
-    huber_loss,
-    label_smooth,
-    log_loss,
-    mse_loss,
-    sigmoid_cross_entropy_with_logits,
-    softmax_with_cross_entropy,
-    square_error_cost,
-)
-from sparsefleet.fluid.layers.metrics import (
-    accuracy,
-    auc,
-)
-from sparsefleet.fluid.layers.normalization import (
-    batch_norm,
-    layer_norm,
-)
-from sparsefleet.fluid.layers.pictures import conv2d, pool2d
-from sparsefleet.fluid.layers.products import (
-    cos_sim,
-    fc,
-    l2_normalize,
-    matmul,
-    mul,
-)
-from sparsefleet.fluid.layers.recurrent import dynamic_gru, sequence_conv
-from sparsefleet.fluid.layers.reductions import (
-    argmax,
-    argmin,
-    cumsum,
-    mean,
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
-from sparsefleet.fluid.layers.sequences import (
-    lod_reset,
-    sequence_concat,
-    sequence_expand,
-    sequence_expand_as,
-    sequence_first_step,
-    sequence_last_step,
-    sequence_pad,
-    sequence_pool,
-    sequence_reshape,
-    sequence_softmax,
-    sequence_unpad,
-)
-from sparsefleet.fluid.layers.shaping import (
-    assign,
-    cast,
-    concat,
-    expand,
-    flatten,
-    pad,
-    reshape,
-    reverse,
-    shape,
-    slice,
-    split,
-    squeeze,
-    stack,
-    transpose,
-    unsqueeze,
-    unstack,
-)
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.layers.activations import *
+from sparsefleet.fluid.layers.algebra import *
+from sparsefleet.fluid.layers.arrays import *
+from sparsefleet.fluid.layers.beams import *
+from sparsefleet.fluid.layers.branches import *
+from sparsefleet.fluid.layers.by_module import public_names as _public_names
+from sparsefleet.fluid.layers.cells import *
+from sparsefleet.fluid.layers.click_rates import *
+from sparsefleet.fluid.layers.comparisons import *
+from sparsefleet.fluid.layers.convolutions import *
+from sparsefleet.fluid.layers.decode_helpers import *
+from sparsefleet.fluid.layers.decoding import *
+from sparsefleet.fluid.layers.device import get_places
+from sparsefleet.fluid.layers.dynamic_rnn import *
+from sparsefleet.fluid.layers.elementwise import *
+from sparsefleet.fluid.layers.embedding import *
+from sparsefleet.fluid.layers.filling import *
+from sparsefleet.fluid.layers.if_else import *
+from sparsefleet.fluid.layers.indexing import *
+from sparsefleet.fluid.layers.inspection import *
+from sparsefleet.fluid.layers.io import *
+from sparsefleet.fluid.layers.labelling import *
+from sparsefleet.fluid.layers.learning_rate_scheduler import *
+from sparsefleet.fluid.layers.learning_rate_scheduler import _decay_step_counter
+from sparsefleet.fluid.layers.lookups import *
+from sparsefleet.fluid.layers.loops import *
+from sparsefleet.fluid.layers.losses import *
+from sparsefleet.fluid.layers.lstm import *
+from sparsefleet.fluid.layers.matrices import *
+from sparsefleet.fluid.layers.metrics import *
+from sparsefleet.fluid.layers.normalization import *
+from sparsefleet.fluid.layers.parallel_do import *
+from sparsefleet.fluid.layers.patterns import *
+from sparsefleet.fluid.layers.pools import *
+from sparsefleet.fluid.layers.products import *
+from sparsefleet.fluid.layers.ranking import *
+from sparsefleet.fluid.layers.rearranging import *
+from sparsefleet.fluid.layers.rectifiers import *
+from sparsefleet.fluid.layers.recurrent import *
+from sparsefleet.fluid.layers.reductions import *
+from sparsefleet.fluid.layers.resizing import *
+from sparsefleet.fluid.layers.rnn import *
+from sparsefleet.fluid.layers.sampled_losses import *
+from sparsefleet.fluid.layers.sequence_edits import *
+from sparsefleet.fluid.layers.sequences import *
+from sparsefleet.fluid.layers.shaping import *
+from sparsefleet.fluid.layers.slicing import *
+from sparsefleet.fluid.layers.static_rnn import *
+from sparsefleet.fluid.layers.transcription import *
+from sparsefleet.fluid.unknown_names import unknown_names as _unknown_names
 from sparsefleet.fluid.variable import Variable
 
-__getattr__ = unknown_names("fluid.layers")
+__getattr__ = _unknown_names("fluid.layers")
 
-__all__ = [
-    "Variable",
-    "abs",
-    "accuracy",
-    "argmax",
-    "argmin",
-    "argsort",
-    "assign",
-    "auc",
-    "batch_norm",
-    "bpr_loss",
-    "brelu",
-    "cast",
-    "ceil",
-    "clip",
-    "concat",
-    "conv2d",
-    "cos",
-    "cos_sim",
-    "cosine_decay",
-    "create_global_var",
-    "create_parameter",
-    "create_py_reader_by_data",
-    "create_tensor",
-    "cross_entropy",
-    "cumsum",
-    "data",
-    "double_buffer",
-    "dropout",
-    "dynamic_gru",
-    "elementwise_add",
-    "elementwise_div",
-    "elementwise_floordiv",
-    "elementwise_max",
-    "elementwise_min",
-    "elementwise_mod",
-    "elementwise_mul",
-    "elementwise_pow",
-    "elementwise_sub",
-    "elu",
-    "embedding",
-    "equal",
-    "erf",
-    "exp",
-    "expand",
-    "exponential_decay",
-    "fc",
-    "fill_constant",
-    "fill_constant_batch_size_like",
-    "flatten",
-    "floor",
-    "gather",
-    "gather_nd",
-    "gaussian_random",
-    "gelu",
-    "greater_equal",
-    "greater_than",
-    "hard_sigmoid",
-    "huber_loss",
-    "increment",
-    "inverse_time_decay",
-    "l2_normalize",
-    "label_smooth",
-    "layer_norm",
-    "leaky_relu",
-    "less_equal",
-    "less_than",
-    "linear_lr_warmup",
-    "lod_reset",
-    "log",
-    "log_loss",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logsigmoid",
-    "matmul",
-    "mean",
-    "mse_loss",
-    "mul",
-    "natural_exp_decay",
-    "noam_decay",
-    "not_equal",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "pad",
-    "piecewise_decay",
-    "polynomial_decay",
-    "pool2d",
-    "pow",
-    "py_reader",
-    "read_file",
-    "reciprocal",
-    "reduce_all",
-    "reduce_any",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
-    "relu",
-    "relu6",
-    "reshape",
-    "reverse",
-    "round",
-    "rsqrt",
-    "scale",
-    "scatter",
-    "sequence_concat",
-    "sequence_conv",
-    "sequence_expand",
-    "sequence_expand_as",
-    "sequence_first_step",
-    "sequence_last_step",
-    "sequence_pad",
-    "sequence_pool",
-    "sequence_reshape",
-    "sequence_softmax",
-    "sequence_unpad",
-    "shape",
-    "sigmoid",
-    "sigmoid_cross_entropy_with_logits",
-    "sign",
-    "sin",
-    "slice",
-    "soft_relu",
-    "softmax",
-    "softmax_with_cross_entropy",
-    "softplus",
-    "softsign",
-    "split",
-    "sqrt",
-    "square",
-    "square_error_cost",
-    "squeeze",
-    "stack",
-    "sum",
-    "sums",
-    "swish",
-    "tanh",
-    "tanh_shrink",
-    "topk",
-    "transpose",
-    "uniform_random",
-    "unsqueeze",
-    "unstack",
-    "where",
-    "zeros",
-    "zeros_like",
-]
+__all__ = _public_names(globals())

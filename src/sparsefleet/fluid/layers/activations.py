@@ -10,6 +10,9 @@ from sparsefleet.fluid.ops.activations import UNARY
 
 __all__ = [
     "abs",
+    "acos",
+    "asin",
+    "atan",
     "brelu",
     "ceil",
     "cos",
@@ -57,20 +60,20 @@ def _unary(type: str) -> _Unary:
 
 
 abs = _unary("abs")
+acos = _unary("acos")
+asin = _unary("asin")
+atan = _unary("atan")
 ceil = _unary("ceil")
 cos = _unary("cos")
-erf = _unary("erf")
 exp = _unary("exp")
 floor = _unary("floor")
 log = _unary("log")
-logical_not = _unary("logical_not")
 logsigmoid = _unary("logsigmoid")
 reciprocal = _unary("reciprocal")
 relu = _unary("relu")
 round = _unary("round")
 rsqrt = _unary("rsqrt")
 sigmoid = _unary("sigmoid")
-sign = _unary("sign")
 sin = _unary("sin")
 softplus = _unary("softplus")
 softsign = _unary("softsign")
@@ -78,6 +81,29 @@ sqrt = _unary("sqrt")
 square = _unary("square")
 tanh = _unary("tanh")
 tanh_shrink = _unary("tanh_shrink")
+
+
+@layer
+def erf(x: Variable) -> Variable:
+    """The error function of each element."""
+    helper = LayerHelper("erf")
+    return helper.add("erf", {"X": helper.check_input(x, "x")})
+
+
+@layer
+def sign(x: Variable) -> Variable:
+    """-1, 0 or 1 of each element."""
+    helper = LayerHelper("sign")
+    return helper.add("sign", {"X": helper.check_input(x, "x")})
+
+
+@layer
+def logical_not(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
+    """not x, element by element: bool."""
+    helper = LayerHelper("logical_not", name)
+    made = helper.new_variable("bool", stop_gradient=True) if out is None else out
+    helper.append_op("logical_not", {"X": helper.check_input(x, "x")}, {"Out": made})
+    return made
 
 
 @layer

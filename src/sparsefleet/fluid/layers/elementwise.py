@@ -124,7 +124,7 @@ def sum(x: Variable | Sequence[Variable]) -> Variable:
 @layer
 def scale(
     x: Variable,
-    scale: float = 1.0,
+    scale: float | Variable = 1.0,
     bias: float = 0.0,
     bias_after_scale: bool = True,
     act: str | None = None,
@@ -132,8 +132,13 @@ def scale(
 ) -> Variable:
     """x * scale + bias, or (x + bias) * scale."""
     helper = LayerHelper("scale", name)
-    attrs = {"scale": float(scale), "bias": float(bias), "bias_after_scale": bias_after_scale}
-    return helper.activate(helper.add("scale", {"X": helper.check_input(x, "x")}, attrs), act)
+    inputs = {"X": helper.check_input(x, "x")}
+    attrs: dict[str, float] = {"bias": float(bias), "bias_after_scale": bias_after_scale}
+    if isinstance(scale, Variable):
+        inputs["ScaleTensor"] = scale
+    else:
+        attrs["scale"] = float(scale)
+    return helper.activate(helper.add("scale", inputs, attrs), act)
 
 
 @layer
@@ -145,10 +150,13 @@ def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variab
 
 
 @layer
-def pow(x: Variable, factor: float = 1.0, name: str | None = None) -> Variable:
+def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) -> Variable:
     """Each element to a power."""
     helper = LayerHelper("pow", name)
-    return helper.add("pow", {"X": helper.check_input(x, "x")}, {"factor": float(factor)})
+    inputs = {"X": helper.check_input(x, "x")}
+    if isinstance(factor, Variable):
+        return helper.add("pow", {**inputs, "FactorTensor": factor})
+    return helper.add("pow", inputs, {"factor": float(factor)})
 
 
 @layer

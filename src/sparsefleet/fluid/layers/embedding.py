@@ -9,7 +9,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer, make_plain
 from sparsefleet.fluid.param_attr import to_param_attr
 
-__all__ = ["embedding", "embedding_of_ids"]
+__all__ = ["embedding"]
 
 
 @layer
@@ -35,7 +35,16 @@ def embedding(
     Variable('embedding_0.tmp_0', shape=(-1, 10), dtype='float32')
     """
     del is_distributed  # of a table, all is
-    return _embedding("lookup_table", input, size, is_sparse, padding_idx, param_attr, dtype)
+    return add_lookup(
+        LayerHelper("embedding"),
+        "lookup_table",
+        input,
+        size,
+        is_sparse,
+        padding_idx,
+        param_attr,
+        dtype,
+    )
 
 
 @layer
@@ -50,10 +59,20 @@ def embedding_of_ids(
 ) -> Variable:
     """`fluid.embedding`: ids int64[...] -> [..., D]; see `fluid.layers.embedding`."""
     del is_distributed
-    return _embedding("lookup_table_v2", input, size, is_sparse, padding_idx, param_attr, dtype)
+    return add_lookup(
+        LayerHelper("embedding"),
+        "lookup_table_v2",
+        input,
+        size,
+        is_sparse,
+        padding_idx,
+        param_attr,
+        dtype,
+    )
 
 
-def _embedding(
+def add_lookup(
+    helper: LayerHelper,
     type: str,
     ids: Variable,
     size: Sequence[int],
@@ -62,7 +81,7 @@ def _embedding(
     param_attr: Any,
     dtype: Any,
 ) -> Variable:
-    helper = LayerHelper("embedding")
+    """Rows by the operator `lookup_table` or `lookup_table_v2`, with a parameter of `helper`."""
     if helper.check_input(ids).dtype not in ("int64", "int32"):
         raise helper.refuse(f"ids must be int64, got {ids}")
     attr = to_param_attr(param_attr)

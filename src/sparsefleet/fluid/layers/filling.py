@@ -10,6 +10,7 @@ from sparsefleet.fluid.dtypes import dtype_name
 from sparsefleet.fluid.framework import Parameter, Variable
 from sparsefleet.fluid.initializer import Initializer
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.layers.sizes import Sizes, sizes_of
 from sparsefleet.fluid.param_attr import to_param_attr
 
 __all__ = [
@@ -29,9 +30,9 @@ __all__ = [
 
 @layer
 def fill_constant(
-    shape: Sequence[int],
+    shape: Sizes,
     dtype: Any,
-    value: float,
+    value: float | Variable,
     force_cpu: bool = False,
     out: Variable | None = None,
 ) -> Variable:
@@ -39,8 +40,13 @@ def fill_constant(
     del force_cpu
     helper = LayerHelper("fill_constant")
     made = helper.new_variable(dtype, stop_gradient=True) if out is None else out
-    attrs = {"shape": list(shape), "dtype": dtype_name(dtype), "value": float(value)}
-    helper.append_op("fill_constant", {}, {"Out": made}, attrs)
+    inputs, attrs = sizes_of(helper, "shape", shape, "Shape")
+    attrs["dtype"] = dtype_name(dtype)
+    if isinstance(value, Variable):
+        inputs["ValueTensor"] = value
+    else:
+        attrs["value"] = float(value)
+    helper.append_op("fill_constant", inputs, {"Out": made}, attrs)
     made.stop_gradient = True
     return made
 
@@ -90,26 +96,28 @@ def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
     return made
 
 
+@layer
 def ones_like(x: Variable, out: Variable | None = None) -> Variable:
     """1 in the shape of x."""
-    made = zeros_like(x) + 1.0
-    if out is None:
-        return made
-    LayerHelper("ones_like").append_op("assign", {"X": made}, {"Out": out})
-    return out
+    helper = LayerHelper("ones_like")
+    made = helper.new_variable(stop_gradient=True) if out is None else out
+    inputs = {"X": helper.check_input(x, "x")}
+    helper.append_op("fill_any_like", inputs, {"Out": made}, {"value": 1.0})
+    return made
 
 
-def _random(type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any]) -> Variable:
+def _random(type: str, shape: Sizes, dtype: Any, settings: dict[str, Any]) -> Variable:
     helper = LayerHelper(type)
     out = helper.new_variable(dtype, stop_gradient=True)
-    attrs = {"shape": list(shape), "dtype": dtype_name(dtype), **attrs}
-    helper.append_op(type, {}, {"Out": out}, attrs)
+    inputs, attrs = sizes_of(helper, "shape", shape, "Shape")
+    attrs |= {"dtype": dtype_name(dtype), **settings}
+    helper.append_op(type, inputs, {"Out": out}, attrs)
     return out
 
 
 @layer
 def uniform_random(
-    shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
+    shape: Sizes, dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
 ) -> Variable:
     """Evenly spread, drawn at each run."""
     return _random("uniform_random", shape, dtype, {"min": min, "max": max, "seed": seed})
@@ -117,7 +125,7 @@ def uniform_random(
 
 @layer
 def gaussian_random(
-    shape: Sequence[int],
+    shape: Sizes,
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,

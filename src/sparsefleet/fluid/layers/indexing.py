@@ -5,16 +5,19 @@ from __future__ import annotations
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
 
-__all__ = ["argsort", "gather", "gather_nd", "one_hot", "scatter", "topk", "where"]
+__all__ = ["argsort", "gather", "gather_nd", "one_hot", "scatter", "topk"]
 
 
 @layer
-def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
+def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[Variable, Variable]:
     """The k largest of each row, and where they are: int64."""
     helper = LayerHelper("top_k", name)
-    values = helper.new_variable(helper.check_input(input).dtype)
+    values = helper.new_variable(helper.check_input(input).dtype, stop_gradient=True)
     indices = helper.new_variable("int64", stop_gradient=True)
-    helper.append_op("top_k", {"X": input}, {"Out": values, "Indices": indices}, {"k": k})
+    inputs, attrs = {"X": input}, {"k": k}
+    if isinstance(k, Variable):
+        inputs, attrs = {"X": input, "K": k}, {}
+    helper.append_op("top_k", inputs, {"Out": values, "Indices": indices}, attrs)
     return values, indices
 
 
@@ -24,7 +27,7 @@ def argsort(
 ) -> tuple[Variable, Variable]:
     """Sorted, and where the elements were: int64."""
     helper = LayerHelper("argsort", name)
-    values = helper.new_variable(helper.check_input(input).dtype)
+    values = helper.new_variable(helper.check_input(input).dtype, stop_gradient=True)
     indices = helper.new_variable("int64", stop_gradient=True)
     attrs = {"axis": axis, "descending": descending}
     helper.append_op("argsort", {"X": input}, {"Out": values, "Indices": indices}, attrs)
@@ -61,16 +64,20 @@ def scatter(
 
 
 @layer
-def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
-    """ids int64[..., 1] -> float32[..., depth], 1 at the id."""
-    helper = LayerHelper("one_hot")
-    if allow_out_of_range:
-        raise helper.refuse("allow_out_of_range is not supported")
-    return helper.add("one_hot", {"X": helper.check_input(input)}, {"depth": depth})
+def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
+    """ids int64[..., 1] -> float32[..., depth], 1 at the id; allow_out_of_range: else all 0."""
+    return one_hot_rows("one_hot", input, depth, allow_out_of_range)
 
 
-@layer
-def where(condition: Variable, x: Variable, y: Variable) -> Variable:
-    """x where the condition holds, else y."""
-    helper = LayerHelper("where")
-    return helper.add("where", {"Condition": condition, "X": x, "Y": y})
+def one_hot_rows(
+    type: str, ids: Variable, depth: int | Variable, allow_out_of_range: bool
+) -> Variable:
+    """By the operator `one_hot` or `one_hot_v2`."""
+    helper = LayerHelper(type)
+    inputs = {"X": helper.check_input(ids)}
+    attrs: dict[str, int] = {"allow_out_of_range": allow_out_of_range}
+    if isinstance(depth, Variable):
+        inputs["DepthTensor"] = depth
+    else:
+        attrs["depth"] = depth
+    return helper.add(type, inputs, attrs, stop_gradient=True)

@@ -9,6 +9,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
 
 __all__ = [
+    "autoincreased_step_counter",
     "cosine_decay",
     "exponential_decay",
     "inverse_time_decay",
@@ -24,13 +25,22 @@ _COUNTER = "@LR_DECAY_COUNTER@"
 
 def _decay_step_counter(begin: int = 0) -> Variable:
     """Steps done, counted once a run whatever number of schedules there are: int64[1]."""
+    return autoincreased_step_counter(_COUNTER, begin)
+
+
+@layer
+def autoincreased_step_counter(
+    counter_name: str | None = None, begin: int = 1, step: int = 1
+) -> Variable:
+    """A number that is `begin` in the first run and larger by `step` in each: int64[1]."""
+    name = "@STEP_COUNTER@" if counter_name is None else counter_name
     helper = LayerHelper("global_step_counter")
     block = helper.main_program.global_block()
-    if block.has_var(_COUNTER):
-        return block.var(_COUNTER)
-    counter = helper.create_state(_COUNTER, [1], "int64", begin - 1)
+    if block.has_var(name):
+        return block.var(name)
+    counter = helper.create_state(name, [1], "int64", begin - 1)
     with helper.main_program.role_guard("schedule"):
-        helper.append_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0})
+        helper.append_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
     return counter
 
 

@@ -90,7 +90,7 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
 @layer
 def mse_loss(input: Variable, label: Variable) -> Variable:
     """The mean of the squares of the differences."""
-    helper = LayerHelper("mse_loss")
+    helper = LayerHelper("reduce_mean")
     return helper.add("reduce_mean", {"X": square_error_cost(input, label)})
 
 
@@ -120,4 +120,5 @@ def label_smooth(
     """A share epsilon of the label spread over all classes."""
     del dtype
     helper = LayerHelper("label_smooth", name)
+    helper.check_input(label, "label").stop_gradient = True
     return helper.add("label_smooth", {"X": label, "PriorDist": prior_dist}, {"epsilon": epsilon})

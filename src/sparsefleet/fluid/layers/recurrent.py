@@ -6,9 +6,17 @@ from typing import Any
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.ops.recurrent import ACTIVATIONS
 from sparsefleet.fluid.param_attr import to_param_attr
 
-__all__ = ["dynamic_gru", "sequence_conv"]
+__all__ = ["dynamic_gru", "gru_unit", "sequence_conv"]
+
+
+def check_activations(helper: LayerHelper, *names: str) -> None:
+    """ProgramError unless the layer knows them."""
+    for name in names:
+        if name not in ACTIVATIONS:
+            raise helper.refuse(f"activations are {', '.join(ACTIVATIONS)}, got {name!r}")
 
 
 @layer
@@ -31,6 +39,7 @@ def dynamic_gru(
     helper = LayerHelper("gru")
     if helper.check_input(input).shape[-1] != 3 * size:
         raise helper.refuse(f"the last size of input must be 3 * size = {3 * size}, got {input}")
+    check_activations(helper, gate_activation, candidate_activation)
     weight_attr, known_bias = to_param_attr(param_attr), to_param_attr(bias_attr)
     if weight_attr is None:
         raise helper.refuse("param_attr cannot be False")
@@ -49,6 +58,47 @@ def dynamic_gru(
     out = helper.add("gru", inputs, attrs, slot="Hidden")
     out.dtype, out.lod_level = input.dtype, 1
     return out
+
+
+@layer
+def gru_unit(
+    input: Variable,
+    hidden: Variable,
+    size: int,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    activation: str = "tanh",
+    gate_activation: str = "sigmoid",
+    origin_mode: bool = False,
+) -> tuple[Variable, Variable, Variable]:
+    """One step of a gated recurrent unit, of width D = size / 3.
+
+    input: [B, 3 D], as for `dynamic_gru`; hidden: [B, D].
+    Gives the new state [B, D], the old one times the reset gate [B, D], and update gate, reset
+    gate and candidate [B, 3 D].
+    """
+    helper = LayerHelper("gru_unit")
+    if size % 3 or helper.check_input(input).shape[-1] != size:
+        raise helper.refuse(
+            f"size must be 3 * width and the last size of input, got {size}, {input}"
+        )
+    check_activations(helper, gate_activation, activation)
+    weight_attr, known_bias = to_param_attr(param_attr), to_param_attr(bias_attr)
+    if weight_attr is None:
+        raise helper.refuse("param_attr cannot be False")
+    inputs: dict[str, Any] = {"Input": input, "HiddenPrev": helper.check_input(hidden, "hidden")}
+    inputs["Weight"] = helper.create_parameter(weight_attr, [size // 3, size], input.dtype)
+    if known_bias is not None:
+        inputs["Bias"] = helper.create_parameter(known_bias, [1, size], input.dtype, is_bias=True)
+    gate, remembered, updated = (helper.new_variable(input.dtype) for _ in range(3))
+    outputs = {"Hidden": updated, "ResetHiddenPrev": remembered, "Gate": gate}
+    attrs = {
+        "activation": activation,
+        "gate_activation": gate_activation,
+        "origin_mode": origin_mode,
+    }
+    helper.append_op("gru_unit", inputs, outputs, attrs)
+    return updated, remembered, gate
 
 
 @layer

@@ -70,7 +70,17 @@ def argmin(x: Variable, axis: int = 0) -> Variable:
 
 
 @layer
-def cumsum(x: Variable, axis: int = -1) -> Variable:
-    """Sums of the elements so far."""
+def cumsum(
+    x: Variable,
+    axis: int | None = None,
+    exclusive: bool | None = None,
+    reverse: bool | None = None,
+) -> Variable:
+    """Sums of the elements so far; exclusive: without itself; reverse: from the end."""
     helper = LayerHelper("cumsum")
-    return helper.add("cumsum", {"X": helper.check_input(x, "x")}, {"axis": axis})
+    attrs = {
+        "axis": -1 if axis is None else axis,
+        "exclusive": bool(exclusive),
+        "reverse": bool(reverse),
+    }
+    return helper.add("cumsum", {"X": helper.check_input(x, "x")}, attrs)

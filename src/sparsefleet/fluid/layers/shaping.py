@@ -10,18 +10,19 @@ import numpy as np
 from sparsefleet.fluid.dtypes import dtype_name
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.layers.sizes import Sizes, sizes_of
 
 __all__ = [
     "assign",
     "cast",
     "concat",
     "expand",
+    "expand_as",
     "flatten",
     "pad",
     "reshape",
     "reverse",
     "shape",
-    "slice",
     "split",
     "squeeze",
     "stack",
@@ -39,7 +40,9 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 
 @layer
-def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+def concat(
+    input: Variable | Sequence[Variable], axis: int = 0, name: str | None = None
+) -> Variable:
     """One behind the other along an axis."""
     helper = LayerHelper("concat", name)
     inputs = [input] if isinstance(input, Variable) else list(input)
@@ -49,7 +52,7 @@ def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) ->
 @layer
 def reshape(
     x: Variable,
-    shape: Sequence[int],
+    shape: Sizes,
     actual_shape: Variable | None = None,
     act: str | None = None,
     inplace: bool = False,
@@ -57,10 +60,13 @@ def reshape(
 ) -> Variable:
     """In another shape: 0 keeps the size that x has there, one -1 takes what is left."""
     helper = LayerHelper("reshape2", name)
-    if actual_shape is not None or any(isinstance(size, Variable) for size in shape):
-        raise helper.refuse("sizes given by variables are not supported: give numbers, 0 and -1")
     del inplace
-    made = helper.add("reshape2", {"X": helper.check_input(x, "x")}, {"shape": list(shape)})
+    inputs, attrs = sizes_of(helper, "shape", shape, "Shape")
+    if actual_shape is not None:
+        inputs = {"ShapeTensor": helper.check_input(actual_shape, "actual_shape")}
+    inputs["X"] = helper.check_input(x, "x")
+    made = helper.add("reshape2", inputs, attrs, dtype=x.dtype)
+    helper.skip_names(1)  # Fluid keeps the old shape
     return helper.activate(made, act)
 
 
@@ -130,27 +136,20 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
 
 
 @layer
-def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
+def expand(x: Variable, expand_times: Sizes, name: str | None = None) -> Variable:
     """Repeated so often along each axis."""
     helper = LayerHelper("expand", name)
-    if any(isinstance(times, Variable) for times in expand_times):
-        raise helper.refuse("expand_times given by variables are not supported: give numbers")
-    attrs = {"expand_times": list(expand_times)}
-    return helper.add("expand", {"X": helper.check_input(x, "x")}, attrs)
+    inputs, attrs = sizes_of(helper, "expand_times", expand_times, "ExpandTimes")
+    inputs["X"] = helper.check_input(x, "x")
+    return helper.add("expand", inputs, attrs, dtype=x.dtype)
 
 
 @layer
-def slice(
-    input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-) -> Variable:
-    """From starts to ends along some axes."""
-    helper = LayerHelper("slice")
-    if not len(axes) == len(starts) == len(ends):
-        raise helper.refuse("axes, starts and ends must be equally long")
-    attrs = {"axes": list(axes), "starts": list(starts), "ends": list(ends)}
-    out = helper.add("slice", {"Input": helper.check_input(input)}, attrs)
-    out.dtype = input.dtype
-    return out
+def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
+    """Repeated until it has the shape of another variable."""
+    helper = LayerHelper("expand_as", name)
+    target = helper.check_input(target_tensor, "target_tensor")
+    return helper.add("expand_as", {"X": helper.check_input(x, "x"), "target_tensor": target})
 
 
 @layer

@@ -10,9 +10,12 @@ import torch
 from torch import fx
 
 from sparsefleet.fluid.call_site import ProgramError
-from sparsefleet.fluid.framework import Operator, Parameter, Program, Variable
-from sparsefleet.fluid.lowering.lowered import Lowered
+from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
+from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
+from sparsefleet.fluid.lowering.fusion import fused_operators
+from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
+from sparsefleet.fluid.lowering.recording import recorded
 from sparsefleet.fluid.lowering.registry import OpDef
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
 from sparsefleet.fluid.lowering.tables import TableLowering
@@ -28,43 +31,45 @@ def lower(
     with_lod: Collection[str] = (),
 ) -> Lowered:
     """The program for these feeds (some `with_lod`) and fetches."""
-    return _Lowering(program, feeds, fetches, with_lod).result()
+    lowering = _Lowering(program, program.global_block(), fetches)
+    return lowering.whole(feeds, with_lod)
 
 
 class _Lowering:
-    """Builds the graph; the latest node of each variable's value and of its LoD are kept."""
+    """Builds the graph of a block; the latest node of each variable's value and LoD are kept."""
 
     def __init__(
         self,
         program: Program,
-        feeds: Collection[str],
+        block: Block,
         fetches: Sequence[str],
-        with_lod: Collection[str],
+        outer: _Lowering | None = None,
     ) -> None:
         self.program = program
-        self.vars = program.global_block().vars
+        self.block = block
+        self.vars = block.visible_vars()
         self.graph = fx.Graph()
-        self.ops = needed_operators(program, fetches)
-        self.has_backward = any(op.type == "backward" for op in self.ops)
+        self.ops = needed_operators(block, fetches)
+        if outer is None:
+            self.ops = fused_operators(program, self.ops, fetches)
+        trains = any(op.type == "backward" for op in self.ops)
+        self.has_backward: bool = outer.has_backward if outer else trains
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
         self.writes: dict[str, fx.Node] = {}
         self.trained: set[str] = set()
         self._fetches = fetches
-        self._place(feeds, with_lod)
         self.tables = TableLowering(self)
 
-    def result(self) -> Lowered:
+    def whole(self, feeds: Collection[str], with_lod: Collection[str]) -> Lowered:
+        """The block as a program, with feeds and variables that are kept."""
+        self._place(feeds, with_lod)
         self.tables.pull_ahead()
-        for index, op in enumerate(self.ops):
-            self._add(op, index)
+        self._add_all()
         fetched = tuple(self.value(name, None) for name in self._fetches)
         lods = tuple(self.lods.get(name, ()) for name in self._fetches)
-        self.graph.output((fetched, lods, tuple(self.writes.values())))
-        self.graph.lint()
-        module = fx.GraphModule(torch.nn.Module(), self.graph)
         return Lowered(
-            module=module,
+            module=self._module((fetched, lods, tuple(self.writes.values()))),
             feeds=tuple(self._feeds),
             lods=tuple(self._lod_feeds),
             states=tuple(self._states),
@@ -73,6 +78,19 @@ class _Lowering:
             used=frozenset(name for op in self.ops for name in op.input_arg_names),
             has_backward=self.has_backward,
         )
+
+    def body(self) -> Body:
+        """The block as a function of the variables around it."""
+        inputs = read_first(self.ops, self._fetches)
+        self.tables.rows = self.graph.placeholder("rows")
+        for name in inputs:
+            self.values[name] = self.graph.placeholder(f"value_{_identifier(name)}")
+        for name in inputs:
+            self.lods[name] = self.graph.placeholder(f"lod_{_identifier(name)}")
+        self._add_all()
+        made = tuple(self.values[name] for name in self._fetches)
+        lods = tuple(self.lods.get(name, ()) for name in self._fetches)
+        return Body(self._module((made, lods)), inputs, tuple(self._fetches))
 
     def value(self, name: str, op: Operator | None) -> fx.Node:
         """The present value of a variable; ProgramError if it has none."""
@@ -86,7 +104,7 @@ class _Lowering:
             raise ProgramError.at(site, what, f"needs '{name}', which was not fed")
         raise ProgramError.at(site, what, f"needs '{name}', which nothing before it computes")
 
-    def call(self, name: str, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    def call(self, name: str, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> fx.Node:
         """A node that calls `target`."""
         node = self.graph.call_function(target, args, kwargs)
         node.name = self.graph._graph_namespace.create_name(name, None)
@@ -131,23 +149,58 @@ class _Lowering:
                 return False
         return False
 
+    def _add_all(self) -> None:
+        for index, op in enumerate(self.ops):
+            self._add(op, index)
+
     def _add(self, op: Operator, index: int) -> None:
         if op.type == "backward":
             self._add_backward(op)
-            return
-        if self.tables.add(op):
-            return
+        elif op.has_sub_block:
+            self._add_with_body(op)
+        elif not self.tables.add(op):
+            self._add_function(op, index)
+
+    def _module(self, output: tuple[Any, ...]) -> fx.GraphModule:
+        self.graph.output(output)
+        self.graph.lint()
+        return fx.GraphModule(torch.nn.Module(), self.graph)
+
+    def _add_with_body(self, op: Operator) -> None:
+        """An operator whose work is another block: it takes and gives values with their LoD."""
+        definition = operator_def(op)
+        block = self.program.blocks[op.attrs["sub_block"]]
+        settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
+        body = _Lowering(self.program, block, op.attrs["results"], self).body()
+        names = list(dict.fromkeys(op.input_arg_names))
+        # What has no value yet may get one in the body.
+        needed = [name for name in names if name in self.values or self._comes_from_outside(name)]
+        target = _located(definition, op, None, run_with_body(definition.function, body, needed))
+        held = [(self.value(name, op), self.lods.get(name, ())) for name in needed]
+        node = self.call(op.type, target, self.tables.rows, held, **settings)
+        for place, name in enumerate(op.output_arg_names):
+            pair = self._item(node, place)
+            self.put(name, op, self._item(pair, 0), self._item(pair, 1))
+
+    def _comes_from_outside(self, name: str) -> bool:
+        return self.vars[name].is_data or self.vars[name].persistable
+
+    def _add_function(self, op: Operator, index: int) -> None:
         definition = operator_def(op)
         inputs = slot_values(definition, op, lambda name: self.value(name, op))
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
         target = _located(definition, op, self._generator(definition, op, index))
-        if definition.lod == "function":
+        rule = definition.lod_rule(op.attrs)
+        if rule == "function":
             settings["lods"] = slot_values(definition, op, lambda name: self.lods.get(name, ()))
         node = self.call(op.type, target, *inputs, **settings)
         lod: fx.Node | None = None
-        if definition.lod == "share":
-            lod = next((self.lods[name] for name in op.input_arg_names if name in self.lods), None)
-        elif definition.lod == "function":
+        if rule in ("share", "rows"):
+            lods = [self.lods[name] for name in op.input_arg_names if name in self.lods]
+            lod = self.call("lod", first_lod, *lods) if len(lods) > 1 else next(iter(lods), None)
+            if rule == "rows" and lod is not None:
+                lod = self.call("lod", _lod_of_rows, lod, node)
+        elif rule == "function":
             node, lod = self._item(node, 0), self._item(node, 1)
         if not definition.in_place:
             self._take_outputs(op, definition, node, lod)
@@ -169,7 +222,7 @@ class _Lowering:
         if variable.persistable:
             self.writes[name] = node
         elif variable.stop_gradient and self.has_backward and op.role == "forward":
-            node = self.graph.call_method("detach", (node,))
+            node = self.graph.call_function(detached, (node,))
         self.values[name] = node
         self.lods.pop(name, None)
         if lod is not None:
@@ -197,7 +250,12 @@ class _Lowering:
                 "one of several losses trains an embedding with is_sparse=True: use "
                 "is_sparse=False, or add the losses up",
             )
-        settings = {"sources": sources, "again": again, "into_rows": into_rows}
+        settings = {
+            "sources": sources,
+            "again": again,
+            "into_rows": into_rows,
+            "scale": op.attrs.get("scale", 1.0),
+        }
         node = self.call("backward", target, *inputs, **settings)
         for index, (_, gradient) in enumerate(dense):
             self.put(gradient, op, self._item(node, index))
@@ -209,21 +267,24 @@ class _Lowering:
         if "generator" not in definition.settings:
             return None
         seed = op.attrs.get("seed") or (
-            self.program.random_seed and self.program.random_seed + index
+            self.program.random_seed and self.program.random_seed + 1000 * self.block.idx + index
         )
         return torch.Generator().manual_seed(int(seed)) if seed else None
 
 
 def _located(
-    definition: OpDef, op: Operator, generator: torch.Generator | None
+    definition: OpDef,
+    op: Operator,
+    generator: torch.Generator | None,
+    function: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """The function, with its errors told at the user's line."""
-    function, site = definition.function, op.site
+    function, site = function or definition.function, op.site
     single = len(definition.outputs) == 1 and not definition.outputs[0].many
-    by_lod = definition.lod == "function"
+    by_lod = definition.lod_rule(op.attrs) == "function"
     hidden = {} if generator is None else {"generator": generator}
     # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
-    restart = generator is not None and not definition.inputs
+    restart = generator is not None and not op.input_arg_names
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if restart and generator is not None:
@@ -232,7 +293,12 @@ def _located(
             result = function(*args, **kwargs, **hidden)
         except ProgramError:
             raise
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+            for slot, given in zip(definition.inputs, args, strict=False):
+                if given is None and not (slot.optional or slot.many):
+                    name = op.input(slot.name)[0]
+                    message = f"needs '{name}', which has no value: nothing that was run made it"
+                    raise ProgramError.at(site, definition.type, message) from error
             given = ", ".join(str(tuple(x.shape)) for x in args if isinstance(x, torch.Tensor))
             message = f"failed on inputs of shape {given}: {error}"
             raise ProgramError.at(site, definition.type, message) from error
@@ -240,8 +306,12 @@ def _located(
             return (result[0] if single else flat_outputs(result[0])), result[1]
         return result if single else flat_outputs(result)
 
-    call.__name__ = call.__qualname__ = definition.type
-    return call
+    return recorded(definition.type, call)
+
+
+def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:
+    """The LoD, if what was made has the rows that it cuts."""
+    return lod if lod and made.dim() and len(made) == int(lod[-1][-1]) else ()
 
 
 def _identifier(name: str) -> str:

@@ -44,12 +44,19 @@ class Lowered:
 
     def run(self, feeds: Mapping[str, Any], lods: Mapping[str, Lod], state_of: Any) -> RunResult:
         """One run. `state_of(name)` gives tensors or tables of the scope."""
-        arguments = [self._known(name, feeds[name]) for name in self.feeds]
-        arguments += [lods.get(name, ()) for name in self.lods]
-        arguments += [self._known(name, state_of(name)) for name in self.states]
+        arguments = self.arguments(feeds, lods, state_of)
         with torch.set_grad_enabled(self.has_backward):
             fetched, found_lods, written = self.module(*arguments)
         return RunResult(fetched, found_lods, dict(zip(self.writes, written, strict=True)))
+
+    def arguments(
+        self, feeds: Mapping[str, Any], lods: Mapping[str, Lod], state_of: Any
+    ) -> list[Any]:
+        """What the module takes for a run, in order."""
+        taken = [self._known(name, feeds[name]) for name in self.feeds]
+        taken += [lods.get(name, ()) for name in self.lods]
+        taken += [self._known(name, state_of(name)) for name in self.states]
+        return taken
 
     def _known(self, name: str, value: Any) -> Any:
         if name in self.trained and isinstance(value, torch.Tensor):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparsefleet.fluid.framework import Operator, Program
+from sparsefleet.fluid.framework import Block, Operator
 from sparsefleet.fluid.lowering.shapes import operator_def
 
 __all__ = ["needed_operators"]
 
 
-def needed_operators(program: Program, fetches: Sequence[str]) -> list[Operator]:
+def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
     """Those that the fetches need, that change what is kept, or that act outside.
 
     Fluid executes all operators. The others have no effect that anybody could see.
     """
-    variables = program.global_block().vars
+    variables = block.visible_vars()
     wanted = set(fetches)
     kept = []
-    for op in reversed(program.global_block().ops):
+    for op in reversed(block.ops):
         if (
-            operator_def(op).has_effect
+            _has_effect(block, op)
             or wanted.intersection(op.output_arg_names)
             or any(variables[name].persistable for name in op.output_arg_names)
         ):
@@ -28,3 +28,10 @@ def needed_operators(program: Program, fetches: Sequence[str]) -> list[Operator]
             wanted.update(op.input_arg_names)
             wanted.update(op.attrs["sources"] if op.type == "backward" else ())
     return kept[::-1]
+
+
+def _has_effect(block: Block, op: Operator) -> bool:
+    if op.has_sub_block:
+        body = block.program.blocks[op.attrs["sub_block"]]
+        return any(_has_effect(body, inner) for inner in body.ops)
+    return operator_def(op).has_effect

@@ -4,34 +4,55 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 __all__ = ["OpDef", "Slot", "find_op", "op", "op_types"]
 
-LodRule = Literal["share", "none", "function"]
+LodRule = Literal["share", "none", "rows", "function"]
+LodOfSettings = Callable[[Mapping[str, Any]], LodRule]
 Shape = tuple[int, ...]
 
 _FAMILIES = (
     "activations",
+    "algebra",
+    "arrays",
+    "beams",
+    "blocks",
+    "click_rates",
     "comparisons",
+    "convolutions",
+    "decoding",
     "elementwise",
     "embedding",
     "filling",
     "gradients",
     "indexing",
+    "inspection",
+    "labelling",
+    "lookups",
     "losses",
+    "lstm",
     "metrics",
     "normalization",
     "optimizers",
-    "pictures",
+    "patterns",
+    "pools",
     "products",
+    "ranking",
+    "rectifiers",
     "recurrent",
     "reductions",
+    "resizing",
+    "sampled_losses",
     "schedules",
+    "sequence_edits",
     "sequences",
+    "servers",
     "shaping",
+    "slicing",
+    "transcription",
 )
 
 
@@ -56,17 +77,23 @@ class OpDef:
     function: Callable[..., Any]
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
-    lod: LodRule
-    """share: outputs have the LoD of the first input that has one; none: none have; function: it
-    takes `lods`, one a slot, and returns (outputs, LoD of them)."""
+    lod: LodRule | LodOfSettings
+    """share: outputs have the LoD of the first input that has one; rows: those with as many rows
+    as that; none: none have; function: it takes `lods`, one a slot, and returns (outputs, LoD of
+    them). Or a function of the attrs."""
     in_place: bool
     """Its outputs are its inputs, changed: the function returns nothing."""
     has_effect: bool
     """It is run whether its outputs are wanted or not."""
-    infer: Callable[..., list[Shape]] | None
-    """Shapes of outputs from those of inputs, where the function cannot run without data."""
+    infer: Callable[..., list[Shape] | None] | None
+    """Shapes of outputs from those of inputs, where the function cannot run without data; None
+    if it can after all."""
     settings: frozenset[str]
     """The attrs that the function takes; others are notes of the layer."""
+
+    def lod_rule(self, attrs: Mapping[str, Any]) -> LodRule:
+        """The rule for an operator with these settings."""
+        return self.lod(attrs) if callable(self.lod) else self.lod
 
 
 _found: dict[str, OpDef] = {}
@@ -78,10 +105,10 @@ def op(
     inputs: str,
     outputs: str = "Out",
     *,
-    lod: LodRule = "share",
+    lod: LodRule | LodOfSettings = "share",
     in_place: bool = False,
     has_effect: bool = False,
-    infer: Callable[..., list[Shape]] | None = None,
+    infer: Callable[..., list[Shape] | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as an operator type.
 

@@ -54,16 +54,20 @@ def infer_outputs(block: Block, op: Operator) -> None:
     definition = operator_def(op)
     if definition.in_place:
         return
-    outputs = [block.vars[name] for slot in definition.outputs for name in op.output(slot.name)]
-    inputs = [block.var(name) for name in op.input_arg_names]
+    outputs = [
+        block.visible_var(name) for slot in definition.outputs for name in op.output(slot.name)
+    ]
+    inputs = [block.visible_var(name) for name in op.input_arg_names]
+    found: Sequence[tuple[int, ...]] | None = None
     if definition.infer is not None:
-        shapes = slot_values(definition, op, lambda name: block.vars[name].shape)
+        shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
         found = definition.infer(*shapes, **_settings(definition, op))
+    if found is not None:
         for variable, shape in zip(outputs, found, strict=False):
             variable.shape = shape
     else:
         _probe(block, definition, op, inputs, outputs)
-    if definition.lod == "share":
+    if definition.lod_rule(op.attrs) in ("share", "rows"):
         level = max((variable.lod_level for variable in inputs), default=0)
         for variable in outputs:
             variable.lod_level = level
@@ -97,7 +101,7 @@ def _probe(
 
 def _meta_run(block: Block, definition: OpDef, op: Operator, open_size: int) -> list[torch.Tensor]:
     def empty(name: str) -> torch.Tensor:
-        variable = block.vars[name]
+        variable = block.visible_var(name)
         shape = [open_size if size < 0 else size for size in variable.shape]
         return torch.empty(shape, dtype=getattr(torch, variable.dtype), device="meta")
 

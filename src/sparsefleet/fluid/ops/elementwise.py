@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -41,11 +42,15 @@ def _binary(type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
 _binary("elementwise_add", torch.add)
 _binary("elementwise_sub", torch.sub)
 _binary("elementwise_mul", torch.mul)
-_binary("elementwise_max", torch.maximum)
-_binary("elementwise_min", torch.minimum)
+# Of equal elements the gradient is the second's.
+_binary("elementwise_max", lambda x, y: torch.where(x > y, x, y))
+_binary("elementwise_min", lambda x, y: torch.where(x < y, x, y))
 _binary("elementwise_pow", torch.pow)
-_binary("elementwise_mod", torch.remainder)
-_binary("elementwise_floordiv", lambda x, y: torch.div(x, y, rounding_mode="floor"))
+_binary("elementwise_floordiv", lambda x, y: torch.div(x, y, rounding_mode="trunc"))
+_binary(
+    "elementwise_mod",
+    lambda x, y: torch.remainder(x, y) if x.is_floating_point() else torch.fmod(x, y),
+)
 
 
 @op("elementwise_div", "X Y")
@@ -62,13 +67,20 @@ def add_all(tensors: list[Tensor]) -> Tensor:
     return total.clone() if len(tensors) == 1 else total
 
 
-@op("scale", "X")
+@op("scale", "X ScaleTensor?")
 def scale(
-    x: Tensor, *, scale: float = 1.0, bias: float = 0.0, bias_after_scale: bool = True
+    x: Tensor,
+    scale_tensor: Tensor | None,
+    *,
+    scale: float = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
 ) -> Tensor:
+    factor: Any = scale if scale_tensor is None else scale_tensor.detach().to(x.dtype)
     if not x.is_floating_point():
-        scale, bias = int(scale), int(bias)
-    return x * scale + bias if bias_after_scale else (x + bias) * scale
+        factor, bias = (int(scale) if scale_tensor is None else factor), int(bias)
+    made: Tensor = x * factor + bias if bias_after_scale else (x + bias) * factor
+    return made
 
 
 @op("clip", "X")
@@ -76,9 +88,9 @@ def clip(x: Tensor, *, min: float, max: float) -> Tensor:
     return x.clamp(min, max)
 
 
-@op("pow", "X")
-def power(x: Tensor, *, factor: float = 1.0) -> Tensor:
-    return x.pow(factor)
+@op("pow", "X FactorTensor?")
+def power(x: Tensor, factor_tensor: Tensor | None, *, factor: float = 1.0) -> Tensor:
+    return x.pow(factor if factor_tensor is None else factor_tensor.detach())
 
 
 @op("increment", "X")

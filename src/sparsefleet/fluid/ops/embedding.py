@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from sparsefleet.fluid.lowering.bag_pooling import pool_bags
+from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import op
 
 Tensor = torch.Tensor
@@ -29,3 +31,19 @@ def lookup_table(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tenso
 def lookup_table_v2(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
     """ids int64[...] -> [..., D]."""
     return _rows(weight, ids, padding_idx)
+
+
+@op("lookup_bag", "W Ids", lod="function")
+def lookup_bag(
+    weight: Tensor,
+    ids: Tensor,
+    *,
+    lods: list[Lod],
+    flat: bool,
+    padding_idx: int,
+    pooltype: str,
+    pad_value: float,
+) -> tuple[Tensor, Lod]:
+    """A lookup, and a sum for each sequence of ids; flat: ids as of lookup_table."""
+    found = (lookup_table if flat else lookup_table_v2)(weight, ids, padding_idx=padding_idx)
+    return pool_bags(found, lods[1], pooltype, pad_value)

@@ -24,12 +24,14 @@ def backward(
     sources: list[Tensor],
     again: bool,
     into_rows: bool,
+    scale: float = 1.0,
 ) -> list[Tensor]:
     """Gradients of the loss by `sources`.
 
     again: another backward pass follows. into_rows: leave gradients also at rows of tables.
+    scale: the gradient of the loss itself, unless one is given.
     """
-    first = torch.ones_like(loss) if target_gradient is None else target_gradient
+    first = torch.full_like(loss, scale) if target_gradient is None else target_gradient
     if not loss.requires_grad:
         return [torch.zeros_like(source) for source in sources]
     if not into_rows:

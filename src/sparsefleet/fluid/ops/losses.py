@@ -1,4 +1,4 @@
-"""How wrong a prediction is. Letters: N examples, C classes."""
+"""How wrong a prediction is; labels get no gradient. Letters: N examples, C classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cross_entropy(
 ) -> Tensor:
     """x: probabilities [..., C]; label: int64[..., 1], or with soft_label as x -> [..., 1]."""
     if soft_label:
-        return -(label * _log(x)).sum(-1, keepdim=True)
+        return -(label.detach() * _log(x)).sum(-1, keepdim=True)
     index = _column(x, label, -1)
     ignored = index == ignore_index
     loss = -_log(x.gather(-1, index.masked_fill(ignored, 0)))
@@ -45,7 +45,7 @@ def softmax_with_cross_entropy(
 ) -> list[Tensor]:
     logarithms = torch.log_softmax(logits, axis)
     if soft_label:
-        loss = -(label * logarithms).sum(axis, keepdim=True)
+        loss = -(label.detach() * logarithms).sum(axis, keepdim=True)
     else:
         index = _column(logits, label, axis)
         ignored = index == ignore_index
@@ -59,13 +59,16 @@ def sigmoid_cross_entropy_with_logits(
     x: Tensor, label: Tensor, *, ignore_index: int = -100, normalize: bool = False
 ) -> Tensor:
     ignored = label == ignore_index
-    loss = functional.binary_cross_entropy_with_logits(x, label.to(x.dtype), reduction="none")
+    loss = functional.binary_cross_entropy_with_logits(
+        x, label.detach().to(x.dtype), reduction="none"
+    )
     loss = loss.masked_fill(ignored, 0.0)
     return loss / (~ignored).sum().clamp(min=1) if normalize else loss
 
 
 @op("log_loss", "Predicted Labels", "Loss")
 def log_loss(x: Tensor, label: Tensor, *, epsilon: float = 1e-4) -> Tensor:
+    label = label.detach()
     return -label * torch.log(x + epsilon) - (1 - label) * torch.log(1 - x + epsilon)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparsefleet.fluid.lowering.registry import op
 
 Tensor = torch.Tensor
+Counts = NDArray[np.int64]
 
 
 @op("accuracy", "Out Indices Label", "Accuracy Correct Total", lod="none")
@@ -37,39 +40,41 @@ def auc(
 
     With slide_steps k > 0 the counts are k windows of T + 1, their sum, and the number of steps.
     """
-    scores, labels = predict.detach()[:, -1], label.reshape(-1)
-    if scores.numel() and not bool(((scores >= 0) & (scores <= 1)).all()):
+    scores, labels = predict.detach()[:, -1].numpy(), label.reshape(-1).numpy()
+    # Not a number is in no range.
+    if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
         raise ValueError("predictions must be probabilities in 0..1")
     width = num_thresholds + 1
-    buckets = (scores * num_thresholds).long()
-    found = torch.bincount(buckets[labels > 0], minlength=width)
-    found_negative = torch.bincount(buckets[labels == 0], minlength=width)
-    pairs = ((positives, found), (negatives, found_negative))
-    counts = [
-        _slide(state.view(-1), new, slide_steps) if slide_steps else state.view(-1).add_(new)
-        for state, new in pairs
-    ]
-    return _area(*counts)
+    buckets = (scores * scores.dtype.type(num_thresholds)).astype(np.int64)
+    counts = []
+    for state, is_in in ((positives, labels > 0), (negatives, labels == 0)):
+        new = np.bincount(buckets[is_in], minlength=width)
+        kept = state.view(-1).numpy()
+        if slide_steps:
+            counts.append(_slide(kept, new, slide_steps))
+        else:
+            kept += new
+            counts.append(kept)
+    return torch.from_numpy(_area(*counts))
 
 
-def _slide(state: Tensor, new: Tensor, steps: int) -> Tensor:
+def _slide(state: Counts, new: Counts, steps: int) -> Counts:
     """Puts the batch in the place of the oldest one; the sum over the windows."""
     width = len(new)
     slot = int(state[-1]) % steps
     window = state[slot * width : (slot + 1) * width]
     total = state[steps * width : (steps + 1) * width]
     total += new - window
-    window.copy_(new)
+    window[:] = new
     state[-1] += 1
     return total
 
 
-def _area(positives: Tensor, negatives: Tensor) -> Tensor:
-    """Trapezoids from the highest bucket down; 0 if a class is missing."""
-    right = torch.cumsum(positives.flip(0), 0).double()
-    wrong = torch.cumsum(negatives.flip(0), 0).double()
-    product = right[-1] * wrong[-1]
+def _area(positives: Counts, negatives: Counts) -> NDArray[np.float64]:
+    """Trapezoids from the highest bucket down: float64[1]; 0 if a class is missing."""
+    right = np.cumsum(positives[::-1], dtype=np.float64)
+    product = right[-1] * negatives.sum()
     if product == 0:
-        return torch.zeros(1, dtype=torch.float64)
-    heights = right * 2 - positives.flip(0)
-    return (negatives.flip(0).double() * heights).sum().div(2 * product).reshape(1)
+        return np.zeros(1)
+    heights = right * 2 - positives[::-1]
+    return np.array([np.dot(negatives[::-1], heights) / (2 * product)])

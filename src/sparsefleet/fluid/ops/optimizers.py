@@ -36,7 +36,7 @@ def push_table(param: SparseParameter, gradient: Any, rate: Tensor) -> None:
 
 @_update("sgd", "")
 def sgd(p: Tensor, g: Tensor, rate: Tensor) -> None:
-    p.data.sub_(rate * g)
+    p.data.sub_(g, alpha=float(rate))
 
 
 @_update("momentum", "Velocity")
@@ -44,7 +44,7 @@ def momentum(
     p: Tensor, g: Tensor, rate: Tensor, velocity: Tensor, *, mu: float, use_nesterov: bool = False
 ) -> None:
     velocity.mul_(mu).add_(g)
-    p.data.sub_(rate * (g + mu * velocity if use_nesterov else velocity))
+    p.data.sub_(g.add(velocity, alpha=mu) if use_nesterov else velocity, alpha=float(rate))
 
 
 @_update("lars_momentum", "Velocity")
@@ -68,8 +68,8 @@ def lars_momentum(
 
 @_update("adagrad", "Moment")
 def adagrad(p: Tensor, g: Tensor, rate: Tensor, moment: Tensor, *, epsilon: float) -> None:
-    moment.add_(g * g)
-    p.data.sub_(rate * g / (moment.sqrt() + epsilon))
+    moment.addcmul_(g, g)
+    p.data.addcdiv_(g, moment.sqrt().add_(epsilon), value=-float(rate))
 
 
 @_update("decayed_adagrad", "Moment")
@@ -94,10 +94,10 @@ def adam(
     beta2: float,
     epsilon: float,
 ) -> None:
-    moment1.mul_(beta1).add_((1 - beta1) * g)
-    moment2.mul_(beta2).add_((1 - beta2) * g * g)
-    step = rate * (1 - beta2_pow).sqrt() / (1 - beta1_pow)
-    p.data.sub_(step * moment1 / (moment2.sqrt() + epsilon))
+    moment1.mul_(beta1).add_(g, alpha=1 - beta1)
+    moment2.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    step = float(rate * (1 - beta2_pow).sqrt() / (1 - beta1_pow))
+    p.data.addcdiv_(moment1, moment2.sqrt().add_(epsilon), value=-step)
     beta1_pow.mul_(beta1)
     beta2_pow.mul_(beta2)
 

@@ -21,6 +21,16 @@ def mul(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 
     return (left @ right).reshape(*rows, *columns)
 
 
+@op("mul_add", "X Y Bias")
+def mul_add(
+    x: Tensor, y: Tensor, bias: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1
+) -> Tensor:
+    """`mul` by a matrix, and a bias added to each row: in one pass."""
+    del y_num_col_dims  # of a matrix, 1
+    left = x.reshape(-1, math.prod(x.shape[x_num_col_dims:]))
+    return torch.addmm(bias, left, y).reshape(*x.shape[:x_num_col_dims], y.shape[1])
+
+
 @op("matmul", "X Y")
 def matmul(
     x: Tensor,
@@ -43,6 +53,6 @@ def cos_sim(x: Tensor, y: Tensor) -> Tensor:
     return functional.cosine_similarity(x, y.expand_as(x), dim=-1, eps=1e-12).unsqueeze(-1)
 
 
-@op("l2_normalize", "X")
+@op("l2_normalize", "X", lod="none")
 def l2_normalize(x: Tensor, *, axis: int, epsilon: float = 1e-12) -> Tensor:
-    return x / torch.sqrt(x.square().sum(axis, keepdim=True).clamp(min=epsilon))
+    return x / torch.sqrt(x.square().sum(axis, keepdim=True) + epsilon)

@@ -84,7 +84,7 @@ def _repeat(x: Tensor, x_offsets: Tensor, times: Tensor) -> tuple[Tensor, Tensor
     return x[torch.repeat_interleave(starts, lengths) + inside], lengths
 
 
-def _offsets(lengths: Tensor) -> Tensor:
+def offsets_of(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
 
 
@@ -97,7 +97,7 @@ def sequence_expand(x: Tensor, y: Tensor, *, lods: Lods, ref_level: int = -1) ->
     if len(times) != len(x_offsets) - 1:
         raise ValueError(f"X has {len(x_offsets) - 1} sequences, Y has {len(times)}")
     rows, lengths = _repeat(x, x_offsets, times)
-    return rows, (_offsets(lengths),) if lods[0] else ()
+    return rows, (offsets_of(lengths),) if lods[0] else ()
 
 
 @op("sequence_expand_as", "X Y", lod="function", infer=_open)
@@ -165,7 +165,7 @@ def sequence_unpad(x: Tensor, length: Tensor, *, lods: Lods) -> Made:
     """The first rows of each, so many as `length` int64[B] says, as sequences."""
     del lods
     lengths = length.reshape(-1).long()
-    return x[torch.arange(x.shape[1]) < lengths[:, None]], (_offsets(lengths),)
+    return x[torch.arange(x.shape[1]) < lengths[:, None]], (offsets_of(lengths),)
 
 
 @op("lod_reset", "X Y?", lod="function", infer=_open)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.lowered import Lod
+from sparsefleet.fluid.lowering.registry import LodRule, Shape, op
+from sparsefleet.fluid.ops.sizes import open_sizes, run_sizes
 
 Tensor = torch.Tensor
 
@@ -16,13 +19,31 @@ def cast(x: Tensor, *, out_dtype: str) -> Tensor:
     return x.to(getattr(torch, out_dtype))
 
 
-@op("reshape2", "X")
-def reshape(x: Tensor, *, shape: Sequence[int]) -> Tensor:
+def _reshaped(
+    x: Shape, whole: Shape | None, parts: list[Shape], **settings: Any
+) -> list[Shape] | None:
+    if whole is None and not parts:
+        return None
+    given = settings["shape"]
+    sizes = open_sizes(given, whole, settings.get("shape_places", ()))
+    return [tuple(x[place] if size == 0 else size for place, size in enumerate(sizes))]
+
+
+@op("reshape2", "X ShapeTensor? ShapeTensorList*", lod="rows", infer=_reshaped)
+def reshape(
+    x: Tensor,
+    shape_tensor: Tensor | None,
+    parts: list[Tensor],
+    *,
+    shape: Sequence[int] = (),
+    shape_places: Sequence[int] = (),
+) -> Tensor:
     """0 in `shape` takes the size that x has there, -1 what is left."""
-    return x.reshape([x.shape[place] if size == 0 else size for place, size in enumerate(shape)])
+    sizes = run_sizes(shape, shape_tensor, parts, shape_places)
+    return x.reshape([x.shape[place] if size == 0 else size for place, size in enumerate(sizes)])
 
 
-@op("transpose2", "X")
+@op("transpose2", "X", lod="none")
 def transpose(x: Tensor, *, axis: Sequence[int]) -> Tensor:
     if len(axis) != x.dim():
         raise ValueError(f"perm has {len(axis)} axes, wanted {x.dim()}")
@@ -51,9 +72,25 @@ def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
     return x.reshape(rows, -1) if x.numel() else x.reshape(rows, 0)
 
 
-@op("concat", "X*")
-def concat(tensors: list[Tensor], *, axis: int = 0) -> Tensor:
-    return torch.cat(tensors, axis)
+def _concat_lod(attrs: Mapping[str, Any]) -> LodRule:
+    return "share" if attrs.get("axis", 0) else "function"
+
+
+@op("concat", "X*", lod=_concat_lod)
+def concat(tensors: list[Tensor], *, axis: int = 0, lods: list[Any] | None = None) -> Any:
+    """Along the first axis the sequences of all follow one another."""
+    made = torch.cat(tensors, axis)
+    return made if lods is None else (made, _joined(lods[0]))
+
+
+def _joined(lods: list[Lod]) -> Lod:
+    if not all(lods) or len({len(lod) for lod in lods}) != 1:
+        return ()
+    levels = []
+    for parts in zip(*lods, strict=True):
+        lengths = torch.cat([part.diff() for part in parts])
+        levels.append(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+    return tuple(levels)
 
 
 @op("stack", "X*", "Y")
@@ -75,37 +112,43 @@ def split(
     return [list(torch.split_with_sizes(x, sizes, axis))]
 
 
-@op("unstack", "X", "Y*")
+@op("unstack", "X", "Y*", lod="none")
 def unstack(x: Tensor, *, axis: int = 0) -> list[list[Tensor]]:
     return [list(x.unbind(axis))]
 
 
-@op("expand", "X")
-def expand(x: Tensor, *, expand_times: Sequence[int]) -> Tensor:
-    """Repeats it so often along each axis."""
-    if len(expand_times) != x.dim():
-        raise ValueError(f"expand_times has {len(expand_times)} numbers, wanted {x.dim()}")
-    return x.repeat(*expand_times)
+def _expanded(
+    x: Shape, whole: Shape | None, parts: list[Shape], **settings: Any
+) -> list[Shape] | None:
+    if whole is None and not parts:
+        return None
+    times = open_sizes(settings["expand_times"], whole, settings.get("expand_times_places", ()))
+    pairs = zip(x, times, strict=True)
+    return [tuple(size * often if min(size, often) > 0 else -1 for size, often in pairs)]
 
 
-def _slice_shape(
-    shape: tuple[int, ...], *, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-) -> list[tuple[int, ...]]:
-    sizes = list(shape)
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        # Of an open size nothing is known: it may be smaller than the slice.
-        if sizes[axis] >= 0:
-            sizes[axis] = len(range(*slice(start, end).indices(sizes[axis])))
-    return [tuple(sizes)]
-
-
-@op("slice", "Input", infer=_slice_shape)
-def slice_axes(
-    x: Tensor, *, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+@op("expand", "X ExpandTimesTensor? ExpandTimesTensorList*", infer=_expanded)
+def expand(
+    x: Tensor,
+    times_tensor: Tensor | None,
+    parts: list[Tensor],
+    *,
+    expand_times: Sequence[int] = (),
+    expand_times_places: Sequence[int] = (),
 ) -> Tensor:
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        x = x[(slice(None),) * axis + (slice(start, end),)]
-    return x
+    """Repeats it so often along each axis."""
+    times = run_sizes(expand_times, times_tensor, parts, expand_times_places)
+    if len(times) != x.dim():
+        raise ValueError(f"expand_times has {len(times)} numbers, wanted {x.dim()}")
+    return x.repeat(*times)
+
+
+@op("expand_as", "X target_tensor")
+def expand_as(x: Tensor, target: Tensor) -> Tensor:
+    """Repeated until it is as large as the target."""
+    if any(size % part for size, part in zip(target.shape, x.shape, strict=True)):
+        raise ValueError(f"{list(target.shape)} is not a multiple of {list(x.shape)}")
+    return x.repeat(*(size // part for size, part in zip(target.shape, x.shape, strict=True)))
 
 
 @op("shape", "Input", lod="none")
@@ -114,8 +157,9 @@ def shape(x: Tensor) -> Tensor:
 
 
 @op("assign", "X")
-def assign(x: Tensor) -> Tensor:
-    return x.clone()
+def assign(x: Any) -> Any:
+    """A copy; of an array of tensors, one that can grow apart."""
+    return list(x) if isinstance(x, list) else x.clone()
 
 
 @op("pad", "X")
@@ -126,6 +170,6 @@ def pad(x: Tensor, *, paddings: Sequence[int], pad_value: float = 0.0) -> Tensor
     return torch.nn.functional.pad(x, flat, value=pad_value)
 
 
-@op("reverse", "X")
+@op("reverse", "X", lod="none")
 def reverse(x: Tensor, *, axis: Sequence[int]) -> Tensor:
     return x.flip(list(axis))

@@ -164,15 +164,16 @@ async def switch(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/versions/rollback",
     summary="Go back to the version before",
-    responses=answers(401, 404, 409, 500, 503, ok="What is active now."),
+    responses=answers(401, 404, 409, 429, 500, 503, ok="What is active now."),
 )
 async def roll_back(request: Request) -> dict[str, Any]:
-    models: Models = request.app.state.service.models
-    try:
-        await models.roll_back()
-    except (SparseFleetError, OSError) as error:
-        raise _as_refusal(error) from error
-    return _now(models)
+    service: Service = request.app.state.service
+    with service.admission.place():
+        try:
+            await service.models.roll_back()
+        except (SparseFleetError, OSError) as error:
+            raise _as_refusal(error) from error
+    return _now(service.models)
 
 
 def _as_refusal(error: Exception) -> Refusal:

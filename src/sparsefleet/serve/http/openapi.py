@@ -17,7 +17,8 @@ __all__ = ["answers", "body_of", "describe"]
 _MEANINGS = {
     400: "The body is malformed.",
     401: "The token is missing or wrong.",
-    404: "No such version.",
+    403: "A browser says that another site's page asks.",
+    404: "No such version or table.",
     408: "The body was sent too slowly.",
     409: "The version cannot be served.",
     413: "More bytes or examples than the limit.",
@@ -52,6 +53,8 @@ def answers(
         200: {"description": ok, "content": json if content is None else content}
     }
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    if 401 in statuses:  # what asks for a token is not for other sites' pages either
+        statuses = (*statuses, 403)
     for status in sorted(statuses):
         found[status] = {"description": _MEANINGS[status], "content": error}
     return found

@@ -279,6 +279,15 @@ def test_token_guards_all_but_health_and_pages() -> None:
     on_shop(test, token="right-token")
 
 
+def test_pages_of_other_sites_may_not_ask() -> None:
+    async def test(served: Served) -> None:
+        for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+            headers = {"sec-fetch-site": site}
+            assert (await served.predict([], headers=headers)).status_code == status
+
+    on_shop(test)
+
+
 class HeldRows(FileRows):
     """Rows that wait until told to go on; `away` makes them unavailable."""
 

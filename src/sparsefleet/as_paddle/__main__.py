@@ -1,0 +1,60 @@
+"""`python -m sparsefleet.as_paddle train.py args...`: runs a script that imports `paddle`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from sparsefleet.as_paddle.environment import PROVIDED_PATH, environment_with_paddle
+
+_USAGE = """\
+usage: python -m sparsefleet.as_paddle SCRIPT [ARGUMENT ...]
+       python -m sparsefleet.as_paddle -m MODULE [ARGUMENT ...]
+       python -m sparsefleet.as_paddle --path
+
+Runs a script, or a module such as paddle.distributed.launch_ps, for which `import paddle`
+means sparsefleet; so it does for the processes that it starts. --path prints the folder that
+provides `paddle`, for PYTHONPATH. docs/coming_from_fluid.md says what differs.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Becomes the script's process; returns the exit code where there is nothing to run."""
+    if list(arguments) == ["--path"]:
+        print(PROVIDED_PATH)
+        return 0
+    if list(arguments) in (["-h"], ["--help"]):
+        print(_USAGE, end="")
+        return 0
+    wrong = _mistake(arguments)
+    if wrong:
+        print(f"{_USAGE}sparsefleet.as_paddle: error: {wrong}", file=sys.stderr)
+        return 2
+    # A new interpreter, not runpy: the script is __main__ as it always was, also for
+    # multiprocessing, and nothing of sparsefleet is loaded before it asks.
+    command = [sys.executable, *_interpreter_flags(), *arguments]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment_with_paddle(os.environ))
+    raise AssertionError("execve does not return")
+
+
+def _mistake(arguments: Sequence[str]) -> str:
+    if not arguments:
+        return "no script is given"
+    first = arguments[0]
+    if first == "-m":
+        return "" if len(arguments) > 1 else "-m needs the name of a module"
+    if first.startswith("-"):
+        return f"unknown flag {first}; flags of the script come after its name"
+    return "" if os.path.exists(first) else f"script {first!r} does not exist"
+
+
+def _interpreter_flags() -> list[str]:
+    """Such as -u or -W error, which this process was started with."""
+    flags = sys.orig_argv[1:]
+    return flags[: flags.index("-m")] if "-m" in flags else []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Programs made ready to run on several places."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.data_parallel import DataParallel
+from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.places import CUDAPlace, Place, cpu_places, cuda_places, places_of
+from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.unknown_names import unknown_names
+
+__getattr__ = unknown_names("fluid.compiler")
+
+__all__ = ["BuildStrategy", "CompiledProgram", "ExecutionStrategy", "plain_program"]
+
+AnyStrategy = TypeVar("AnyStrategy", BuildStrategy, ExecutionStrategy)
+
+
+class CompiledProgram:
+    """A program with settings of how to run it; `with_data_parallel` runs it on several places.
+
+    >>> import numpy as np
+    >>> from sparsefleet import fluid
+    >>> main, startup = fluid.Program(), fluid.Program()
+    >>> with fluid.program_guard(main, startup):
+    ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 2]), 1))
+    ...     _ = fluid.optimizer.SGD(0.1).minimize(loss)
+    >>> exe = fluid.Executor(fluid.CPUPlace())
+    >>> compiled = CompiledProgram(main).with_data_parallel(
+    ...     loss_name=loss.name, places=fluid.cpu_places(2)
+    ... )
+    >>> with fluid.scope_guard(fluid.Scope()):
+    ...     _ = exe.run(startup)
+    ...     (losses,) = exe.run(compiled, {"x": np.ones((4, 2), "float32")}, [loss])
+    >>> losses.shape
+    (2,)
+    """
+
+    def __init__(
+        self, program_or_graph: Program, build_strategy: BuildStrategy | None = None
+    ) -> None:
+        if not isinstance(program_or_graph, Program):
+            raise TypeError(f"CompiledProgram takes a fluid.Program, got {program_or_graph!r}")
+        self._program = program_or_graph
+        self._build_strategy = _own_copy(build_strategy, BuildStrategy)
+        self._exec_strategy = ExecutionStrategy()
+        self._is_data_parallel = False
+        self._share_vars_from: CompiledProgram | None = None
+        self._places: list[Place] | None = None
+        self._compiled: DataParallel | None = None
+        self._compiled_for: tuple[Scope, Place] | None = None
+
+    def with_data_parallel(
+        self,
+        loss_name: str | None = None,
+        build_strategy: BuildStrategy | None = None,
+        exec_strategy: ExecutionStrategy | None = None,
+        share_vars_from: CompiledProgram | None = None,
+        places: Place | Sequence[Place] | None = None,
+    ) -> CompiledProgram:
+        """Runs are shared out among places from now on; returns itself.
+
+        loss_name: needed if the program trains.
+        build_strategy: in the place of the one given before.
+        share_vars_from: a data-parallel program that has been run, whose variables are used.
+        places: a replica on each; by default CPU_NUM of CPUPlace.
+        """
+        if self._is_data_parallel:
+            raise AssertionError("this CompiledProgram is data-parallel already: make another")
+        block = self._program.global_block()
+        if loss_name is not None:
+            block.var(getattr(loss_name, "name", loss_name))
+        elif any(op.type == "backward" for op in block.ops):
+            raise AssertionError(
+                "the program has a backward pass, so its loss must be named: "
+                "with_data_parallel(loss_name=loss.name)"
+            )
+        if build_strategy is not None:
+            self._build_strategy = _own_copy(build_strategy, BuildStrategy)
+        self._exec_strategy = _own_copy(exec_strategy, ExecutionStrategy)
+        trainers = self._build_strategy.num_trainers
+        if trainers > 1:
+            raise ConfigError(
+                f"BuildStrategy.num_trainers is {trainers}: a data-parallel program trains within "
+                "one process; use fleet to train in several"
+            )
+        self._share_vars_from = share_vars_from
+        self._places = None if places is None else places_of(places)
+        self._is_data_parallel = True
+        return self
+
+    def compiled(self, scope: Scope, place: Place) -> DataParallel:
+        """What runs it, made at the first call; ValueError for another scope or place later."""
+        if self._compiled is None:
+            self._compiled = self._compile(scope, place)
+            self._compiled_for = (scope, place)
+        elif self._compiled_for != (scope, place) and self._share_vars_from is None:
+            raise ValueError(
+                "this CompiledProgram was first run with another scope or place: compile the "
+                "program anew for this one"
+            )
+        return self._compiled
+
+    def _compile(self, scope: Scope, place: Place) -> DataParallel:
+        shared = None
+        if self._share_vars_from is not None:
+            shared = self._share_vars_from._compiled
+            if not self._share_vars_from._is_data_parallel:
+                raise ValueError("share_vars_from: that program is not data-parallel")
+            if shared is None:
+                raise ValueError(
+                    "share_vars_from: that program has not been run, so it has no variables to "
+                    "share: run it first"
+                )
+        return DataParallel(
+            self._program,
+            len(self._places or _default_places(place)),
+            self._build_strategy,
+            self._exec_strategy,
+            scope=scope if shared is None else shared.replicas.scope,
+            locals=() if shared is None else shared.replicas.locals,
+        )
+
+
+def plain_program(program: Any) -> Any:
+    """The program of a CompiledProgram; anything else as it is."""
+    return program._program if isinstance(program, CompiledProgram) else program
+
+
+def _own_copy(strategy: AnyStrategy | None, kind: type[AnyStrategy]) -> AnyStrategy:
+    """What is set after compiling has no effect, as in Fluid."""
+    if strategy is None:
+        return kind()
+    if not isinstance(strategy, kind):
+        raise TypeError(f"wanted a fluid.{kind.__name__}, got {strategy!r}")
+    return copy.deepcopy(strategy)
+
+
+def _default_places(place: Place) -> Sequence[Place]:
+    return cuda_places() if isinstance(place, CUDAPlace) else cpu_places()

@@ -1,0 +1,64 @@
+"""A program that serves."""
+
+from __future__ import annotations
+
+import os
+
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fluid.distributed.loading import FolderLoad
+from sparsefleet.fluid.distributed.model_source import ModelSource
+from sparsefleet.fluid.distributed.program_role import ProgramRole
+from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.scope import Scope
+from sparsefleet.server import ServerConfig, run_server
+
+__all__ = ["ProgramServer"]
+
+
+class ProgramServer(ProgramRole):
+    """One server of a job. What it holds and how it updates that, the workers tell it."""
+
+    def __init__(self, role: RoleInfo, source: ModelSource) -> None:
+        self.role = role
+        self._source = source
+        self._folder: FolderLoad | None = None
+
+    def __str__(self) -> str:
+        return f"the program of server {self.role.index} ({self.role.current_endpoint})"
+
+    def main_program(self) -> Program:
+        """A run of it serves."""
+        made = Program()
+        made.global_block().append_op("listen_and_serve")
+        made._distributed = self
+        return made
+
+    def startup_program(self) -> Program:
+        """To be run before: a file to start from is given between the two."""
+        made = Program()
+        made.global_block().append_op("prepare_server")
+        made._distributed = self
+        return made
+
+    def get_ready(self, scope: Scope) -> None:
+        del scope  # the values are with the workers and in the server's tables
+
+    def serve(self) -> None:
+        load = self._folder
+        config = ServerConfig(
+            endpoint=self.role.server_endpoints[self.role.index],
+            index=self.role.index,
+            num_servers=self.role.server_num,
+            transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
+            notes={} if load is None else load.first_note(),
+        )
+        if load is None:
+            run_server(config)
+        else:
+            with load:
+                run_server(config)
+
+    def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
+        """Of all servers the first does it, for all; it goes on while it serves."""
+        if self.role.index == 0:
+            self._folder = FolderLoad(self._source, self.role, os.path.abspath(folder), filename)

@@ -1,0 +1,39 @@
+"""Rows pooled by sequence. Letters: B sequences, N rows of all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sparsefleet.fluid.lowering.lowered import Lod
+from sparsefleet.nn.bag_sums import bags_of_lengths
+
+__all__ = ["pool_bags"]
+
+
+def pool_bags(
+    rows: torch.Tensor, lod: Lod, pooltype: str, pad_value: float
+) -> tuple[torch.Tensor, Lod]:
+    """Rows [N, ...] and their LoD to [B, ...] and the LoD left; ValueError without LoD.
+
+    pooltype: SUM, AVERAGE, or SQRT: the sum divided by the root of the length.
+    pad_value: of sequences without rows.
+
+    >>> rows, lod = torch.tensor([[1.0], [2.0], [3.0]]), (torch.tensor([0, 2, 3]),)
+    >>> pool_bags(rows, lod, "AVERAGE", 0.0)[0]
+    tensor([[1.5000],
+            [3.0000]])
+    """
+    if not lod:
+        raise ValueError("its input X has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
+    lengths = np.diff(lod[-1].numpy())
+    if (lengths == 1).all():  # every kind of sum is the row
+        return rows, lod[:-1]
+    pooled = bags_of_lengths(torch.from_numpy(lengths))(rows, 0)
+    column = torch.from_numpy(lengths).reshape(-1, *[1] * (rows.dim() - 1))
+    if pooltype != "SUM":
+        divisor = column.clamp(min=1).to(rows.dtype)
+        pooled = pooled / (divisor if pooltype == "AVERAGE" else divisor.sqrt())
+    if pad_value and not lengths.all():
+        pooled = torch.where(column == 0, torch.full_like(pooled, pad_value), pooled)
+    return pooled, lod[:-1]

@@ -1,0 +1,105 @@
+"""Pairs of operators that are computed as one, where nobody sees what is between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from sparsefleet.fluid.framework import Operator, Program
+
+__all__ = ["fused_operators"]
+
+_POOLS = ("SUM", "AVERAGE", "SQRT")
+
+
+def fused_operators(
+    program: Program, ops: Sequence[Operator], fetches: Collection[str]
+) -> list[Operator]:
+    """The operators with pairs replaced by one.
+
+    lookup_table + sequence_pool by a sum: `lookup_bag`. mul + elementwise_add of a bias:
+    `mul_add`.
+    """
+    found = _Pairs(program, ops, fetches)
+    result: list[Operator] = []
+    for op in ops:
+        first = found.first_of(op)
+        if first is None:
+            result.append(op)
+        else:
+            result = [other for other in result if other is not first]
+            result.append(_FUSIONS[first.type, op.type](first, op))
+    return result
+
+
+class _Pairs:
+    """Knows who makes a variable and whether anybody else wants it."""
+
+    def __init__(self, program: Program, ops: Sequence[Operator], fetches: Collection[str]) -> None:
+        self._vars = program.global_block().vars
+        self._ops = ops
+        self._fetches = set(fetches)
+        inner = [op for block in program.blocks[1:] for op in block.ops]
+        self._reads = Counter(name for op in (*ops, *inner) for name in op.input_arg_names)
+        self._writes = Counter(name for op in (*ops, *inner) for name in op.output_arg_names)
+        self._maker = {op.output_arg_names[0]: op for op in ops if op.type in _FIRSTS}
+
+    def first_of(self, op: Operator) -> Operator | None:
+        """The operator that can be computed together with `op`, which alone takes its result."""
+        first = self._maker.get(next(iter(op.input("X")), ""))
+        if first is None or (first.type, op.type) not in _FUSIONS:
+            return None
+        between = op.input("X")[0]
+        fits = self._is_bag if op.type == "sequence_pool" else self._is_bias
+        if not fits(first, op) or not self._is_hidden(between):
+            return None
+        later = self._ops[self._ops.index(first) + 1 : self._ops.index(op)]
+        changed = {name for other in later for name in other.output_arg_names}
+        return None if changed.intersection(first.input_arg_names) else first
+
+    def _is_hidden(self, name: str) -> bool:
+        variable = self._vars[name]
+        return (
+            self._reads[name] == self._writes[name] == 1
+            and not variable.persistable
+            and not variable.stop_gradient
+            and not self._fetches.intersection((name, variable.grad_name))
+            and not self._reads[variable.grad_name]
+        )
+
+    def _is_bag(self, lookup: Operator, pool: Operator) -> bool:
+        del lookup
+        return pool.attrs.get("pooltype", "SUM") in _POOLS
+
+    def _is_bias(self, product: Operator, add: Operator) -> bool:
+        weight, bias = self._vars[product.input("Y")[0]], self._vars[add.input("Y")[0]]
+        columns = product.attrs.get("x_num_col_dims", 1)
+        return (
+            len(weight.shape) == 2
+            and bias.shape == weight.shape[1:]
+            and weight.dtype == bias.dtype
+            and add.attrs.get("axis", -1) in (-1, columns)
+        )
+
+
+def _bag(lookup: Operator, pool: Operator) -> Operator:
+    attrs = {
+        "padding_idx": lookup.attrs.get("padding_idx", -1),
+        "pooltype": pool.attrs.get("pooltype", "SUM"),
+        "pad_value": pool.attrs.get("pad_value", 0.0),
+        "flat": lookup.type == "lookup_table",
+    }
+    return Operator("lookup_bag", lookup.inputs, pool.outputs, attrs, site=pool.site)
+
+
+def _product(product: Operator, add: Operator) -> Operator:
+    inputs = {**product.inputs, "Bias": add.input("Y")}
+    return Operator("mul_add", inputs, add.outputs, product.attrs, site=product.site)
+
+
+_FUSIONS = {
+    ("lookup_table", "sequence_pool"): _bag,
+    ("lookup_table_v2", "sequence_pool"): _bag,
+    ("mul", "elementwise_add"): _product,
+}
+_FIRSTS = {first for first, _ in _FUSIONS}

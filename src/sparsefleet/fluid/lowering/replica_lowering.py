@@ -1,0 +1,177 @@
+"""A program for one of several replicas, cut where the replicas meet.
+
+Operators of the forward and backward pass are run by each replica on its part of the batch. Then
+the gradients of parameters are combined, and schedules and updates are run once, on the parameters
+that all replicas share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from sparsefleet.fluid.framework import Operator, Parameter, Program
+from sparsefleet.fluid.lowering.lower import _Lowering
+from sparsefleet.fluid.lowering.lowered import Lowered
+from sparsefleet.fluid.lowering.shapes import operator_def
+from sparsefleet.nn.step_rows import merge_gradients
+
+__all__ = ["ReplicaGraph", "Stage", "combined_gradient", "lower_replica"]
+
+Kind = Literal["each", "meet", "once"]
+
+_SEED_STEP = 1_000_003  # replicas draw apart from each other, and the same in each start
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Part of a replica's graph; inputs and outputs are names of values."""
+
+    kind: Kind
+    """each: run by every replica; meet: gradients of all are combined; once: by the first."""
+    module: fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaGraph:
+    """The stages of one replica, in order, and where its results are among the values."""
+
+    whole: Lowered
+    """The same program uncut: it knows the feeds, the kept variables and their order."""
+    placeholders: tuple[str, ...]
+    """Values that `whole` takes, in its order."""
+    stages: tuple[Stage, ...]
+    results: tuple[Any, ...]
+    """Names of values: (fetched, LoD of each, written), as the graph returns them."""
+    private: frozenset[str]
+    """Kept variables that each replica has for itself: its forward pass changes them."""
+
+
+def lower_replica(
+    program: Program,
+    feeds: Collection[str],
+    fetches: Sequence[str],
+    with_lod: Collection[str],
+    replica: int,
+) -> ReplicaGraph:
+    """The program for the replica of that number."""
+    return _ReplicaLowering(program, fetches, replica).cut(feeds, with_lod)
+
+
+class _ReplicaLowering(_Lowering):
+    """Notes for each node who has to run it."""
+
+    def __init__(self, program: Program, fetches: Sequence[str], replica: int) -> None:
+        self._replica = replica
+        self._kinds: dict[fx.Node, Kind] = {}
+        super().__init__(program, program.global_block(), fetches)
+
+    def cut(self, feeds: Collection[str], with_lod: Collection[str]) -> ReplicaGraph:
+        whole = self.whole(feeds, with_lod)
+        nodes = list(self.graph.nodes)
+        return ReplicaGraph(
+            whole=whole,
+            placeholders=tuple(node.name for node in nodes if node.op == "placeholder"),
+            stages=tuple(self._stages(nodes)),
+            results=fx.map_arg(nodes[-1].args[0], lambda node: node.name),
+            private=frozenset(self._private()),
+        )
+
+    def _add(self, op: Operator, index: int) -> None:
+        known = set(self.graph.nodes)
+        super()._add(op, index)
+        if op.type == "backward":
+            self._combine(op)
+        kind: Kind = "once" if _is_run_once(op) else "each"
+        for node in self.graph.nodes:
+            if node not in known:
+                self._kinds.setdefault(node, kind)
+
+    def _combine(self, op: Operator) -> None:
+        """From here on gradients of parameters are those of all replicas."""
+        pairs = zip(op.attrs["sources"], op.output("Gradients"), strict=True)
+        names = [
+            gradient
+            for source, gradient in pairs
+            if isinstance(self.vars[source], Parameter) and gradient in self.values
+        ]
+        if not names:
+            return
+        meeting = self.call("combine", list, [self.values[name] for name in names])
+        self._kinds[meeting] = "meet"
+        for index, name in enumerate(names):
+            self.values[name] = self._item(meeting, index)
+            self._kinds[self.values[name]] = "once"
+
+    def _generator(self, *given: Any) -> torch.Generator | None:
+        generator = super()._generator(*given)
+        if generator is not None and self._replica:
+            generator.manual_seed(generator.initial_seed() + self._replica * _SEED_STEP)
+        return generator
+
+    def _private(self) -> set[str]:
+        once = {name for op in self.ops if _is_run_once(op) for name in op.output_arg_names}
+        changed: set[str] = set()
+        for op in self.ops:
+            if not _is_run_once(op):
+                changed.update(op.output_arg_names)
+                changed.update(op.input_arg_names if operator_def(op).has_effect else ())
+        return {name for name in changed - once if self._is_plain_state(name)}
+
+    def _is_plain_state(self, name: str) -> bool:
+        variable = self.vars.get(name)
+        return variable is not None and variable.persistable and not self.tables.holds(name)
+
+    def _stages(self, nodes: Sequence[fx.Node]) -> list[Stage]:
+        groups: list[tuple[Kind, list[fx.Node]]] = []
+        for node in nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            kind = self._kinds.get(node, "each")
+            if not groups or groups[-1][0] != kind:
+                groups.append((kind, []))
+            groups[-1][1].append(node)
+        return [_stage(kind, group) for kind, group in groups]
+
+
+def _is_run_once(op: Operator) -> bool:
+    """Schedules, what is done to combined gradients, updates: equal in all replicas."""
+    return op.role != "forward" and op.type != "backward"
+
+
+def _stage(kind: Kind, nodes: list[fx.Node]) -> Stage:
+    inside = set(nodes)
+    inputs = dict.fromkeys(
+        node for inner in nodes for node in inner.all_input_nodes if node not in inside
+    )
+    outputs = [node for node in nodes if not inside.issuperset(node.users)]
+    graph = fx.Graph()
+    copies = {node: graph.placeholder(node.name) for node in inputs}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, lambda known: copies[known])
+    graph.output(tuple(copies[node] for node in outputs))
+    return Stage(
+        kind,
+        fx.GraphModule(torch.nn.Module(), graph),
+        tuple(node.name for node in inputs),
+        tuple(node.name for node in outputs),
+    )
+
+
+def combined_gradient(parts: Sequence[Any]) -> Any:
+    """The sum of what the replicas found for a parameter: tensors, or rows (keys, values)."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    if isinstance(found[0], tuple):
+        return merge_gradients(found)
+    total = found[0]
+    for part in found[1:]:
+        total = total + part
+    return total

@@ -1,0 +1,158 @@
+"""Replicas of a program: threads that train together, each on its part of a batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+
+from sparsefleet import _core
+from sparsefleet.fluid.feeding import Fed
+from sparsefleet.fluid.framework import Program, ProgramError
+from sparsefleet.fluid.lowering.lowered import RunResult
+from sparsefleet.fluid.lowering.replica_lowering import (
+    ReplicaGraph,
+    Stage,
+    combined_gradient,
+    lower_replica,
+)
+from sparsefleet.fluid.scope import Scope
+
+__all__ = ["Replicas"]
+
+Values = dict[str, Any]
+
+
+class Replicas:
+    """Runs a program on `count` places at once.
+
+    Parameters are in the scope, one copy for all. What the forward pass itself changes, as running
+    means of batch_norm or counts of auc, each replica has for itself: the first one in the scope,
+    others in a child of it, which begins as a copy.
+
+    num_threads: of all replicas together, each has at least one; 0: the cores of this machine.
+    locals: children of the scope that replicas of another program made, to be shared.
+    """
+
+    def __init__(
+        self, count: int, scope: Scope, num_threads: int = 0, locals: Sequence[Scope] = ()
+    ) -> None:
+        self.count = count
+        self.scope = scope
+        self.locals = list(locals) or [scope.new_scope() for _ in range(1, count)]
+        """Of the replicas after the first."""
+        self._inner_threads = max(1, (num_threads or os.cpu_count() or 1) // count)
+        self._pool = ThreadPoolExecutor(
+            count,  # no fewer: replicas that train on servers wait for each other
+            "replica",
+            initializer=torch.set_num_threads,
+            initargs=(self._inner_threads,),
+        )
+        self._lowered: dict[Any, list[ReplicaGraph]] = {}
+
+    def run(
+        self, program: Program, feeds: Sequence[Fed], fetches: Sequence[str]
+    ) -> list[RunResult]:
+        """One step, in which gradients are combined: the result of each replica, of its feed."""
+        graphs = self._graphs(program, feeds, fetches)
+        values = [self._begin(graphs[index], fed, index) for index, fed in enumerate(feeds)]
+        for stages in zip(*(graph.stages for graph in graphs), strict=True):
+            self._run_stage(stages, values, graphs[0].whole.has_backward)
+        results = [_result(graph, found) for graph, found in zip(graphs, values, strict=True)]
+        self._keep(graphs[0].private, results)
+        return results
+
+    def run_apart(self, steps: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Calls functions side by side; returns when all have ended, or raises the first error."""
+        futures = [self._pool.submit(step) for step in steps]
+        errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error
+        return [future.result() for future in futures]
+
+    def _graphs(
+        self, program: Program, feeds: Sequence[Fed], fetches: Sequence[str]
+    ) -> list[ReplicaGraph]:
+        names, with_lod = sorted(feeds[0][0]), sorted(feeds[0][1])
+        for index, (values, lods) in enumerate(feeds):
+            if sorted(values) != names or sorted(lods) != with_lod:
+                raise ProgramError(
+                    f"the feed of replica {index} has {sorted(values)}, with sequences "
+                    f"{sorted(lods)}; that of replica 0 has {names}, with sequences {with_lod}: "
+                    "all replicas must be fed alike"
+                )
+        key = (program.version, len(feeds), tuple(names), tuple(with_lod), tuple(fetches))
+        found = self._lowered.get(key)
+        if found is None:
+            found = self._lowered[key] = [
+                lower_replica(program, names, fetches, with_lod, index)
+                for index in range(len(feeds))
+            ]
+            if found[0].whole.has_backward:
+                _core.keep_freed_memory()  # the next step wants as much again
+        return found
+
+    def _begin(self, graph: ReplicaGraph, fed: Fed, replica: int) -> Values:
+        taken = graph.whole.arguments(*fed, lambda name: self._state(graph, replica, name))
+        return dict(zip(graph.placeholders, taken, strict=True))
+
+    def _state(self, graph: ReplicaGraph, replica: int, name: str) -> Any:
+        held = self.scope.find_var(name)
+        value = None if held is None else held.value()
+        if value is None:
+            if name in graph.whole.used:
+                raise ProgramError.no_value(name)
+            return None
+        if replica == 0 or name not in graph.private:
+            return value
+        own = self.locals[replica - 1].var(name)
+        if own.value() is None:
+            own.hold(value)
+        return own.value()
+
+    def _run_stage(
+        self, stages: Sequence[Stage], values: Sequence[Values], has_backward: bool
+    ) -> None:
+        first = stages[0]
+        if first.kind == "meet":
+            parts = zip(*([mine[name] for name in first.inputs] for mine in values), strict=True)
+            combined = [combined_gradient(part) for part in parts]
+            for mine in values:
+                mine[first.outputs[0]] = combined
+            return
+        if first.kind == "once":
+            made = _run(first, values[0], has_backward)
+            for mine in values:
+                mine.update(made)
+        else:
+            turns = zip(stages, values, strict=True)
+            made_by = self.run_apart([partial(_run, *turn, has_backward) for turn in turns])
+            for mine, found in zip(values, made_by, strict=True):
+                mine.update(found)
+
+    def _keep(self, private: Collection[str], results: Sequence[RunResult]) -> None:
+        for name, value in results[0].written.items():
+            (self.scope.find_var(name) or self.scope.var(name)).hold(value)
+        for local, result in zip(self.locals, results[1:], strict=False):
+            for name in private & result.written.keys():
+                local.var(name).hold(result.written[name])
+
+
+def _run(stage: Stage, values: Values, has_backward: bool) -> Values:
+    with torch.set_grad_enabled(has_backward):
+        made = stage.module(*(values[name] for name in stage.inputs))
+    return dict(zip(stage.outputs, made, strict=True))
+
+
+def _result(graph: ReplicaGraph, values: Values) -> RunResult:
+    fetched, lods, written = graph.results
+    return RunResult(
+        [values[name] for name in fetched],
+        [values[name] if isinstance(name, str) else name for name in lods],
+        {name: values[node] for name, node in zip(graph.whole.writes, written, strict=True)},
+    )

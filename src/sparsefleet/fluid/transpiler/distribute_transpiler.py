@@ -1,0 +1,174 @@
+"""A program of one process made the programs of servers and workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import IntEnum
+from typing import TypeVar
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet import DistributeTranspilerConfig, ServerRuntimeConfig
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fluid.distributed.distribute_program import model_source, train_on_servers
+from sparsefleet.fluid.distributed.model_source import ModelSource
+from sparsefleet.fluid.distributed.program_server import ProgramServer
+from sparsefleet.fluid.framework import Program, default_main_program, default_startup_program
+from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.modes import GeoConfig, ModeConfig
+
+__getattr__ = unknown_names("fluid.transpiler.distribute_transpiler")
+
+__all__ = [
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
+    "DistributedMode",
+    "ServerRuntimeConfig",
+]
+
+
+Part = TypeVar("Part")
+
+# Programs of each worker so far: all processes of a job make the same in the same order.
+_numbers: Counter[tuple[str, int]] = Counter()
+
+
+class DistributedMode(IntEnum):
+    """How servers take gradients, by Fluid's numbers."""
+
+    SYNC = 0
+    ASYNC = 1
+    HALF_ASYNC = 2
+    GEO = 3
+
+
+class DistributeTranspiler:
+    """Makes a program that was minimized one of a parameter-server job.
+
+    >>> from sparsefleet import fluid
+    >>> main, startup = fluid.Program(), fluid.Program()
+    >>> with fluid.program_guard(main, startup):
+    ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 2]), 1))
+    ...     _ = fluid.optimizer.SGD(0.1).minimize(loss)
+    >>> transpiler = DistributeTranspiler()
+    >>> transpiler.transpile(0, main, "127.0.0.1:6174", trainers=2, startup_program=startup)
+    >>> [op.type for op in transpiler.get_pserver_program("127.0.0.1:6174").global_block().ops]
+    ['listen_and_serve']
+    >>> transpiler.get_trainer_program() is main
+    True
+    """
+
+    def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
+        if config is not None and not isinstance(config, DistributeTranspilerConfig):
+            raise TypeError(
+                f"config must be a DistributeTranspilerConfig, got {type(config).__name__}"
+            )
+        self.config = config or DistributeTranspilerConfig()
+        self._program: Program | None = None
+        self._source: ModelSource | None = None
+        self._servers: dict[str, ProgramServer] = {}
+        self._current_endpoint = ""
+
+    def transpile(
+        self,
+        trainer_id: int,
+        program: Program | None = None,
+        pservers: str = "127.0.0.1:6174",
+        trainers: int | str = 1,
+        sync_mode: bool = True,
+        startup_program: Program | None = None,
+        current_endpoint: str = "127.0.0.1:6174",
+    ) -> None:
+        """Changes both programs, in place, into those of worker `trainer_id`.
+
+        pservers: every server as "host:port", by commas. trainers: the number of workers.
+        sync_mode: all workers step together; else each steps on its own, or as the config says.
+        """
+        self._program = program or default_main_program()
+        self._current_endpoint = current_endpoint
+        if self.config.mode != "pserver":
+            self._require_alone(trainers)
+            return
+        if isinstance(trainers, bool) or not isinstance(trainers, int):
+            raise ConfigError(f"trainers must be the number of workers, an int, got {trainers!r}")
+        endpoints = tuple(text.strip() for text in pservers.split(",") if text.strip())
+        startup = startup_program or default_startup_program()
+        role = RoleInfo(
+            kind="worker", index=trainer_id, worker_num=trainers, server_endpoints=endpoints
+        )
+        _numbers[pservers, trainer_id] += 1
+        mode = self._mode(sync_mode)
+        self._source = model_source(
+            self._program,
+            startup,
+            mode,
+            name=f"transpiled-{_numbers[pservers, trainer_id]}",
+            min_block_size=self.config.min_block_size,
+        )
+        train_on_servers(self._program, startup, self._source, mode, role)
+        self._servers = {
+            endpoint: ProgramServer(
+                RoleInfo(
+                    kind="server",
+                    index=index,
+                    worker_num=trainers,
+                    server_endpoints=endpoints,
+                    current_endpoint=endpoint,
+                ),
+                self._source,
+            )
+            for index, endpoint in enumerate(endpoints)
+        }
+
+    def get_trainer_program(self, wait_port: bool = True) -> Program:
+        """What a worker runs. Its first run waits for the servers, whatever `wait_port` says."""
+        del wait_port
+        return self._transpiled(self._program)
+
+    def get_pserver_program(self, endpoint: str) -> Program:
+        """What the server at `endpoint` runs: it serves until the job ends."""
+        return self._server(endpoint).main_program()
+
+    def get_pserver_programs(self, endpoint: str) -> tuple[Program, Program]:
+        """The server's program and its start-up program."""
+        return self.get_pserver_program(endpoint), self.get_startup_program(endpoint)
+
+    def get_startup_program(
+        self,
+        endpoint: str,
+        pserver_program: Program | None = None,
+        startup_program: Program | None = None,
+    ) -> Program:
+        """What the server at `endpoint` runs first."""
+        del pserver_program, startup_program
+        return self._server(endpoint).startup_program()
+
+    def _mode(self, sync_mode: bool) -> str | ModeConfig:
+        config = self.config
+        if config.completely_not_async or (sync_mode and config.sync_mode):
+            return "sync"
+        if config.geo_sgd_mode:
+            return GeoConfig(push_interval_steps=config.geo_sgd_need_push_nums)
+        if config.runtime_split_send_recv and not config.half_async:
+            return "async"
+        return "half_async"  # a worker sends, and fetches, with each step
+
+    def _require_alone(self, trainers: int | str) -> None:
+        count = len(trainers.split(",")) if isinstance(trainers, str) else trainers
+        if count > 1:
+            raise ConfigError(
+                f"mode {self.config.mode!r} with {count} trainers: collective training is done by "
+                'one process here; take mode = "pserver" and servers for several'
+            )
+
+    def _server(self, endpoint: str) -> ProgramServer:
+        servers = self._transpiled(self._servers or None)
+        if endpoint not in servers:
+            raise ConfigError(
+                f"{endpoint!r} is not one of the pservers given to transpile: {', '.join(servers)}"
+            )
+        return servers[endpoint]
+
+    def _transpiled(self, part: Part | None) -> Part:
+        if part is None:
+            raise ConfigError("there is no program yet: call transpile() first")
+        return part

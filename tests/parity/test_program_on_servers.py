@@ -1,0 +1,80 @@
+"""A program on servers computes what it computes in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.program_workers import (
+    ProgramWorker,
+    feeds_of,
+    joined,
+    run_alone,
+    run_workers,
+)
+from tests.servers import JOB_KEY, NativeServers
+
+from sparsefleet import fluid
+from sparsefleet.fleet import StrategyFactory
+
+STEPS = 6
+DENSE = ("fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0")
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeServers]:
+    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
+    with NativeServers(2) as started:
+        yield started
+
+
+def decayed() -> Any:
+    rate = fluid.layers.exponential_decay(0.1, decay_steps=2, decay_rate=0.5)
+    return fluid.optimizer.SGD(rate)
+
+
+def regularized() -> Any:
+    return fluid.optimizer.Momentum(
+        0.05, 0.9, regularization=fluid.regularizer.L2Decay(0.1), use_nesterov=True
+    )
+
+
+def clipped() -> Any:
+    return fluid.optimizer.Adagrad(0.1, grad_clip=fluid.clip.GradientClipByValue(0.05))
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: fluid.optimizer.SGD(0.1),
+    "schedule": decayed,
+    "regularized": regularized,
+    "clipped": clipped,
+    "adam": lambda: fluid.optimizer.Adam(0.01),
+    "adamax": lambda: fluid.optimizer.Adamax(0.01),
+    "decayed_adagrad": lambda: fluid.optimizer.DecayedAdagrad(0.05),
+    "ftrl": lambda: fluid.optimizer.Ftrl(0.1, l1=0.001, l2=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sync_of_two_workers_is_one_process_on_the_joined_batch(
+    name: str, servers: NativeServers
+) -> None:
+    feeds = [feeds_of(rank, STEPS) for rank in range(2)]
+
+    def work(worker: ProgramWorker) -> dict[str, Any]:
+        rank = worker.fleet.worker_index()
+        for feed in feeds[rank]:
+            worker.run(feed, [worker.network.loss])
+        return {name: worker.value(name) for name in (*DENSE, "embedding_0.w_0")}
+
+    if name == "clipped":  # each worker clips its own gradient, as Fluid's do
+        feeds[1] = feeds[0]
+    found = run_workers(servers, 2, work, OPTIMIZERS[name], StrategyFactory.create_sync_strategy)
+    batches = [joined([feeds[0][i], feeds[1][i]]) for i in range(STEPS)]
+    _, scope, _ = run_alone(OPTIMIZERS[name], batches)
+    for parameter in (*DENSE, "embedding_0.w_0"):
+        wanted = np.array(scope.find_var(parameter).get_tensor())
+        np.testing.assert_allclose(found[0][parameter], wanted, rtol=2e-4, atol=2e-6)
+        np.testing.assert_array_equal(found[0][parameter], found[1][parameter])
