@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -208,7 +209,6 @@ def test_request_that_is_sent_too_slowly_is_given_up(service: ServiceProcess) ->
     [
         ("NOT HTTP",),
         ("POST /v1/predict HTTP/1.1", "Content-Length: many"),
-        ("GET /healthz HTTP/1.1", "X-Long: " + "x" * 1_000_000),
     ],
 )
 def test_bytes_that_are_no_request_are_refused_and_it_stays_up(
@@ -227,6 +227,17 @@ def test_connection_that_sends_no_whole_head_is_closed(
     with socket.create_connection((address.host, address.port), DEADLINE_S) as connection:
         connection.sendall(sent)
         assert connection.recv(100) == b""
+
+
+def test_head_without_an_end_is_cut_off_and_it_stays_up(service: ServiceProcess) -> None:
+    address = httpx.URL(service.url)
+    assert address.port is not None
+    with socket.create_connection((address.host, address.port), DEADLINE_S) as connection:
+        with contextlib.suppress(ConnectionError):  # it has closed while this was being sent
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 5_000_000)
+            while connection.recv(1000):
+                pass
+    assert httpx.get(service.url + "/healthz").status_code == 200
 
 
 def test_sender_that_goes_away_leaves_nothing_behind(service: ServiceProcess) -> None:

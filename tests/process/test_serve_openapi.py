@@ -22,7 +22,7 @@ DEADLINE_S = 600.0
 def test_every_answer_is_as_described(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     shutil.copytree(exported_shop()[0], folder / "shop")
-    with ServiceProcess(folder, "--max-examples", "50", "--timeout", "60") as service:
+    with ServiceProcess(folder, "--engine", "torch", "--timeout", "60") as service:
         result = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "run"),
