@@ -74,12 +74,15 @@ test-slow: $(STAMPS)/package  ## Run the Python tests that take long
 	$(BIN)/python -m pytest -q -m slow
 
 .PHONY: bench
-bench: $(STAMPS)/package  ## Measure tables, reading, saving, transport (needs redis-server), training
+bench: $(STAMPS)/package  ## Measure tables, reading, saving, transport and serving (need redis-server), training
 	$(BIN)/python bench/tables.py
 	$(BIN)/python bench/reader.py
 	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/transport.py
+	$(BIN)/python bench/serving.py --seconds 1
+	$(BIN)/python bench/freshness.py
 	$(BIN)/python bench/ctr_dnn.py
+	$(BIN)/python bench/fluid_door.py
 
 .PHONY: lint
 lint: $(STAMPS)/package  ## Check style, types and spelling

@@ -1,120 +1,116 @@
 """Layers of this package beside those of PaddlePaddle 1.8.5, forward and gradient.
 
-    <python with paddlepaddle 1.8.5> bench/fluid_parity.py original out.json
-    python bench/fluid_parity.py compare out.json [--all]
-    python bench/fluid_parity.py record out.json tests/parity/fluid_layers_1_8_5.json
+    <python with paddlepaddle 1.8.5> bench/fluid_parity.py original found.json
+    python bench/fluid_parity.py compare found.json [part of a case's name ...]
+    python bench/fluid_parity.py record found.json
 
-`original` runs under Python 3.7. `compare` prints the cases that differ, and the largest
-difference; `record` keeps what a test needs.
+`original` runs under Python 3.7. `compare` prints what differs and the largest difference;
+`record` keeps what tests/parity/test_fluid_layers.py compares with.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import sys
-import traceback
+import warnings
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+CASES_FOLDER = ROOT / "tests" / "parity" / "fluid_cases"
+RECORDED = ROOT / "tests" / "parity" / "fluid_layers_1_8_5.json"
+TOLERANCE = 2e-5
 
-from tests.parity.fluid_cases.case import CASES, run_case, summary
+sys.path.insert(0, str(ROOT))
+warnings.simplefilter("ignore")
 
 
-def load():
-    folder = Path(__file__).resolve().parents[1] / "tests" / "parity" / "fluid_cases"
-    for file in sorted(folder.glob("*.py")):
+def all_cases():
+    """Every case of every family."""
+    for file in sorted(CASES_FOLDER.glob("*.py")):
         importlib.import_module("tests.parity.fluid_cases." + file.stem)
+    return importlib.import_module("tests.parity.fluid_cases.case")
 
 
-def run_all(fluid, only=None):
+def run_all(fluid, parts=()):
+    """Case -> promised shapes and results, or the error."""
+    case_module = all_cases()
     found = {}
-    for name, case in CASES.items():
-        if only and not any(o in name for o in only):
+    for name, case in case_module.CASES.items():
+        if parts and not any(part in name for part in parts):
             continue
         try:
-            promised, results = run_case(fluid, case)
+            promised, results = case_module.run_case(fluid, case)
         except Exception as error:
-            text = str(error)
-            if "--trace" in sys.argv:
-                traceback.print_exc()
-            found[name] = {"error": "%s: %s" % (type(error).__name__, text[-600:])}
+            found[name] = {"error": type(error).__name__ + ": " + str(error)[-400:]}
             continue
-        found[name] = {
-            "promised": promised,
-            "results": [
-                [n, str(a.dtype), list(a.shape), a.reshape(-1).tolist(), lod]
-                for n, a, lod in results
-            ],
-        }
+        rows = [
+            [key, str(array.dtype), list(array.shape), array.reshape(-1).tolist(), lod]
+            for key, array, lod in results
+        ]
+        found[name] = {"promised": promised, "results": rows}
     return found
 
 
-def main():
-    load()
-    if sys.argv[1] == "original":
-        import paddle.fluid as fluid
+def difference(ours, theirs):
+    """Of two rows of results, relative to 1 + |value|; None if they have other forms."""
+    if ours[1:3] != theirs[1:3]:
+        return None
+    gap = np.abs(np.asarray(ours[3], "float64") - np.asarray(theirs[3], "float64"))
+    gap = gap / (1 + np.abs(np.asarray(theirs[3], "float64")))
+    return float(np.nanmax(gap)) if gap.size else 0.0
 
-        json.dump(run_all(fluid), open(sys.argv[2], "w"))
-        return
+
+def compare(theirs, parts):
     from sparsefleet import fluid
 
-    theirs = json.load(open(sys.argv[2]))
-    only = [a for a in sys.argv[3:] if not a.startswith("-")]
-    ours = run_all(fluid, only)
-    worst = 0.0
-    n = 0
+    ours, largest, count = run_all(fluid, parts), 0.0, 0
     for name, mine in ours.items():
         other = theirs.get(name, {"error": "not run"})
         if "error" in mine or "error" in other:
             print(
-                "ERR",
-                name,
-                "| ours:",
-                mine.get("error", "ok")[-250:].replace("\n", " "),
-                "| theirs:",
-                other.get("error", "ok")[-250:].replace("\n", " "),
+                name, "| here:", mine.get("error", "runs"), "| there:", other.get("error", "runs")
             )
             continue
-        n += 1
+        count += 1
         if mine["promised"] != other["promised"]:
-            print(
-                "PROMISE", name, "\n   ours  ", mine["promised"], "\n   theirs", other["promised"]
-            )
-        a = {r[0]: r for r in mine["results"]}
-        b = {r[0]: r for r in other["results"]}
-        if len(mine["results"]) and [r[0] for r in mine["results"]] != [
-            r[0] for r in other["results"]
-        ]:
-            print("NAMES", name, list(a), list(b))
-        for (k, ra), (k2, rb) in zip(a.items(), b.items()):
-            if k != k2 and k2 in a:
-                ra = a[k2]
-            if ra[1:3] != rb[1:3]:
-                print("FORM", name, k, k2, ra[1:3], rb[1:3])
-                continue
-            if ra[4] != rb[4]:
-                print("LOD", name, k, ra[4], rb[4])
-            d = np.abs(np.asarray(ra[3], "float64") - np.asarray(rb[3], "float64"))
-            d = d / (1 + np.abs(np.asarray(rb[3], "float64")))
-            m = np.nanmax(d) if d.size else 0
-            if m > 2e-5:
-                print(
-                    "VALUE",
-                    name,
-                    k,
-                    k2,
-                    m,
-                    "\n  ours  ",
-                    np.round(ra[3][:12], 5).tolist(),
-                    "\n  theirs",
-                    np.round(rb[3][:12], 5).tolist(),
-                )
-            worst = max(worst, m)
-    print(n, "cases compared; largest difference", worst)
+            print(name, "promises\n   here ", mine["promised"], "\n   there", other["promised"])
+        outputs = len(mine["promised"]["outputs"])
+        by_name = {row[0]: row for row in mine["results"]}
+        for place, row in enumerate(other["results"]):
+            own = mine["results"][place] if place < outputs else by_name.get(row[0])
+            gap = None if own is None else difference(own, row)
+            largest = max(largest, gap or 0.0)
+            same_lod = place >= outputs or (own is not None and own[4] == row[4])
+            if gap is None or gap > TOLERANCE or not same_lod:
+                print(name, row[0], "differs by", gap, "\n   here ", own, "\n   there", row)
+    print(count, "cases, largest difference", largest)
+
+
+def record(theirs):
+    """Names, forms and summaries of values: what tells a wrong layer, in little space."""
+    summary = all_cases().summary
+    lines = []
+    for name, found in sorted(theirs.items()):
+        if "error" not in found:
+            rows = [[*row[:3], summary(row[3]), row[4]] for row in found["results"]]
+            kept = {"promised": found["promised"], "results": rows}
+            lines.append(json.dumps(name) + ": " + json.dumps(kept, separators=(",", ":")))
+    RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def main():
+    what, file, *parts = sys.argv[1:]
+    if what == "original":
+        import paddle.fluid as fluid
+
+        Path(file).write_text(json.dumps(run_all(fluid)), encoding="utf-8")
+    elif what == "compare":
+        compare(json.loads(Path(file).read_text(encoding="utf-8")), parts)
+    else:
+        record(json.loads(Path(file).read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

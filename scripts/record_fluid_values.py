@@ -1,20 +1,26 @@
 """Records what the original computes for the programs of the tests, as JSON.
 
-Run by its own interpreter: `python3.7 scripts/record_fluid_values.py CASES.py VALUES.json`, with
-paddlepaddle 1.8.5 installed. CASES.py has `CASES` and `run_case(fluid, name)`.
+Run by its own interpreter, with paddlepaddle 1.8.5 installed:
+`python3.7 scripts/record_fluid_values.py`.
 """
 
-import importlib.util
 import json
 import sys
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VALUES = ROOT / "tests/unit/fluid/recorded_values.json"
+MODULES = ("control_cases", "labelling_cases", "recurrent_cases")
 
 
 def main():
+    sys.path.insert(0, str(ROOT))
     import paddle.fluid as fluid
 
-    spec = importlib.util.spec_from_file_location("cases", sys.argv[1])
-    cases = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cases)
+    for module in MODULES:
+        import_module(f"tests.unit.fluid.{module}")
+    cases = import_module("tests.unit.fluid.program_cases")
     found = {}
     for name in cases.CASES:
         try:
@@ -31,9 +37,7 @@ def main():
             }
             for value, lod in zip(values, lods)  # noqa: B905  Python 3.7
         ]
-    with open(sys.argv[2], "w") as file:
-        json.dump(found, file, separators=(",", ":"))
-        file.write("\n")
+    VALUES.write_text(json.dumps(found, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

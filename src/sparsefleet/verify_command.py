@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, SparseFleetError
 
 __all__ = ["VERIFY_DESCRIPTION", "add_verify_flags", "run_verify_command"]
 
 VERIFY_DESCRIPTION = """\
 Compares the exported model in MODEL_DIR with what is online and with what was trained: pruning,
-dense parameters and rows, inputs, predictions, settings. Ends with 0 only if all checks hold, with
-1 if one does not, and says what is wrong and where to look first.
+dense parameters and rows, inputs, predictions, settings. Says what is wrong and where to look
+first. Ends with 0 only if all checks hold, with 1 if one does not, with 2 if there was nothing to
+compare: a path or a flag is wrong.
 """
 
 
@@ -56,6 +58,12 @@ def add_verify_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--previous", metavar="DIRECTORY", type=Path, help="the export before: tells stale rows"
     )
+    parser.add_argument(
+        "--updates",
+        metavar="WHERE",
+        help="where a training publishes changes of the export (a directory, redis://...): they "
+        "are applied before anything is compared",
+    )
     _add_expectations(parser)
     parser.add_argument("--report", metavar="FILE", type=Path, help="write HTML, or JSON (.json)")
 
@@ -79,7 +87,7 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         type=Path,
-        help="the bearer token of the service, if it wants one",
+        help="holds the bearer token of the service (default: SPARSEFLEET_SERVE_TOKEN, else none)",
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=30.0, help="of a request (default 30)"
@@ -87,6 +95,14 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
 
 
 def run_verify_command(options: argparse.Namespace) -> int:
+    try:
+        return _verify(options)
+    except SparseFleetError as error:
+        print(f"sparsefleet verify: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _verify(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from sparsefleet.verify import VerifyConfig, verify
@@ -103,6 +119,7 @@ def run_verify_command(options: argparse.Namespace) -> int:
         tolerance=options.tolerance,
         sample=options.sample,
         previous=options.previous,
+        updates=options.updates,
         pruned=tuple(options.pruned),
         expect=_expected(options.expect),
         token=_token(options.token_file),
@@ -126,4 +143,6 @@ def _expected(texts: list[str]) -> dict[str, str]:
 
 
 def _token(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="utf-8").strip()
+    if path is not None:
+        return path.read_text(encoding="utf-8").strip()
+    return os.environ.get("SPARSEFLEET_SERVE_TOKEN") or None

@@ -18,6 +18,7 @@ from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.fleet import StrategyFactory
+from sparsefleet.fluid.layers.learning_rate_scheduler import _decay_step_counter
 
 STEPS = 6
 DENSE = ("fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0")
@@ -35,6 +36,16 @@ def decayed() -> Any:
     return fluid.optimizer.SGD(rate)
 
 
+def switched() -> Any:
+    """A schedule written with operators: 0.1, and from step 3 on 0.02."""
+    step = fluid.layers.cast(_decay_step_counter(), "float32")
+    rate = fluid.layers.create_global_var([1], 0.1, "float32", persistable=True, name="rate")
+    late = fluid.layers.fill_constant([1], "float32", 3.0)
+    with fluid.layers.control_flow.Switch() as switch, switch.case(step >= late):
+        fluid.layers.assign(fluid.layers.fill_constant([1], "float32", 0.02), rate)
+    return fluid.optimizer.SGD(rate)
+
+
 def regularized() -> Any:
     return fluid.optimizer.Momentum(
         0.05, 0.9, regularization=fluid.regularizer.L2Decay(0.1), use_nesterov=True
@@ -48,6 +59,7 @@ def clipped() -> Any:
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: fluid.optimizer.SGD(0.1),
     "schedule": decayed,
+    "switched": switched,
     "regularized": regularized,
     "clipped": clipped,
     "adam": lambda: fluid.optimizer.Adam(0.01),

@@ -9,10 +9,10 @@ import sys
 
 from sparsefleet import fluid
 from sparsefleet.fluid.incubate.fleet.base import role_maker
-from sparsefleet.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
 from sparsefleet.fluid.incubate.fleet.parameter_server.distribute_transpiler import (
     distributed_strategy as strategies,
 )
+from sparsefleet.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
 
 mode, out, *start = sys.argv[1:]
 ids = fluid.layers.data("ids", [1], dtype="int64", lod_level=1)

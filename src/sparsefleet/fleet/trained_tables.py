@@ -108,7 +108,7 @@ class TrainedTables:
         stats = self._store.stats()
         return {
             table: sum(
-                server[f"table.{table}.rows_created"] - server[f"table.{table}.rows"]
+                server.get(f"table.{table}.rows_created", 0) - server.get(f"table.{table}.rows", 0)
                 for server in stats
             )
             for table in self._tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,8 @@ from sparsefleet.errors import SparseFleetError
 __all__ = ["CallSite", "ProgramError", "call_site"]
 
 _PACKAGE = str(Path(__file__).parents[1])
+# A block is closed through it, by a line of the user's.
+_SKIPPED = (_PACKAGE, contextlib.__file__, "<frozen")
 
 
 class CallSite(NamedTuple):
@@ -50,7 +53,7 @@ def call_site() -> CallSite | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE) and not file.startswith("<frozen"):
+        if not file.startswith(_SKIPPED):
             return CallSite(file, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -29,6 +29,7 @@ __all__ = [
     "VarDesc",
     "get_cuda_device_count",
     "is_compiled_with_cuda",
+    "op_proto_and_checker_maker",
 ]
 
 
@@ -40,11 +41,17 @@ class VarDesc:
     """Where Fluid has the types of elements."""
 
     class VarType:
-        """Types by Fluid's names, as all layers take them.
+        """Types by Fluid's names, as all layers take them, and kinds of variables.
 
         >>> VarDesc.VarType.FP32
         'float32'
         """
+
+        LOD_TENSOR = "lod_tensor"
+        LOD_TENSOR_ARRAY = "lod_tensor_array"
+        READER = "reader"
+        SELECTED_ROWS = "selected_rows"
+        STEP_SCOPES = "step_scopes"
 
         BOOL = "bool"
         FP16 = "float16"
@@ -55,6 +62,37 @@ class VarDesc:
         INT32 = "int32"
         INT64 = "int64"
         UINT8 = "uint8"
+
+
+class op_proto_and_checker_maker:  # noqa: N801  Fluid's name
+    """Names of notes that Fluid has at its operators; here an operator has `role`."""
+
+    class OpRole:
+        """What an operator is for."""
+
+        Forward = "forward"
+        Backward = "backward"
+        Optimize = "optimize"
+        LRSched = "schedule"
+        Loss = "loss"
+        RPC = "rpc"
+        Dist = "dist"
+
+    @staticmethod
+    def kOpRoleAttrName() -> str:  # noqa: N802
+        return "op_role"
+
+    @staticmethod
+    def kOpRoleVarAttrName() -> str:  # noqa: N802
+        return "op_role_var"
+
+    @staticmethod
+    def kOpNameScopeAttrName() -> str:  # noqa: N802
+        return "op_namescope"
+
+    @staticmethod
+    def kOpDeviceAttrName() -> str:  # noqa: N802
+        return "op_device"
 
 
 def get_cuda_device_count() -> int:

@@ -65,51 +65,40 @@ class DataParallel:
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         """One run; a result for each replica, or that of the first alone in async_mode."""
-        if self._program._distributed is not None:
-            return self._run_on_servers(runner, feed, fetches)
-        if self._build.async_mode:
-            return self._run_async(runner, feed, fetches)
+        if self._build.async_mode or self._program._distributed is not None:
+            return self._run_apart(runner, feed, fetches)
         feeds = self._feeds(runner, feed)
         program = self._program_for(len(feeds))
         if len(feeds) == 1:
             return [runner.run_fed(program, feeds[0], fetches, self.replicas.scope)]
         return self.replicas.run(program, feeds, fetches)
 
-    def _run_async(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Replicas take their feeds and train without waiting for each other."""
-        scope = self.replicas.scope
+    def _run_apart(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
+        """Each replica runs the whole program; on servers they are the threads of the mode."""
+        role = self._program._distributed
         rounds = self._iterations if self._program.loaders and not feed else 1
         for _ in range(rounds):
             feeds = self._feeds(runner, feed)
-            wanted = [fetches, *[()] * (len(feeds) - 1)]
+            if role is not None:
+                role.begin_pass(self._program, len(feeds))
+            wanted = [fetches] * len(feeds)
+            if self._build.async_mode:
+                wanted[1:] = [()] * (len(feeds) - 1)
             found = self.replicas.run_apart(
                 [
-                    partial(runner.run_fed, self._program, fed, names, scope)
+                    partial(self._run_alone, runner, fed, names)
                     for fed, names in zip(feeds, wanted, strict=True)
                 ]
             )
-        return found[:1]
-
-    def _run_on_servers(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Replicas are the threads of the job's mode, which combines their gradients."""
-        role, scope = self._program._distributed, self.replicas.scope
-        assert role is not None
-        feeds = self._feeds(runner, feed)
-        role.begin_pass(self._program, len(feeds))
-
-        def run_one(fed: Fed, names: Sequence[str]) -> RunResult:
-            try:
-                return runner.run_fed(self._program, fed, names, scope)
-            except BaseException as error:
-                role.fail(error)  # or the other replicas would wait for this one
-                raise
-
-        others: Sequence[str] = () if self._build.async_mode else fetches
-        wanted = [fetches, *[others] * (len(feeds) - 1)]
-        found = self.replicas.run_apart(
-            [partial(run_one, fed, names) for fed, names in zip(feeds, wanted, strict=True)]
-        )
         return found[:1] if self._build.async_mode else found
+
+    def _run_alone(self, runner: Runner, fed: Fed, fetches: Sequence[str]) -> RunResult:
+        try:
+            return runner.run_fed(self._program, fed, fetches, self.replicas.scope)
+        except BaseException as error:
+            if self._program._distributed is not None:
+                self._program._distributed.fail(error)  # others must not wait for this replica
+            raise
 
     def _feeds(self, runner: Runner, feed: Any) -> list[Fed]:
         count = self.replicas.count

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from sparsefleet.fluid.feeding import feed_of
 from sparsefleet.fluid.fetch_printing import FetchPrinter, print_fetched
 from sparsefleet.fluid.framework import Program, Variable
 from sparsefleet.fluid.lowering.lowered import RunResult
+from sparsefleet.fluid.lowering.recording import OpTimes
 from sparsefleet.fluid.scope import Scope
 
 __all__ = ["DatasetRun", "FetchHandler", "Fetching", "check_no_updates"]
@@ -58,7 +60,7 @@ class Fetching:
     printer: FetchPrinter = field(default_factory=FetchPrinter)
     """Counts them, from one pass to the next."""
     debug: bool = False
-    """Print the speed to stderr as often."""
+    """Print the speed, and how long operators take in the first thread, to stderr as often."""
     handler: FetchHandler | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +89,7 @@ class DatasetRun:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._clock = _Clock()
+        self._op_times = OpTimes()  # of the first thread
         self._latest: dict[str, Any] = {}
         self._role: ProgramRole | None = None  # of whom threads leave when they have no more data
 
@@ -129,10 +132,12 @@ class DatasetRun:
         handler = self._fetching.handler
         if handler is not None and index == 0:
             fetches += [variable.name for variable in handler.var_dict.values()]
+        timed = self._op_times if self._fetching.debug and index == 0 else nullcontext()
         try:
             while (batch := self._next(batches)) is not None:
                 fed = feed_of(self._program, batch)
-                result = self._run_once(self._program, fed, fetches, self._scope)
+                with timed:
+                    result = self._run_once(self._program, fed, fetches, self._scope)
                 self._clock.count(fed[0])
                 if index == 0:
                     self._latest.update(zip(fetches, result.fetched, strict=True))
@@ -162,7 +167,8 @@ class DatasetRun:
         for (info, name), (value, lod) in zip(texts, values, strict=False):  # handlers fetch more
             print_fetched(info, name, value, lod)
         if self._fetching.debug:
-            print(self._clock.summary(), file=sys.stderr, flush=True)
+            summary = f"{self._clock.summary()}\nmean time of {self._op_times.summary()}"
+            print(summary, file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparsefleet.fluid.compiler import plain_program
 from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.framework import Program, Variable, default_main_program
 from sparsefleet.fluid.saving import load_persistables, save_persistables
@@ -39,7 +40,7 @@ def save_inference_model(
         raise ValueError(f"feeded_var_names must be names, got {feeded_var_names!r}")
     if not targets or not all(isinstance(target, Variable) for target in targets):
         raise ValueError(f"target_vars must be variables, at least one; got {target_vars!r}")
-    program = main_program or default_main_program()
+    program = plain_program(main_program) or default_main_program()
     if any(op.type == "auc" for op in program.global_block().ops):
         warnings.warn(
             "the program counts an AUC: set its states to zero before you use them again",

@@ -24,6 +24,7 @@ __all__ = [
     "MSRAInitializer",
     "Normal",
     "NormalInitializer",
+    "NumpyArray",
     "NumpyArrayInitializer",
     "TruncatedNormal",
     "TruncatedNormalInitializer",
@@ -61,16 +62,33 @@ class ConstantInitializer(Initializer):
 
 
 class UniformInitializer(Initializer):
-    """Evenly spread over low..high."""
+    """Evenly spread over low..high.
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+    diag_num: so many elements, each diag_step further than the next, are diag_val.
+    """
+
+    def __init__(
+        self,
+        low: float = -1.0,
+        high: float = 1.0,
+        seed: int = 0,
+        diag_num: int = 0,
+        diag_step: int = 0,
+        *,
+        diag_val: float = 1.0,
+    ) -> None:
         if low > high:
             raise ValueError(f"Uniform: low {low} is above high {high}")
         self.low, self.high, self.seed = float(low), float(high), seed
+        self.diag_num, self.diag_step, self.diag_val = diag_num, diag_step, float(diag_val)
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
         del variable
-        return "uniform_random", {"min": self.low, "max": self.high, "seed": self.seed}
+        attrs = {"min": self.low, "max": self.high, "seed": self.seed}
+        if self.diag_num:
+            attrs |= {"diag_num": self.diag_num, "diag_step": self.diag_step}
+            attrs["diag_val"] = self.diag_val
+        return "uniform_random", attrs
 
 
 class NormalInitializer(Initializer):
@@ -175,6 +193,7 @@ Bilinear = BilinearInitializer
 Constant = ConstantInitializer
 MSRA = MSRAInitializer
 Normal = NormalInitializer
+NumpyArray = NumpyArrayInitializer
 TruncatedNormal = TruncatedNormalInitializer
 Uniform = UniformInitializer
 Xavier = XavierInitializer

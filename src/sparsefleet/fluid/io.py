@@ -2,7 +2,14 @@
 
 from sparsefleet.fluid.data_loader import DataLoader
 from sparsefleet.fluid.inference_model import load_inference_model, save_inference_model
-from sparsefleet.fluid.program_state import load, save
+from sparsefleet.fluid.program_state import (
+    get_program_parameter,
+    get_program_persistable_vars,
+    load,
+    load_program_state,
+    save,
+    set_program_state,
+)
 from sparsefleet.fluid.py_reader import PyReader
 from sparsefleet.fluid.saving import (
     is_parameter,
@@ -41,12 +48,15 @@ __all__ = [
     "chain",
     "compose",
     "firstn",
+    "get_program_parameter",
+    "get_program_persistable_vars",
     "is_parameter",
     "is_persistable",
     "load",
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_program_state",
     "load_vars",
     "map_readers",
     "multiprocess_reader",
@@ -55,6 +65,7 @@ __all__ = [
     "save_params",
     "save_persistables",
     "save_vars",
+    "set_program_state",
     "shuffle",
     "xmap_readers",
 ]

@@ -18,6 +18,7 @@ from sparsefleet.fluid.framework import (
     default_startup_program,
 )
 from sparsefleet.fluid.initializer import Constant, Initializer, Xavier
+from sparsefleet.fluid.layer_arguments import LayerArguments
 from sparsefleet.fluid.lowering.tables import LOOKUPS
 from sparsefleet.fluid.param_attr import ParamAttr, to_param_attr
 
@@ -44,18 +45,20 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class LayerHelper:
+class LayerHelper(LayerArguments):
     """A layer that is being added to the default programs.
 
     name: given by the user, or None for the layer's type and a number.
+    kwargs: other arguments of the layer, which `LayerArguments` reads.
 
     >>> with unique_name.guard():
     ...     LayerHelper("fc").name
     'fc_0'
     """
 
-    def __init__(self, layer_type: str, name: str | None = None) -> None:
+    def __init__(self, layer_type: str, name: str | None = None, **kwargs: Any) -> None:
         self.layer_type = layer_type
+        self.kwargs = {**kwargs, "name": name}
         self.name = unique_name.generate(layer_type) if name is None else name
 
     @property
@@ -82,7 +85,7 @@ class LayerHelper:
     # -- variables ----------------------------------------------------------------------------
 
     def new_variable(
-        self, dtype: Any = "float32", *, stop_gradient: bool = False, lod_level: int = 0
+        self, dtype: Any = "float32", stop_gradient: bool = False, *, lod_level: int = 0
     ) -> Variable:
         """A temporary variable, `fc_0.tmp_0` and so on."""
         name = unique_name.generate(f"{self.name}.tmp")
@@ -103,7 +106,7 @@ class LayerHelper:
 
     def create_parameter(
         self,
-        attr: ParamAttr,
+        attr: ParamAttr | None,
         shape: Sequence[int],
         dtype: Any = "float32",
         is_bias: bool = False,
@@ -112,6 +115,7 @@ class LayerHelper:
         is_table: bool = False,
     ) -> Parameter:
         """The parameter of that name, or a new one; its first values go to the start-up program."""
+        attr = attr or ParamAttr()
         suffix = "b" if is_bias else "w"
         name = attr.name or unique_name.generate(f"{self.name}.{suffix}")
         block = self.main_program.global_block()
@@ -192,6 +196,44 @@ class LayerHelper:
             return x
         settings = {"type": act} if isinstance(act, str) else dict(act)
         return self.add(settings.pop("type"), {"X": x}, settings)
+
+    # -- for layers that users write ----------------------------------------------------------
+
+    def append_bias_op(
+        self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None
+    ) -> Variable:
+        """The variable plus a bias of its sizes dim_start..dim_end, unless bias_attr is False."""
+        attr = self.bias_attr
+        if attr is None:
+            return input_var
+        shape = input_var.shape[dim_start:dim_end]
+        bias = self.create_parameter(attr, shape, input_var.dtype, is_bias=True)
+        return self.add("elementwise_add", {"X": input_var, "Y": bias}, {"axis": dim_start})
+
+    def append_activation(self, input_var: Variable) -> Variable:
+        """`act` of the variable."""
+        return self.activate(input_var, self.kwargs.get("act"))
+
+    def create_global_variable(
+        self,
+        persistable: bool = False,
+        name: str | None = None,
+        shape: Sequence[int] = (),
+        dtype: Any = "float32",
+        **settings: Any,
+    ) -> Variable:
+        """A variable of the program's first block."""
+        return self.main_program.global_block().create_var(
+            name, shape, dtype, persistable=persistable, **settings
+        )
+
+    def set_variable_initializer(self, var: Variable, initializer: Any) -> Variable:
+        """Gives a kept variable its first value in the start-up program."""
+        startup = self.startup_program.global_block()
+        var.persistable = True
+        if not startup.has_var(var.name):
+            initializer(startup.add_var(var.copy()), startup)
+        return var
 
 
 def make_plain(main: Program, startup: Program, name: str) -> None:

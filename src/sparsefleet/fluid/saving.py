@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from sparsefleet.errors import CorruptFileError
+from sparsefleet.fluid.compiler import plain_program
 from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
 from sparsefleet.fluid.scope import global_scope
@@ -25,6 +26,8 @@ __all__ = [
     "load_params",
     "load_persistables",
     "load_vars",
+    "put_arrays",
+    "read_file",
     "read_saved",
     "save_params",
     "save_persistables",
@@ -90,7 +93,8 @@ def save_vars(
     file are returned.
     """
     del executor
-    role = (main_program or default_main_program())._distributed
+    main_program = plain_program(main_program) or default_main_program()
+    role = main_program._distributed
     if role is not None:
         role.before_saving(global_scope())
     found: dict[str, tuple[Arrays, dict[str, str]]] = {}
@@ -135,9 +139,9 @@ def read_saved(
     """What a folder has of the variables; RuntimeError if a file is missing or does not fit."""
     folder = Path(dirname)
     found = []
-    one = None if filename is None else _read(_path_in(folder, filename))
+    one = None if filename is None else read_file(_path_in(folder, filename))
     for variable in variables:
-        arrays, notes = one or _read(_path_in(folder, variable.name))
+        arrays, notes = one or read_file(_path_in(folder, variable.name))
         prefix = f"{variable.name}//"
         mine = {k: v for k, v in arrays.items() if k == variable.name or k.startswith(prefix)}
         _check_shape(variable, mine, folder)
@@ -182,7 +186,7 @@ def load_persistables(
     filename: str | None = None,
 ) -> None:
     """What `save_persistables` saved; for a server's program, what the job is to start from."""
-    role = (main_program or default_main_program())._distributed
+    role = (plain_program(main_program) or default_main_program())._distributed
     if role is not None:
         role.load(dirname, filename)
         return
@@ -194,7 +198,7 @@ def _chosen(
 ) -> list[Variable]:
     if variables is not None:
         return list(variables)
-    known = (program or default_main_program()).list_vars()
+    known = (plain_program(program) or default_main_program()).list_vars()
     return sorted(filter(predicate or is_persistable, known), key=lambda found: found.name)
 
 
@@ -216,6 +220,12 @@ def _check_shape(variable: Variable, arrays: Arrays, folder: Path) -> None:
         raise RuntimeError(
             f"variable '{variable.name}': saved with shape {values.shape}, wanted {variable.shape}"
         )
+
+
+def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
+    """Gives a variable of the global scope these arrays, if they fit it."""
+    _check_shape(variable, arrays, Path())
+    _put(SavedVariable(variable, arrays, notes))
 
 
 def _put(saved: SavedVariable) -> None:
@@ -247,11 +257,16 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(beside, path)
 
 
-def _read(path: Path) -> tuple[Arrays, Mapping[str, str]]:
+def read_file(path: Path) -> tuple[Arrays, Mapping[str, str]]:
+    """Arrays and notes of a file of saved variables."""
     if not path.is_file():
         raise RuntimeError(f"{path}: no such file; it is where the variable should be saved")
     try:
         with safe_open(path, framework="numpy") as opened:
             return {key: opened.get_tensor(key) for key in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
-        raise CorruptFileError(f"{path}: not a file of saved variables: {error}") from error
+        hint = ""
+        with path.open("rb") as opened_file:
+            if opened_file.read(1) == b"\x80":
+                hint = "; it looks like a pickle, which can run code when read and is refused"
+        raise CorruptFileError(f"{path}: not a file of saved variables: {error}{hint}") from error

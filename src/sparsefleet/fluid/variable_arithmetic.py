@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.call_site import ProgramError, call_site
@@ -89,8 +89,9 @@ class VariableArithmetic:
         self._block()
         return take_item(self, item)  # type: ignore[arg-type]
 
-    # Without it Python would try x[0], x[1], ... for `for` and `in`, and add operators for ever.
-    __iter__ = None
+    def __iter__(self) -> NoReturn:
+        # Python would try x[0], x[1], ... for `for` and `in`, and add operators for ever.
+        raise TypeError(f"{self!r} cannot be iterated: fluid.layers.unstack gives its parts")
 
     def astype(self, dtype: Any) -> Variable:
         """The same values in another type."""
@@ -131,7 +132,7 @@ class VariableArithmetic:
         other = other if isinstance(other, VariableArithmetic) else self._filled(other)
         if other.dtype != self.dtype:  # type: ignore[attr-defined]
             other = other.astype(self.dtype)  # type: ignore[attr-defined]
-        axis = 0 if other.shape and other.shape[0] == -1 else -1  # type: ignore[attr-defined]
+        axis = 0 if other.shape and other.shape[0] == -1 else -1
         out = self._new()
         self._block().append_op(type, {"X": self, "Y": other}, {"Out": out}, {"axis": axis})  # type: ignore[dict-item]
         out.stop_gradient = out.dtype == "bool"

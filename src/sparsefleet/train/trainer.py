@@ -332,7 +332,7 @@ class Trainer:
             self._distributed.close()
 
     def _begin_stops(self, distributed: DistributedModel) -> TrainingStops | None:
-        if self._checkpoints is self._publish is None:
+        if self._checkpoints is None and self._publish is None:
             return None
         if self._writers is None:
             self._writers = BackgroundWriters(distributed, self._checkpoints, self._publish)

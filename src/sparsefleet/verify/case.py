@@ -36,6 +36,10 @@ class Case:
         path = Path(config.examples)
         return Examples.of_file(path, schema, label=config.label, limit=config.max_examples)
 
+    def read_examples(self) -> None:
+        """Reads them now, so that a file that cannot be meant is told before anything else."""
+        _ = self.examples
+
     @cached_property
     def scores(self) -> Arrays:
         """What the export says of the examples."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.errors import FeedError
+from sparsefleet.errors import ConfigError
 from sparsefleet.export.feeds import Arrays, check_feeds
 from sparsefleet.export.golden import Golden
 from sparsefleet.export.schema import InputSchema, Schema
@@ -52,7 +52,7 @@ class Examples:
         if label is not None:
             if label not in table.column_names:
                 columns = ", ".join(table.column_names)
-                raise FeedError(f"{path} has no column '{label}' of labels; it has {columns}")
+                raise ConfigError(f"{path} has no column '{label}' of labels; it has {columns}")
             labels = table.column(label).to_numpy().astype(np.float32)
         return cls(schema, arrays, labels, str(path))
 

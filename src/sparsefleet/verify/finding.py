@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-__all__ = ["CHECKS", "CheckName", "CheckResult", "Figures", "Finding", "Status"]
+__all__ = ["CHECKS", "CheckName", "CheckResult", "Figures", "Finding", "Status", "counted"]
 
 CheckName = Literal["settings", "pruning", "parameters", "inputs", "predictions"]
 CHECKS: tuple[CheckName, ...] = ("settings", "pruning", "parameters", "inputs", "predictions")
@@ -15,6 +15,14 @@ explain other predictions. So the first finding is the likely cause of those aft
 Status = Literal["passed", "failed", "skipped"]
 Figures = dict[str, Any]
 """Numbers and arrays of a check, for tables and pictures of the report."""
+
+
+def counted(count: int, thing: str) -> str:
+    """
+    >>> counted(1, "table"), counted(1200, "row")
+    ('1 table', '1,200 rows')
+    """
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,6 +71,8 @@ def verify(
     """
     config = config or VerifyConfig()
     case = Case(OfflineModel(directory, updates=config.updates), config)
+    if config.examples is not None:
+        case.read_examples()
     results = [_guarded(name, case.model.name, check.of_export, case) for name, check in _CHECKS]
     for target in online:
         results += _of_side(case, target)

@@ -29,7 +29,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-th { color: var(--soft); font-weight: 600; }
+th { color: var(--soft); font-weight: 600; } td:first-child { white-space: nowrap; }
 .status { font-weight: 700; white-space: nowrap; } .status.passed { color: var(--good); }
 .status.failed { color: var(--wrong); } .status.skipped { color: var(--soft); }
 .finding { background: var(--card); border-left: 4px solid var(--wrong); padding: .6rem 1rem;

@@ -12,7 +12,7 @@ from sparsefleet.export.schema import InputSchema, Schema
 from sparsefleet.serve.example_files import read_table
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.examples import Examples
-from sparsefleet.verify.finding import CheckResult, Finding
+from sparsefleet.verify.finding import CheckResult, Finding, counted
 from sparsefleet.verify.input_comparison import compare_inputs
 from sparsefleet.verify.side import Side
 
@@ -39,14 +39,14 @@ class InputsCheck:
         if schema is None:
             return None
         findings = list(_schema(case.model.schema, schema))
-        said = f"{len(schema.inputs)} inputs"
+        said = counted(len(schema.inputs), "input")
         if not findings:
             count = min(_TRACED, case.examples.count)
             sent = case.examples.part(0, count)
             trace = side.trace(sent)
             if trace is not None:
                 findings += compare_inputs(sent, trace.inputs)
-                said += f", {count} examples as the model was fed them"
+                said += f", {counted(count, 'example')} as the model was fed"
             findings += _without_values(case, side)
         return CheckResult.of("inputs", side.name, said, findings)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import fx
@@ -97,7 +96,7 @@ class OfflineModel:
         """The graph with the dense parameters that updates have left."""
         if self.moment is None:
             return self.exported_graph
-        return _with_dense(self.exported_graph, self.moment.dense.arrays)
+        return self._graph_with(self.exported_graph, self.moment.dense.arrays)
 
     @cached_property
     def golden(self) -> Golden:
@@ -139,8 +138,17 @@ class OfflineModel:
     def with_dense(self, dense: Arrays) -> OfflineModel:
         """The same with other dense parameters, as far as they are given and fit."""
         other = copy.copy(self)
-        other.__dict__["graph"] = _with_dense(self.graph, dense)
+        other.__dict__["graph"] = self._graph_with(self.graph, dense)
         return other
+
+    def _graph_with(
+        self, graph: fx.GraphModule, dense: Mapping[str, NDArray[Any]]
+    ) -> fx.GraphModule:
+        arrays = dense_of(graph)
+        arrays |= {n: x for n, x in dense.items() if n in arrays and x.shape == arrays[n].shape}
+        found = TorchEngine(graph, self.schema).with_dense(arrays).graph
+        assert isinstance(found, fx.GraphModule)
+        return found
 
     def as_exported(self) -> OfflineModel:
         """The same without updates."""
@@ -161,17 +169,6 @@ def dense_of(graph: fx.GraphModule) -> Arrays:
     """Dense parameters and buffers of a graph, by their names in the model."""
     state = graph.state_dict()
     return {name.removeprefix(MODEL_PREFIX): tensor.numpy() for name, tensor in state.items()}
-
-
-def _with_dense(graph: fx.GraphModule, dense: Mapping[str, NDArray[Any]]) -> fx.GraphModule:
-    """A copy with other parameters, as far as they fit."""
-    other = copy.deepcopy(graph)
-    with torch.no_grad():
-        for name, tensor in other.state_dict().items():
-            array = dense.get(name.removeprefix(MODEL_PREFIX))
-            if array is not None and array.shape == tuple(tensor.shape):
-                tensor.copy_(torch.from_numpy(np.array(array)))
-    return other
 
 
 def joined(parts: list[Arrays]) -> Arrays:

@@ -9,13 +9,16 @@ from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.opened_export import verify_export
 from sparsefleet.verify.case import Case
 from sparsefleet.verify.export_side import checksums_of
-from sparsefleet.verify.finding import CheckResult, Figures, Finding
+from sparsefleet.verify.finding import CheckResult, Figures, Finding, counted
 from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.offline_model import dense_of
 from sparsefleet.verify.row_comparison import RowTally, compare_rows
 from sparsefleet.verify.side import Side, TableFacts
 
 __all__ = ["ParametersCheck"]
+
+_PARAMETERS = "parameters"
+"""The part of an export that has the dense parameters."""
 
 
 class ParametersCheck:
@@ -38,7 +41,7 @@ class ParametersCheck:
             )
         in_graph = dense_of(model.exported_graph)
         findings += _dense(in_graph, model.parameters, "the file", "the graph")
-        said = f"{len(model.manifest.files)} files as written"
+        said = f"{counted(len(model.manifest.files), 'file')} as written"
         return CheckResult.of("parameters", model.name, said, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
@@ -48,7 +51,7 @@ class ParametersCheck:
         if dense is not None:
             own = case.model.dense
             findings += _dense(own, dense, *_direction(side))
-            said.append(f"{len(own)} dense parameters")
+            said.append(counted(len(own), "dense parameter"))
         tables = side.tables()
         figures: Figures = {}
         if tables is not None:
@@ -59,28 +62,28 @@ class ParametersCheck:
                 if tally is not None:
                     tallies[name] = tally
             said.append(_rows_said(tallies))
-        if not said and side.checksums() is None:
+        if dense is None and side.checksums() is not None:
+            said.append("checksum of dense parameters")
+        if not said:
             return None
-        return CheckResult.of(
-            "parameters", side.name, ", ".join(said) or "checksums", findings, figures
-        )
+        return CheckResult.of("parameters", side.name, ", ".join(said), findings, figures)
 
 
 def _checksums(case: Case, side: Side) -> list[Finding]:
-    """Files of the same name with another content; exports of two moments have other versions."""
+    """Of the dense parameters, where the side tells no values; rows are compared one by one."""
     theirs = side.checksums()
-    if theirs is None or side.version() not in (None, case.model.manifest.digest):
+    if theirs is None or side.dense() is not None:
         return []
-    own = checksums_of(case.model.manifest)
+    own = checksums_of(case.model.manifest)[_PARAMETERS]
+    if theirs.get(_PARAMETERS) == own:
+        return []
     return [
         Finding(
             name="checksum differs",
-            what=part,
-            found=theirs.get(part, "nothing"),
-            wanted=own.get(part, "nothing"),
+            what="dense parameters",
+            found=theirs.get(_PARAMETERS, "nothing"),
+            wanted=own,
         )
-        for part in sorted(own.keys() | theirs.keys())
-        if own.get(part) != theirs.get(part)
     ]
 
 
@@ -196,7 +199,7 @@ def _different(what: str, tally: RowTally, wanted: str) -> Finding:
 
 def _rows_said(tallies: dict[str, RowTally]) -> str:
     compared = sum(tally.compared for tally in tallies.values())
-    said = f"{compared:,} rows of {len(tallies)} tables"
+    said = f"{counted(compared, 'row')} of {counted(len(tallies), 'table')}"
     sampled = [tally for tally in tallies.values() if tally.sampled]
     if sampled:
         worst = max(tally.bound() for tally in sampled)

@@ -19,6 +19,7 @@ Numbers = NDArray[np.float64]
 
 _SIZE, _MARGIN = 340, 46
 _POINTS = 2000
+_LAYERS = 80
 _LEAST = 1e-9
 """Differences below it, and none at all, are drawn at the left edge."""
 
@@ -40,7 +41,8 @@ def score_scatter(offline: Numbers, online: Numbers, gaps: Numbers, tolerance: f
     def at(value: float) -> float:
         return (value - low) / span * (_SIZE - 2 * _MARGIN)
 
-    marks = [_axes("offline score", "online score", _ticks(low, high, at))]
+    ticks = [(at(value), f"{value:.3g}") for value in np.linspace(low, high, 5)]
+    marks = [_axes("offline score", "online score", ticks, [ticks[0], ticks[-1]])]
     edge = _SIZE - _MARGIN
     marks.append(f'<line class="even" x1="{_MARGIN}" y1="{edge}" x2="{edge}" y2="{_MARGIN}"/>')
     for index in chosen:
@@ -75,7 +77,7 @@ def difference_histogram(gaps: Numbers, tolerance: float) -> str:
         return (power + 9) / 10 * inner
 
     ticks = [(at(power), f"1e{power}") for power in (-9, -6, -3, 0)]
-    marks = [_axes("difference", "examples", ticks, vertical=[(inner, f"{counts.max():,}")])]
+    marks = [_axes("difference", "examples", ticks, [(inner, f"{counts.max():,}")])]
     for index, count in enumerate(counts):
         height = inner * count / counts.max()
         kind = "wrong" if 10 ** (index / 2 - 9 + 0.25) > tolerance else "right"
@@ -120,8 +122,13 @@ def row_bars(tallies: Mapping[str, RowTally]) -> str:
 
 
 def layer_ladder(steps: Sequence[tuple[str, float]], parted: str) -> str:
-    """Layers from the inputs down, each with how much it differs; the first one is marked."""
+    """Layers from the inputs down, each with how much it differs; the first one is marked.
+
+    Of a deep model, those around it.
+    """
     width, line = 560, 20
+    first = next((at for at, (name, _) in enumerate(steps) if name == parted), 0)
+    steps = steps[max(0, first - _LAYERS // 2) :][:_LAYERS]
     marks = []
     for index, (name, gap) in enumerate(steps):
         y = index * line + 14
@@ -137,18 +144,13 @@ def layer_ladder(steps: Sequence[tuple[str, float]], parted: str) -> str:
     return _svg(width, len(steps) * line + 10, "Differences by layer", marks)
 
 
-def _ticks(low: float, high: float, at: object) -> list[tuple[float, str]]:
-    assert callable(at)
-    return [(float(at(value)), f"{value:.3g}") for value in np.linspace(low, high, 5)]
-
-
 def _axes(
     across: str,
     up: str,
     ticks: Sequence[tuple[float, str]],
-    *,
-    vertical: Sequence[tuple[float, str]] | None = None,
+    vertical: Sequence[tuple[float, str]],
 ) -> str:
+    """Two axes with their names, and numbers at places along them."""
     edge = _SIZE - _MARGIN
     lines = [
         f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{edge}H{edge}"/>'
@@ -157,7 +159,7 @@ def _axes(
     ]
     for x, text in ticks:
         lines.append(f'<text class="under" x="{_MARGIN + x:.1f}" y="{edge + 15}">{text}</text>')
-    for y, text in ticks if vertical is None else vertical:
+    for y, text in vertical:
         lines.append(f'<text class="beside" x="{_MARGIN - 5}" y="{edge - y + 4:.1f}">{text}</text>')
     return "".join(lines)
 

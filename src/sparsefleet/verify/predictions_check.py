@@ -74,12 +74,12 @@ class PredictionsCheck:
         figures["differences"] = gaps
         said = f"{case.examples.count:,} examples, largest difference {gaps.max(initial=0.0):.2g}, "
         said += f"mean {gaps.mean() if len(gaps) else 0.0:.2g}"
-        said += _aucs(case, offline, online, figures)
+        said += _aucs(case, side, (offline, online), figures)
         findings = []
         if (gaps > case.config.tolerance).any():
             parting = _parting(case, prediction, gaps)
             figures["parting"] = parting
-            findings.append(_differ(case, offline, online, gaps, parting))
+            findings.append(_differ(case, side, (offline, online), gaps, parting))
         return CheckResult.of("predictions", side.name, said, findings, figures)
 
 
@@ -112,12 +112,12 @@ def _first(scores: Arrays) -> NDArray[np.float64]:
     return first.reshape(len(first), -1)[:, 0].astype(np.float64)
 
 
-def _aucs(case: Case, offline: Arrays, online: Arrays, figures: Figures) -> str:
+def _aucs(case: Case, side: Side, both: tuple[Arrays, Arrays], figures: Figures) -> str:
     labels = case.examples.labels
     if labels is None:
         return ""
     found = []
-    for scores in (offline, online):
+    for scores in both:
         first = _first(scores)
         if not (np.isfinite(first).all() and first.min() >= 0 and first.max() <= 1):
             first = 1.0 / (1.0 + np.exp(-np.nan_to_num(first)))  # logits: the order is kept
@@ -125,7 +125,11 @@ def _aucs(case: Case, offline: Arrays, online: Arrays, figures: Figures) -> str:
         auc.update(first, labels)
         found.append(auc.compute())
     figures["auc"] = tuple(found)
-    return f", AUC {found[0]:.6f} offline, {found[1]:.6f} online"
+    return f", AUC {found[0]:.6f} offline, {found[1]:.6f} {_word(side)}"
+
+
+def _word(side: Side) -> str:
+    return "trained" if side.role == "training" else "online"
 
 
 def _parting(case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]) -> Parting | None:
@@ -140,15 +144,15 @@ def _parting(case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]) 
 
 def _differ(
     case: Case,
-    offline: Arrays,
-    online: Arrays,
+    side: Side,
+    both: tuple[Arrays, Arrays],
     gaps: NDArray[np.float64],
     parting: Parting | None,
 ) -> Finding:
     wrong = np.flatnonzero(gaps > case.config.tolerance)
-    left, right = _first(offline), _first(online)
+    left, right = map(_first, both)
     examples = [
-        f"example {at}: offline {left[at]:.6g}, online {right[at]:.6g}"
+        f"example {at}: offline {left[at]:.6g}, {_word(side)} {right[at]:.6g}"
         for at in wrong[:_EXAMPLES]
         if at < len(right)
     ]
@@ -157,7 +161,7 @@ def _differ(
         found += f"; they part at {parting.layer}"
     return Finding(
         name="scores differ",
-        what=f"target '{next(iter(offline))}'",
+        what=f"target '{next(iter(both[0]))}'",
         found=found,
         wanted=f"at most {case.config.tolerance:g}",
         examples=tuple(examples),

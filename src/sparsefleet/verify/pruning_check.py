@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from sparsefleet.export.recorded_graph import LOOK_UP
 from sparsefleet.export.schema import describe
 from sparsefleet.verify.case import Case
-from sparsefleet.verify.finding import CheckResult, Finding
+from sparsefleet.verify.finding import CheckResult, Finding, counted
 from sparsefleet.verify.offline_model import OfflineModel, dense_of
 from sparsefleet.verify.side import Side
 
@@ -25,8 +25,9 @@ class PruningCheck:
         findings = [*_feeds(model), *_targets(model), *_lookups(model), *_parameters(model)]
         schema = model.schema
         said = (
-            f"{len(schema.targets)} targets from {len(schema.inputs)} feeds, "
-            f"{len(schema.lookups)} lookups, {len(model.parameters)} parameters"
+            f"{counted(len(schema.targets), 'target')} from {counted(len(schema.inputs), 'feed')}, "
+            f"{counted(len(schema.lookups), 'lookup')}, "
+            f"{counted(len(model.parameters), 'parameter')}"
         )
         return CheckResult.of("pruning", model.name, said, findings)
 
@@ -36,7 +37,8 @@ class PruningCheck:
             return None
         findings = [] if dense is None else _dense_against(case, dense)
         findings += _tables_against(case, side)
-        said = f"{len(dense or {})} trained parameters, {len(tables or {})} trained tables"
+        said = f"{counted(len(dense or {}), 'trained parameter')}, "
+        said += counted(len(tables or {}), "trained table")
         return CheckResult.of("pruning", side.name, said, findings)
 
 

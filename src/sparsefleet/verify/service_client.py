@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -15,10 +16,16 @@ __all__ = ["ServiceClient"]
 
 _ARROW = "application/vnd.apache.arrow.stream"
 _JSON = "application/json"
+_LATER = (429, 503, 504)
+"""Answers after which it may be tried again: a service is busy, or loads what it never needed."""
+_PAUSE_S = 0.25
 
 
 class ServiceClient:
-    """One service. Raises RpcError if it does not answer, FeedError if it refuses what was sent."""
+    """One service. Raises RpcError if it does not answer, FeedError if it refuses what was sent.
+
+    timeout_s: of one call, with all its tries.
+    """
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
         self.url = url.rstrip("/")
@@ -29,7 +36,10 @@ class ServiceClient:
         return self._object(path, self._ask(path, None, _JSON))
 
     def post_json(self, path: str, content: Any) -> dict[str, Any]:
-        body = json.dumps(content, allow_nan=False).encode()
+        try:
+            body = json.dumps(content, allow_nan=False).encode()
+        except ValueError as error:
+            raise FeedError(f"JSON has no NaN and no infinity: {error}") from error
         return self._object(path, self._ask(path, body, _JSON))
 
     def post_for_table(self, path: str, content: Any) -> pa.Table:
@@ -43,14 +53,25 @@ class ServiceClient:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(self.url + path, body, headers)
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._exchange(path, request, deadline)
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = _said(error.read())
+                if error.code not in _LATER or time.monotonic() + _PAUSE_S > deadline:
+                    raise self._refused(path, error.code, said) from None
+                time.sleep(_PAUSE_S)
+
+    def _exchange(self, path: str, request: urllib.request.Request, deadline: float) -> bytes:
+        left_s = max(deadline - time.monotonic(), 0.001)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=left_s) as answer:
                 content: bytes = answer.read()
                 return content
-        except urllib.error.HTTPError as error:
-            with error:
-                said = _said(error.read())
-            raise self._refused(path, error.code, said) from None
+        except urllib.error.HTTPError:
+            raise
         except TimeoutError as error:
             raise self._late(path) from error
         except urllib.error.URLError as error:

@@ -61,7 +61,7 @@ def run_case(fluid, case):
         found = exe.run(main, feed=feed, fetch_list=fetches, return_numpy=False)
     results = [
         [name, np.array(value), [list(map(int, level)) for level in value.lod()]]
-        for name, value in zip(fetches, found)
+        for name, value in zip(fetches, found)  # noqa: B905  Python 3.7
     ]
     return promised, results
 
@@ -70,7 +70,7 @@ def summary(array):
     """A few numbers that tell an array from others of its shape: sums with and without weights."""
     flat = np.nan_to_num(np.asarray(array, "float64").reshape(-1))
     waves = np.cos(np.arange(len(flat)) * 1.3)
-    return [float("%.6g" % value) for value in (flat.sum(), np.abs(flat).sum(), flat.dot(waves))]
+    return [float(f"{value:.6g}") for value in (flat.sum(), np.abs(flat).sum(), flat.dot(waves))]
 
 
 def dtype_text(dtype):
@@ -83,7 +83,7 @@ def dtype_text(dtype):
 
 def _declare(fluid, case, name):
     array = case.inputs[name]
-    shape = list(array.shape) if case.whole else [None] + list(array.shape[1:])
+    shape = list(array.shape) if case.whole else [None, *list(array.shape[1:])]
     levels = len(case.lod.get(name, []))
     variable = fluid.data(name, shape, str(array.dtype), levels)
     variable.stop_gradient = array.dtype != np.float32

@@ -12,8 +12,9 @@ PAGE = ROOT / "docs" / "coming_from_fluid.md"
 
 
 def test_code_of_the_page_runs() -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(block, str(PAGE), "exec"), {})
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), {})
 
 
 def test_the_table_says_what_is_there() -> None:

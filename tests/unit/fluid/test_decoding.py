@@ -14,6 +14,7 @@ from sparsefleet import fluid
 @pytest.fixture(autouse=True)
 def program() -> Any:
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    main.random_seed = startup.random_seed = 1
     with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(scope):
         yield main
 
@@ -109,3 +110,22 @@ def test_a_cell_with_a_wrong_number_of_states_is_refused() -> None:
     state = fluid.layers.fill_constant_batch_size_like(x, [-1, 3], "float32", 0.0)
     with pytest.raises(fluid.framework.ProgramError, match="2 states for 1"):
         fluid.layers.rnn(Wrong(), x, state)
+
+
+def test_evaluators_add_up_and_begin_again() -> None:
+    inputs = [fluid.data(name, [None, 1], "int64", 1) for name in ("found", "wanted")]
+    texts = fluid.evaluator.EditDistance(*inputs)
+    chunks = fluid.evaluator.ChunkEvaluator(*inputs, "IOB", 1)
+    exe = started()
+    found, wanted = np.array([[0], [1], [2], [0]]), np.array([[0], [1], [2], [2]])
+    feed = {
+        "found": fluid.create_lod_tensor(found, [[2, 2]]),
+        "wanted": fluid.create_lod_tensor(wanted, [[2, 2]]),
+    }
+    for _ in range(2):
+        texts.reset(exe)
+        chunks.reset(exe)
+        for _ in range(3):
+            exe.run(feed=feed, fetch_list=texts.metrics + chunks.metrics)
+        assert [value.item() for value in texts.eval(exe)] == [0.25, 0.5]
+        assert [round(value.item(), 4) for value in chunks.eval(exe)] == [0.5, 1.0, 0.6667]

@@ -87,6 +87,7 @@ def test_clicks_are_learnt_and_the_auc_is_printed(
     lines = re.findall(r"^auc\tauc_0\.tmp_0\t(\S+)$", printed.out, re.MULTILINE)
     assert len(lines) >= 3
     assert "examples/s" in printed.err
+    assert re.search(r"^mean time of .*mul_add [\d.]+ ms", printed.err, re.MULTILINE)
     for state in network.states:
         tensor = fluid.global_scope().find_var(state.name).get_tensor()
         tensor.set(np.zeros(tensor.shape(), "int64"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -199,8 +200,9 @@ def test_a_row_of_another_width_is_named(server: RedisServer, running: RedisProc
     push_rows(directory, server)
     key = RedisVersions(server).rows_key(manifest.digest, "ads")
     server.client.hset(key, (7).to_bytes(8, "little"), b"123")
+    server.client.hset(key, (6).to_bytes(8, "little"), bytes(16 + 13))  # together they fit
     store = RedisRows(running.url, manifest=manifest)
-    with pytest.raises(CorruptFileError, match="the row of key 7 has 3 bytes in Redis, wanted 16"):
+    with pytest.raises(CorruptFileError, match="the row of key 6 has 29 bytes in Redis, wanted 16"):
         store.tables({"ads": np.array([6, 7])})
     store.close()
 
@@ -260,3 +262,22 @@ def test_messages_do_not_tell_passwords(tmp_path: Path) -> None:
         assert "verysecret" not in str(unavailable.value)
         assert "cannot be reached" in str(unavailable.value)
         store.close()
+
+
+def test_a_list_of_versions_that_something_else_wrote_is_named(server: RedisServer) -> None:
+    server.client.hset(server.key("versions"), "x", '{"digest": "x", "more": 1}')
+    with pytest.raises(CorruptFileError, match="lists a version that cannot be read"):
+        RedisVersions(server).all()
+
+
+def test_an_export_with_damaged_rows_is_not_pushed(server: RedisServer, tmp_path: Path) -> None:
+    directory, manifest = exported_pairs()
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    file = copy / manifest.table("ads").file
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(CorruptFileError, match="has changed since it was written"):
+        push_rows(copy, server)
+    assert RedisVersions(server).all() == []

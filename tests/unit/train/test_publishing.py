@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +85,32 @@ def test_every_mode_publishes_what_its_trainer_predicts(
     names = open_log(tmp_path / "updates", read_manifest(model).digest).names()
     assert sorted(name.kind for name in names)[-1] == "whole"
     assert len(names) >= 2
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_updates_by_the_clock_come_while_workers_train(
+    mode: str, model: Path, tmp_path: Path
+) -> None:
+    publish = PublishConfig(model=model, target=tmp_path, every_s=0.02)
+    log = open_log(tmp_path, read_manifest(model).digest)
+
+    def work(trainer: Trainer, index: int) -> int:
+        def batches() -> Any:
+            end = time.monotonic() + DEADLINE_S
+            for batch in itertools.cycle(click_batches(5, seed=index)):
+                if trained.is_set() or time.monotonic() > end:
+                    return
+                yield batch
+                if max((name.sequence for name in log.names()), default=0) >= 4 and mode != "sync":
+                    trained.set()
+
+        data = click_batches(100, seed=index) if mode == "sync" else batches
+        trainer.fit(data)
+        return len(log.names())
+
+    trained = threading.Event()
+    run_workers(2, work, mode=mode, optimizer=optim.SGD(lr=0.05), publish=publish)
+    assert max(name.sequence for name in log.names()) >= (2 if mode == "sync" else 4)
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])

@@ -91,9 +91,10 @@ def days() -> Days:
     )
 
 
-def trainer_of(model: nn.Module) -> Trainer:
+def trainer_of(model: nn.Module, **options: Any) -> Trainer:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    return Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=TrainerConfig(quiet=True))
+    config = TrainerConfig(quiet=True)
+    return Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=config, **options)
 
 
 def write_examples(path: Path, inputs: dict[str, Any], labels: np.ndarray | None = None) -> None:

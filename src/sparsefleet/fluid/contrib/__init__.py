@@ -9,7 +9,9 @@ __getattr__ = known_names(
         "layers": "sparsefleet.fluid.contrib.layers",
         "memory_usage": "sparsefleet.fluid.contrib.memory_usage_calc",
         "mixed_precision": "sparsefleet.fluid.contrib.mixed_precision",
+        "reader": "sparsefleet.fluid.contrib.reader",
+        "utils": "sparsefleet.fluid.contrib.utils",
     },
 )
 
-__all__ = ["layers", "memory_usage", "mixed_precision"]
+__all__ = ["layers", "memory_usage", "mixed_precision", "reader", "utils"]

@@ -6,6 +6,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
+from sparsefleet.fluid.distributed.rate_program import counter_names
 from sparsefleet.fluid.distributed.served_tables import ServedTables
 from sparsefleet.fluid.distributed.trainer_program import rewrite_for_worker
 from sparsefleet.fluid.distributed.update_rules import updates_of
@@ -39,10 +40,12 @@ def model_source(
                     f"parameter '{update.parameter.name}' is updated by {plain!r}: GEO adds up the "
                     "workers' own changes, which makes sense for plain SGD only"
                 )
+    tables = ServedTables(updates, name)
+    counter_names(program, list(tables.rate_of().values()))  # refuses rates that are fed
     return ModelSource(
         program=program.clone(),
         startup=startup.clone(),
-        tables=ServedTables(updates, name),
+        tables=tables,
         name=name,
         min_block_size=min_block_size,
     )

@@ -12,7 +12,7 @@ from sparsefleet.errors import CheckpointError, DeadlineError, NotFoundError, Un
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.saved_values import load_tables
-from sparsefleet.store import RemoteStore, Store
+from sparsefleet.store import RemoteStore, RemoteStoreConfig, Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,6 +21,7 @@ __all__ = ["FolderLoad", "wait_until_loaded"]
 
 _LOOK_S = 0.1
 _END_S = 30.0
+_CONNECT_S = 600.0
 
 _log = logging.getLogger("sparsefleet.fluid")
 
@@ -55,7 +56,9 @@ class FolderLoad:
 
     def _run(self) -> None:
         note = _note(self._source.name)
-        with RemoteStore(self._role.server_endpoints, name="loading-server") as store:
+        others_start = RemoteStoreConfig(connect_timeout_s=_CONNECT_S)
+        endpoints = self._role.server_endpoints
+        with RemoteStore(endpoints, name="loading-server", config=others_start) as store:
             try:
                 if not self._wait_for_tables(store):
                     return

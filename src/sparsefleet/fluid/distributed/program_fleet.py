@@ -21,6 +21,7 @@ from sparsefleet.fluid.framework import Operator, Program, Variable, default_sta
 from sparsefleet.fluid.inference_model import save_inference_model
 from sparsefleet.fluid.optimizer import Optimizer
 from sparsefleet.fluid.saving import save_persistables
+from sparsefleet.fluid.scope import global_scope
 
 __all__ = ["ProgramFleet", "ProgramOptimizer"]
 
@@ -115,6 +116,7 @@ class ProgramFleet(Fleet):
         if self.role.server_endpoints and self._strategy is not None:
             print(self._strategy.get_trainer_runtime_config(), flush=True)
         training.start()
+        training.get_ready(global_scope())
 
     def stop_worker(self) -> None:
         """Everything handed over is applied, the other workers are told, connections end."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import torch
+
 from sparsefleet.fleet.dense_optimizer import DenseGroup
 from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.role_info import RoleInfo
@@ -66,6 +68,16 @@ class ProgramModel(DistributedModel):
         self._source = source
         del self.first_values
 
+    def set_dense(self, held: torch.Tensor, new: torch.Tensor) -> None:
+        """A script sets a dense parameter. What the first worker sets becomes the servers'."""
+        tells = self.is_started and self.role.is_first_worker and not self._has_own_copies
+        if tells:
+            self.flush()
+        held.copy_(new)
+        if tells:
+            for table, values in self.flat.arrays.items():
+                self.store.write_dense(table, values)
+
     def load_folder(self, folder: str | os.PathLike[str], filename: str | None) -> None:
         """Takes over what `fluid.io.save_persistables` wrote, seen by the first worker.
 
@@ -90,13 +102,13 @@ class ProgramModel(DistributedModel):
         self._steps = max(self._steps, self.rates.steps_at(counters))
 
     def _first_values(self) -> None:
-        if self.role.is_first_worker:
-            counters = wait_until_loaded(self.store, self.name, self.wait_s)
-            if counters is None:
-                super()._first_values()
-                self._fill_tables()
-            else:
-                self.go_on_at(counters)
+        # All look at the note, so that all are told where loading fails.
+        counters = wait_until_loaded(self.store, self.name, self.wait_s)
+        if counters is not None:
+            self.go_on_at(counters)
+        elif self.role.is_first_worker:
+            super()._first_values()
+            self._fill_tables()
 
     def _fill_tables(self) -> None:
         """Tables that begin with given rows get them."""

@@ -21,7 +21,7 @@ from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.saved_values import accumulators_of
 from sparsefleet.fluid.distributed.served_values import ServedRows, ServedTensor
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.scope import Scope, global_scope
+from sparsefleet.fluid.scope import Scope
 from sparsefleet.modes import ModeConfig, StepGradients
 from sparsefleet.store.arrays import Floats
 
@@ -80,7 +80,6 @@ class ProgramTraining(ProgramRole):
             self._linked = WeakSet()
             self._threads = self._present = 1
             atexit.register(self._close_at_exit)
-            self._link(global_scope())
 
     def close(self) -> None:
         """Everything handed over is applied, the other workers are told. Idempotent."""
@@ -118,7 +117,8 @@ class ProgramTraining(ProgramRole):
             return False
         with self._lock:
             if not (self.is_started and threads == self._threads == self._present):
-                self.get_ready(global_scope())
+                if not self._is_closed:
+                    self.start()
                 self.model.mode.set_threads(threads)
                 if not self._present:
                     self.model.rejoin()
@@ -153,7 +153,7 @@ class ProgramTraining(ProgramRole):
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
-            scope.var(name).share(ServedTensor(parameter.data))
+            scope.var(name).share(ServedTensor(parameter.data, model.set_dense))
         for name, shape in model.module.shapes.items():
             rows = ServedRows(name, shape, model.tables[name].optimizer, model)
             scope.var(name).share(rows)

@@ -90,16 +90,15 @@ def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
     wanted = set(names)
     found: list[Operator] = []
     for op in reversed(block.ops):
-        if not wanted.intersection(op.output_arg_names):
-            continue
-        for name in op.input_arg_names:
-            if block.var(name).is_data:
-                raise ConfigError(
-                    f"the learning rate depends on '{name}', which is fed: servers cannot know it; "
-                    "make it of the number of steps (fluid.layers.*_decay)"
-                )
-        wanted.update(op.input_arg_names)
-        found.append(op.copy())
+        if wanted.intersection(op.output_arg_names):
+            wanted.update(op.input_arg_names)
+            found.append(op.copy())
+    for name in sorted(wanted):
+        if block.var(name).is_data:
+            raise ConfigError(
+                f"the learning rate depends on '{name}', which is fed: servers cannot know it; "
+                "make it of the number of steps (fluid.layers.*_decay)"
+            )
     return found[::-1]
 
 

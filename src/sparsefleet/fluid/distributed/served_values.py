@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError
@@ -10,14 +13,23 @@ from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.sparse_parameter import SparseParameter
 from sparsefleet.nn.pulled_rows import Pull
-from sparsefleet.store import Store
+from sparsefleet.store import Rows, Store
 from sparsefleet.store.arrays import Floats, Keys
 
 __all__ = ["ServedRows", "ServedTensor"]
 
 
 class ServedTensor(LoDTensor):
-    """A view of the worker's copy: `set` writes into it, until the next fetch overwrites it."""
+    """A view of the worker's copy of a parameter.
+
+    write: sets it here and on the servers.
+    """
+
+    def __init__(
+        self, tensor: torch.Tensor, write: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> None:
+        super().__init__(tensor)
+        self._write = write
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
         given = LoDTensor()
@@ -29,7 +41,7 @@ class ServedTensor(LoDTensor):
                 f"a parameter on servers has shape {tuple(held.shape)}, got an array of shape "
                 f"{tuple(new.shape)}"
             )
-        held.data.copy_(new)
+        self._write(held.data, new)
 
 
 class ServedRows(SparseParameter):
@@ -55,6 +67,16 @@ class ServedRows(SparseParameter):
 
     def pull(self, keys: Keys, *, train: bool) -> Floats:
         return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
+
+    def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
+        """The first worker's rows become the servers'; other workers do not change them."""
+        if self._model.role.is_first_worker:
+            super().set(array, place, zero_copy)
+
+    def load_rows(self, rows: Rows, optimizer: str) -> None:
+        """As `set`."""
+        if self._model.role.is_first_worker:
+            super().load_rows(rows, optimizer)
 
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         del gradient, rate

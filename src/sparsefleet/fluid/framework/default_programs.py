@@ -12,6 +12,8 @@ __all__ = [
     "default_startup_program",
     "name_scope",
     "program_guard",
+    "switch_main_program",
+    "switch_startup_program",
 ]
 
 
@@ -32,6 +34,18 @@ def default_main_program() -> Program:
 def default_startup_program() -> Program:
     """The program that gives parameters their first values; to be run once."""
     return _current.startup
+
+
+def switch_main_program(program: Program) -> Program:
+    """Layers add to this program from now on; gives the one before."""
+    old, _current.main = _current.main, program
+    return old
+
+
+def switch_startup_program(program: Program) -> Program:
+    """First values go to this program from now on; gives the one before."""
+    old, _current.startup = _current.startup, program
+    return old
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def lod_rank_table(x: Variable, level: int = 0) -> Variable:
 @layer
 def max_sequence_len(rank_table: Variable) -> Variable:
     """The length of the longest sequence: int64[1]."""
-    helper = LayerHelper("max_seqence_len")  # codespell:ignore  Fluid's spelling
+    helper = LayerHelper("max_sequence_len")
     out = helper.add("max_sequence_len", {"RankTable": helper.check_input(rank_table)})
     out.dtype, out.stop_gradient = "int64", True
     return out

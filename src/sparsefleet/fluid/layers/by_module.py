@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-__all__ = ["names_of"]
+__all__ = ["names_of", "public_names"]
 
 
 def names_of(module: str) -> Callable[[str], Any]:
@@ -26,3 +27,16 @@ def names_of(module: str) -> Callable[[str], Any]:
         return getattr(layers, name)
 
     return find
+
+
+def public_names(names: dict[str, Any]) -> list[str]:
+    """Those of a module that are layers: no modules, and none that begin with `_`.
+
+    >>> public_names({"fc": public_names, "_fc": public_names, "importlib": importlib})
+    ['fc']
+    """
+    return sorted(
+        name
+        for name, value in names.items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    )

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Sequence
 from typing import Any
 
-from sparsefleet.fluid import unique_name
-from sparsefleet.fluid.framework import Parameter, Variable
-from sparsefleet.fluid.layer_helper import LayerHelper
-from sparsefleet.fluid.layers.activations import sigmoid, tanh
-from sparsefleet.fluid.layers.elementwise import elementwise_add
+from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layers.filling import fill_constant_batch_size_like
-from sparsefleet.fluid.layers.products import matmul
-from sparsefleet.fluid.layers.shaping import concat, split
 from sparsefleet.fluid.layers.structures import flatten
-from sparsefleet.fluid.param_attr import ParamAttr, to_param_attr
+from sparsefleet.fluid.layers.units import Activation, BasicGRUUnit, BasicLSTMUnit
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
-
-Activation = Callable[[Variable], Variable]
 
 
 class RNNCell:
@@ -72,35 +63,6 @@ class RNNCell:
         return filled([shapes] if isinstance(shapes, int) else shapes)
 
 
-class _Weights:
-    """The parameters of a cell, made at its first step, when the size of its inputs is known."""
-
-    def __init__(self, cell: str, param_attr: Any, bias_attr: Any, dtype: Any) -> None:
-        self._helper = LayerHelper(cell, unique_name.generate(cell))
-        weight, bias = to_param_attr(param_attr), to_param_attr(bias_attr)
-        if weight is None or bias is None:
-            raise self._helper.refuse("param_attr and bias_attr cannot be False")
-        self._attrs = (weight, bias)
-        self._dtype = dtype
-        self._made: list[Parameter] = []
-
-    def __call__(self, shapes: Sequence[tuple[str, Sequence[int]]]) -> list[Parameter]:
-        """Parameters of these shapes, each with what is added to its name, if it has one."""
-        if not self._made:
-            for suffix, shape in shapes:
-                is_bias = len(shape) == 1
-                attr = _named(self._attrs[int(is_bias)], suffix)
-                made = self._helper.create_parameter(attr, shape, self._dtype, is_bias)
-                self._made.append(made)
-        return self._made
-
-
-def _named(attr: ParamAttr, suffix: str) -> ParamAttr:
-    made = copy(attr)
-    made.name = attr.name and attr.name + suffix
-    return made
-
-
 class GRUCell(RNNCell):
     """A gated recurrent unit (Cho et al. 2014).
 
@@ -124,28 +86,14 @@ class GRUCell(RNNCell):
         name: str = "GRUCell",
     ) -> None:
         self.hidden_size = hidden_size
-        self._gate, self._activation = gate_activation or sigmoid, activation or tanh
-        self._weights = _Weights(f"{name}/BasicGRUUnit", param_attr, bias_attr, dtype)
+        self._unit = BasicGRUUnit(
+            name, hidden_size, param_attr, bias_attr, gate_activation, activation, dtype
+        )
 
     def call(self, inputs: Variable, states: Variable, **kwargs: Any) -> tuple[Variable, Variable]:
         """inputs: [B, I]; states: [B, hidden_size], as are both results."""
         del kwargs
-        width, size = self.hidden_size, inputs.shape[-1] + self.hidden_size
-        gate_weight, weight, gate_bias, bias = self._weights(
-            [
-                ("_gate", [size, 2 * width]),
-                ("_candidate", [size, width]),
-                ("_gate", [2 * width]),
-                ("_candidate", [width]),
-            ]
-        )
-        gates = self._gate(
-            elementwise_add(matmul(concat([inputs, states], 1), gate_weight), gate_bias)
-        )
-        reset, update = split(gates, 2, dim=1)
-        seen = concat([inputs, reset * states], 1)
-        candidate = self._activation(elementwise_add(matmul(seen, weight), bias))
-        hidden = update * states + (1 - update) * candidate
+        hidden = self._unit(inputs, states)
         return hidden, hidden
 
     @property
@@ -174,23 +122,23 @@ class LSTMCell(RNNCell):
         name: str = "LSTMCell",
     ) -> None:
         self.hidden_size = hidden_size
-        self._gate, self._activation = gate_activation or sigmoid, activation or tanh
-        self._forget_bias = float(forget_bias)
-        self._weights = _Weights(f"{name}/BasicLSTMUnit", param_attr, bias_attr, dtype)
+        self._unit = BasicLSTMUnit(
+            name,
+            hidden_size,
+            param_attr,
+            bias_attr,
+            gate_activation,
+            activation,
+            forget_bias,
+            dtype,
+        )
 
     def call(
         self, inputs: Variable, states: Sequence[Variable], **kwargs: Any
     ) -> tuple[Variable, list[Variable]]:
         """inputs: [B, I]; states: hidden and cell [B, hidden_size]; the output is hidden."""
         del kwargs
-        hidden, cell = states
-        width, size = self.hidden_size, inputs.shape[-1] + self.hidden_size
-        weight, bias = self._weights([("", [size, 4 * width]), ("", [4 * width])])
-        gates = elementwise_add(matmul(concat([inputs, hidden], 1), weight), bias)
-        admit, candidate, forget, emit = split(gates, 4, dim=-1)
-        kept = cell * self._gate(forget + self._forget_bias)
-        cell = kept + self._gate(admit) * self._activation(candidate)
-        hidden = self._activation(cell) * self._gate(emit)
+        hidden, cell = self._unit(inputs, *states)
         return hidden, [hidden, cell]
 
     @property

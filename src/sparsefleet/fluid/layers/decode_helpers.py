@@ -12,6 +12,7 @@ from sparsefleet.fluid.layers.comparisons import equal, less_equal
 from sparsefleet.fluid.layers.decoding import Decoder
 from sparsefleet.fluid.layers.elementwise import increment
 from sparsefleet.fluid.layers.filling import fill_constant, fill_constant_batch_size_like
+from sparsefleet.fluid.layers.patterns import sampling_id
 from sparsefleet.fluid.layers.reductions import argmax
 from sparsefleet.fluid.layers.shaping import cast
 from sparsefleet.fluid.layers.structures import map_structure
@@ -124,10 +125,7 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
         del time, states
         logits = outputs if self._temperature is None else outputs / self._temperature
-        helper = LayerHelper("sample_embedding_helper")
-        made = helper.add("sampled_ids", {"X": softmax(logits)}, {"seed": self._seed or 0})
-        made.dtype, made.stop_gradient = "int64", True
-        return made
+        return sampling_id(softmax(logits), seed=self._seed or 0, dtype=self.start_tokens.dtype)
 
 
 class _DecodedStep(NamedTuple):

@@ -13,12 +13,13 @@ from sparsefleet.fluid.layers.arrays import array_write, create_array, tensor_ar
 from sparsefleet.fluid.layers.comparisons import less_equal, logical_and, logical_or
 from sparsefleet.fluid.layers.elementwise import elementwise_add, increment
 from sparsefleet.fluid.layers.filling import fill_constant, zeros_like
+from sparsefleet.fluid.layers.lookups import gather_tree
 from sparsefleet.fluid.layers.loops import While
 from sparsefleet.fluid.layers.reductions import reduce_all
 from sparsefleet.fluid.layers.shaping import assign, cast, transpose
 from sparsefleet.fluid.layers.structures import flatten, map_structure
 
-__all__ = ["BeamSearchDecoder", "Decoder", "dynamic_decode", "gather_tree"]
+__all__ = ["BeamSearchDecoder", "Decoder", "dynamic_decode"]
 
 
 class Decoder:
@@ -164,15 +165,6 @@ def _shaped(
 ) -> Variable:
     made = helper.add(type, {"X": helper.check_input(x, "x")}, attrs)
     made.dtype = x.dtype
-    return made
-
-
-@layer
-def gather_tree(ids: Variable, parents: Variable) -> Variable:
-    """Whole sentences of a beam search from the words and the beams before them: [T, B, K] all."""
-    helper = LayerHelper("gather_tree")
-    made = helper.add("gather_tree", {"Ids": helper.check_input(ids, "ids"), "Parents": parents})
-    made.stop_gradient = True
     return made
 
 

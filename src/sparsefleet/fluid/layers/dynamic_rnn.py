@@ -8,6 +8,7 @@ from typing import Any
 
 from sparsefleet.fluid.framework import Block, Variable
 from sparsefleet.fluid.layer_helper import LayerHelper
+from sparsefleet.fluid.layers._bodies import moved_out
 from sparsefleet.fluid.layers.arrays import (
     array_read,
     array_to_lod_tensor,
@@ -93,7 +94,8 @@ class DynamicRNN:
                 self._limit = max_sequence_len(self._table)
                 less_than(self._step, self._limit, cond=self._condition)
             array = lod_tensor_to_array(x, self._table)
-            self._first_array = self._first_array or array
+            if self._first_array is None:
+                self._first_array = array
         return array_read(array, self._step)
 
     def static_input(self, x: Variable) -> Variable:
@@ -119,8 +121,11 @@ class DynamicRNN:
         """
         self._inside("memory")
         table = self._known_table("memory")
+        if init is not None:
+            init = moved_out(self._helper.main_program.current_block(), init)
         with self._outside():
-            self._zero = self._zero or fill_constant([1], "int64", 0)
+            if self._zero is None:
+                self._zero = fill_constant([1], "int64", 0)
             if init is None:
                 if shape is None:
                     raise self._helper.refuse("memory needs init or shape")

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.generator_loader import GeneratorLoader
+from sparsefleet.fluid.layer_helper import layer
 from sparsefleet.fluid.places import Place
 from sparsefleet.fluid.py_reader import PyReader
 from sparsefleet.fluid.variable import Variable, declare_input
@@ -17,13 +18,14 @@ __all__ = ["create_py_reader_by_data", "data", "double_buffer", "py_reader", "re
 _numbers = count()  # of readers without a name
 
 
+@layer
 def data(
     name: str,
     shape: Sequence[int | None],
     append_batch_size: bool = True,
     dtype: Any = "float32",
     lod_level: int = 0,
-    *,
+    type: Any = None,
     stop_gradient: bool = True,
 ) -> Variable:
     """An input whose fed arrays are not checked; the shape is that of one sample.
@@ -33,6 +35,7 @@ def data(
     >>> data("C1", [1], dtype="int64", lod_level=1)
     Variable('C1', shape=(-1, 1), dtype='int64', lod_level=1)
     """
+    del type  # all are tensors
     known = Variable(name, shape, dtype, lod_level, stop_gradient=stop_gradient, is_data=True)
     if append_batch_size and -1 not in known.shape:
         known.shape = (-1, *known.shape)

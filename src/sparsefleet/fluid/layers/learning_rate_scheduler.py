@@ -24,8 +24,14 @@ _COUNTER = "@LR_DECAY_COUNTER@"
 
 
 def _decay_step_counter(begin: int = 0) -> Variable:
-    """Steps done, counted once a run whatever number of schedules there are: int64[1]."""
-    return autoincreased_step_counter(_COUNTER, begin)
+    """Steps done, counted once a run whatever number of schedules there are: float32[1].
+
+    Public programs write schedules of their own with it.
+    """
+    counter = autoincreased_step_counter(_COUNTER, begin)
+    helper = LayerHelper("cast")
+    with helper.main_program.role_guard("schedule"):
+        return helper.add("cast", {"X": counter}, {"out_dtype": "float32"})
 
 
 @layer
@@ -47,7 +53,7 @@ def autoincreased_step_counter(
 def _schedule(
     type: str, begin: int = 0, inputs: dict[str, Variable] | None = None, **attrs: Any
 ) -> Variable:
-    step = _decay_step_counter(begin)
+    step = autoincreased_step_counter(_COUNTER, begin)
     helper = LayerHelper(type)
     with helper.main_program.role_guard("schedule"):
         rate = helper.add(type, {"Step": step, **(inputs or {})}, attrs)

@@ -110,7 +110,7 @@ def pad2d(
             f"mode must be 'constant', 'reflect' or 'edge', data_format 'NCHW' or 'NHWC', got "
             f"{mode!r}, {data_format!r}"
         )
-    if isinstance(paddings, Variable) or len(paddings) != 4:
+    if len(paddings) != 4:
         raise helper.refuse(f"paddings must be four numbers, got {paddings!r}")
     attrs = {
         "paddings": list(paddings),

@@ -92,8 +92,9 @@ def range(
     kind = dtype_name(dtype)
     values = {"Start": start, "End": end, "Step": step}
     attrs = {}
-    if not any(isinstance(value, Variable) for value in values.values()):
-        attrs["count"] = max(-int(-(end - start) // step), 0)  # type: ignore[operator]
+    numbers = [value for value in values.values() if not isinstance(value, Variable)]
+    if len(numbers) == 3:
+        attrs["count"] = max(-int((numbers[0] - numbers[1]) // numbers[2]), 0)
     inputs = {slot: _scalar(value, kind) for slot, value in values.items()}
     out = helper.add("range", inputs, attrs, dtype=kind, stop_gradient=True)
     if attrs:

@@ -40,7 +40,9 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 
 @layer
-def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+def concat(
+    input: Variable | Sequence[Variable], axis: int = 0, name: str | None = None
+) -> Variable:
     """One behind the other along an axis."""
     helper = LayerHelper("concat", name)
     inputs = [input] if isinstance(input, Variable) else list(input)

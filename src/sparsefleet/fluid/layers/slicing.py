@@ -57,7 +57,11 @@ def take_item(x: Variable, item: Any) -> Variable:
     items = item if isinstance(item, tuple) else (item,)
     if len(items) > len(x.shape):
         raise helper.refuse(f"{len(items)} indices for {x}")
-    axes, starts, ends, steps, dropped = [], [], [], [], []
+    axes: list[int] = []
+    dropped: list[int] = []
+    starts: list[Any] = []
+    ends: list[Any] = []
+    steps: list[Any] = []
     for axis, wanted in enumerate(items):
         if isinstance(wanted, builtins.slice):
             start, end, step = wanted.start, wanted.stop, wanted.step or 1

@@ -9,7 +9,7 @@ from typing import Any
 from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.framework import Block, Variable
 from sparsefleet.fluid.layer_helper import LayerHelper
-from sparsefleet.fluid.layers._bodies import append_with_body
+from sparsefleet.fluid.layers._bodies import append_with_body, moved_out
 from sparsefleet.fluid.layers.filling import fill_constant_batch_size_like
 
 __all__ = ["StaticRNN"]
@@ -94,6 +94,7 @@ class StaticRNN:
                 init = fill_constant_batch_size_like(
                     like, shape, like.dtype, init_value, ref_batch_dim_idx, init_batch_dim_idx
                 )
+        init = moved_out(body, init)
         name = unique_name.generate(f"{self._helper.name}@mem")
         made = body.create_var(name, init.shape, init.dtype)
         self._memories[made.name] = (init, None)

@@ -44,7 +44,8 @@ def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -
     if len(given) == 2 * rank:
         return given
     raise helper.refuse(
-        f"padding must be a number, {rank}, {2 * rank} or pairs for {rank + 2} axes, got {padding!r}"
+        f"padding must be a number, {rank}, {2 * rank}, or pairs for {rank + 2} axes, got "
+        f"{padding!r}"
     )
 
 

@@ -15,6 +15,7 @@ from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_firs
 from sparsefleet.fluid.lowering.fusion import fused_operators
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
+from sparsefleet.fluid.lowering.recording import recorded
 from sparsefleet.fluid.lowering.registry import OpDef
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
 from sparsefleet.fluid.lowering.tables import TableLowering
@@ -305,8 +306,7 @@ def _located(
             return (result[0] if single else flat_outputs(result[0])), result[1]
         return result if single else flat_outputs(result)
 
-    call.__name__ = call.__qualname__ = definition.type
-    return call
+    return recorded(definition.type, call)
 
 
 def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:

@@ -18,6 +18,7 @@ _FAMILIES = (
     "activations",
     "algebra",
     "arrays",
+    "beams",
     "blocks",
     "click_rates",
     "comparisons",
@@ -29,7 +30,9 @@ _FAMILIES = (
     "gradients",
     "indexing",
     "inspection",
+    "labelling",
     "lookups",
+    "loss_scaling",
     "losses",
     "lstm",
     "metrics",
@@ -50,6 +53,7 @@ _FAMILIES = (
     "servers",
     "shaping",
     "slicing",
+    "transcription",
 )
 
 

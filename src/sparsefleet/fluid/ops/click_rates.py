@@ -32,10 +32,15 @@ class _ValueModel(torch.autograd.Function):
         return torch.cat([counts.to(rest.dtype).expand(ctx.rows, 2), rest], 1), None, None
 
 
-@op("cvm", "X CVM", "Y", infer=lambda x, counts, **s: [(x[0], x[1] if s["use_cvm"] else x[1] - 2)])
+def _value_shape(x: Shape, counts: Shape, *, use_cvm: bool = True) -> list[Shape]:
+    del counts
+    return [x if use_cvm else (x[0], x[1] - 2)]
+
+
+@op("cvm", "X CVM", "Y", infer=_value_shape)
 def cvm(x: Tensor, counts: Tensor, *, use_cvm: bool = True) -> Tensor:
     """Shows and clicks, the first two columns, to logarithms; or without them."""
-    made: Tensor = _ValueModel.apply(x, counts, use_cvm)
+    made: Tensor = _ValueModel.apply(x, counts, use_cvm)  # type: ignore[no-untyped-call]
     return made
 
 

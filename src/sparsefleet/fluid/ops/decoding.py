@@ -35,12 +35,6 @@ def step_of(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
     return torch.zeros_like(x.select(axis, 0))
 
 
-@op("sampled_ids", "X", lod="none", infer=lambda x, **_: [x[:-1]])
-def sampled_ids(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """A word for each row of probabilities [B, V]: int64[B]."""
-    return torch.multinomial(x.detach(), 1, generator=generator).squeeze(1)
-
-
 @op("expand_to_beams", "X", lod="none", infer=lambda x, *, beam_size: [(x[0], beam_size, *x[1:])])
 def expand_to_beams(x: Tensor, *, beam_size: int) -> Tensor:
     """The same for all beams: [B, K, ...]."""
@@ -56,7 +50,7 @@ def merge_beams(x: Tensor) -> Tensor:
 @op("split_beams", "X", lod="none", infer=lambda x, *, beam_size: [(-1, beam_size, *x[1:])])
 def split_beams(x: Tensor, *, beam_size: int) -> Tensor:
     """[B * K, ...] as [B, K, ...]."""
-    return x.unflatten(0, (-1, beam_size))
+    return x.reshape(-1, beam_size, *x.shape[1:])
 
 
 @op("gather_beams", "X Index", lod="none", infer=lambda x, *_: [x])
@@ -111,19 +105,6 @@ def beam_step(
     ended = finished.gather(1, parents)
     counts = lengths.gather(1, parents) + (~ended).long()
     return scores, ids, parents, ended | (ids == end_token), counts
-
-
-@op("gather_tree", "Ids Parents", lod="none")
-def gather_tree(ids: Tensor, parents: Tensor) -> Tensor:
-    """Whole sentences [T, B, K] from the words chosen at each step and the beams they came from."""
-    if ids.is_meta:
-        return torch.empty_like(ids)
-    beams = torch.arange(ids.shape[2]).expand(ids.shape[1:])
-    found = []
-    for words, before in zip(reversed(ids.unbind(0)), reversed(parents.unbind(0)), strict=True):
-        found.append(words.gather(1, beams))
-        beams = before.gather(1, beams)
-    return torch.stack(found[::-1])
 
 
 @op("where_finished", "Finished X Y", lod="none", infer=lambda finished, x, *_: [x])  # noqa: ARG005

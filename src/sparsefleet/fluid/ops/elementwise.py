@@ -79,7 +79,8 @@ def scale(
     factor: Any = scale if scale_tensor is None else scale_tensor.detach().to(x.dtype)
     if not x.is_floating_point():
         factor, bias = (int(scale) if scale_tensor is None else factor), int(bias)
-    return x * factor + bias if bias_after_scale else (x + bias) * factor
+    made: Tensor = x * factor + bias if bias_after_scale else (x + bias) * factor
+    return made
 
 
 @op("clip", "X")

@@ -13,9 +13,8 @@ from sparsefleet.fluid.ops.sizes import open_sizes, run_sizes
 Tensor = torch.Tensor
 
 
-def _given_shape(
-    whole: Shape | None, parts: list[Shape], *others: Any, **settings: Any
-) -> list[Shape]:
+def _given_shape(whole: Shape | None, *others: Any, **settings: Any) -> list[Shape]:
+    del others
     return [tuple(open_sizes(settings["shape"], whole, settings.get("shape_places", ())))]
 
 
@@ -65,7 +64,7 @@ def sizes_like(
     input_dim_idx: int,
     output_dim_idx: int,
 ) -> list[int]:
-    """The shape with one size of `like`; its batch is the number of its sequences, if it has any."""
+    """The shape with one size of `like`, whose batch is that of its sequences if it has any."""
     sizes = list(shape)
     by_sequence = input_dim_idx == 0 and lods and lods[0]
     sizes[output_dim_idx] = len(lods[0][-1]) - 1 if by_sequence else like.shape[input_dim_idx]  # type: ignore[index]
@@ -93,12 +92,17 @@ def uniform_random(
     shape_places: Sequence[int] = (),
     min: float = -1.0,
     max: float = 1.0,
+    diag_num: int = 0,
+    diag_step: int = 0,
+    diag_val: float = 1.0,
     dtype: str = "float32",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     sizes = run_sizes(shape, shape_tensor, parts, shape_places)
     made = torch.empty(sizes, dtype=getattr(torch, dtype))
-    return made.uniform_(min, max, generator=generator)
+    made.uniform_(min, max, generator=generator)
+    made.view(-1)[: diag_num * (diag_step + 1) : diag_step + 1] = diag_val
+    return made
 
 
 @op("gaussian_random", "ShapeTensor? ShapeTensorList*", lod="none", infer=_given_shape)

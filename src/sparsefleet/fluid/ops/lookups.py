@@ -31,7 +31,7 @@ def _unique_shapes(x: Shape, **settings: Any) -> list[Shape]:
 
 @op("unique", "X", "Out Index Count?", lod="none", infer=_unique_shapes)
 def unique(x: Tensor, *, index_dtype: str = "int32") -> list[Tensor]:
-    """The different values as they first come, which of them each element is, how often they are."""
+    """The different values as they first come, which one each element is, and their counts."""
     values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
     firsts = torch.full((len(values),), len(x)).scatter_reduce(
         0, inverse, torch.arange(len(x)), "amin"
@@ -124,4 +124,4 @@ def mean_iou(predictions: Tensor, labels: Tensor, *, num_classes: int) -> list[T
 
 @op("roll", "X", lod="none")
 def roll(x: Tensor, *, shifts: Sequence[int], dims: Sequence[int]) -> Tensor:
-    return torch.roll(x, list(shifts), list(dims) or None)
+    return torch.roll(x, list(shifts), list(dims))

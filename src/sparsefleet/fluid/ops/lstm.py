@@ -112,7 +112,7 @@ def lstmp(
     return (walk.rows(states, narrow), walk.rows(cells, width)), lods[0]
 
 
-@op("lstm_unit", "X C_prev", "C H")
+@op("lstm_unit", "X C_prev", "C H", lod="none")
 def lstm_unit(x: Tensor, cell: Tensor, *, forget_bias: float = 0.0) -> tuple[Tensor, Tensor]:
     """One step: x [B, 4 D], columns of input, forget and output gate and candidate."""
     admit, forget, emit, candidate = x.chunk(4, 1)

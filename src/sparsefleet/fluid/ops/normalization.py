@@ -107,7 +107,7 @@ class _DataNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *states: Any) -> Tensor:
         size, total, squares, epsilon, slot_dim = states
         mean, scale = total / size, (size / squares).sqrt()
-        y = (x - mean) * scale
+        y: Tensor = (x - mean) * scale
         known = None
         if slot_dim > 0:  # a slot whose first value, its count, is 0 was not seen
             known = _seen(x, slot_dim)
@@ -148,7 +148,7 @@ def data_norm(
     slot_dim: int = -1,
 ) -> Tensor:
     """Mean 0 and deviation 1 by sums that are learned like parameters."""
-    made: Tensor = _DataNorm.apply(x, size, total, squares, epsilon, slot_dim)
+    made: Tensor = _DataNorm.apply(x, size, total, squares, epsilon, slot_dim)  # type: ignore[no-untyped-call]
     return made
 
 

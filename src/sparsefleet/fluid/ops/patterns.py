@@ -114,7 +114,12 @@ def gaussian_random_batch_size_like(
     return made if lods is None else (made, ())
 
 
-@op("sampling_id", "X", lod="none", infer=lambda x, **settings: [(x[0],)])
+def _one_a_row(x: Shape, **settings: Any) -> list[Shape]:
+    del settings
+    return [(x[0],)]
+
+
+@op("sampling_id", "X", lod="none", infer=_one_a_row)
 def sampling_id(
     x: Tensor,
     *,
@@ -152,7 +157,7 @@ def random_crop(
     return torch.stack(parts).reshape(*lead, *shape)
 
 
-@op("shuffle_batch", "X", "Out ShuffleIdx", infer=lambda x, **settings: [x, (-1,)])
+@op("shuffle_batch", "X", "Out ShuffleIdx", infer=lambda x: [x, (-1,)])
 def shuffle_batch(x: Tensor, *, generator: torch.Generator | None = None) -> list[Tensor]:
     """Rows, all axes but the last, in a random order; and which row came where."""
     rows = x.reshape(-1, x.shape[-1])

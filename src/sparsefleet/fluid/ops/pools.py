@@ -116,5 +116,5 @@ def max_pool_with_index(x: Tensor, *, ksize: Numbers) -> list[Tensor]:
         if len(ksize) == 2
         else functional.adaptive_max_pool3d_with_indices
     )
-    values, places = pool(x, tuple(ksize))
+    values, places = pool(x, tuple(ksize))  # type: ignore[arg-type]
     return [values, places.int()]

@@ -84,7 +84,7 @@ def teacher_student_sigmoid_loss(
     soft_max_up_bound: float = 15.0,
     soft_max_lower_bound: float = -15.0,
 ) -> Tensor:
-    made: Tensor = _TeacherStudent.apply(x, label.detach(), soft_max_up_bound, soft_max_lower_bound)
+    made: Tensor = _TeacherStudent.apply(x, label.detach(), soft_max_up_bound, soft_max_lower_bound)  # type: ignore[no-untyped-call]
     return made
 
 

@@ -108,6 +108,7 @@ def _gru_unit_shapes(x: Shape, before: Shape, *others: Any, **settings: Any) -> 
     "gru_unit",
     "Input HiddenPrev Weight Bias?",
     "Hidden ResetHiddenPrev Gate",
+    lod="none",
     infer=_gru_unit_shapes,
 )
 def gru_unit(

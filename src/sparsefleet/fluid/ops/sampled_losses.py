@@ -71,13 +71,15 @@ def nce(
     """Noise-contrastive estimation, with own negatives for each example."""
     true = label.shape[1]
     shape = (len(x), num_neg_samples)
-    negatives = _draw(sampler, num_total_classes, shape, dist, generator)
+    # As 1.8.5: the logarithmic sampler never draws the last class.
+    classes = num_total_classes - (sampler == "log_uniform")
+    negatives = _draw(sampler, classes, shape, dist, generator)
     labels = torch.cat([label.long(), negatives], 1)
     logits = (weight[labels] * x[:, None]).sum(-1)
     if bias is not None:
         logits = logits + bias.reshape(-1)[labels]
     odds = torch.sigmoid(logits)
-    noise = _chance(sampler, num_total_classes, labels, dist).to(x.dtype) * num_neg_samples
+    noise = _chance(sampler, classes, labels, dist).to(x.dtype) * num_neg_samples
     costs = torch.cat(
         [
             -torch.log(odds[:, :true] / (odds[:, :true] + noise[:, :true])),

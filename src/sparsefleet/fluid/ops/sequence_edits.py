@@ -145,16 +145,22 @@ def im2sequence(
     return rows, (torch.arange(len(x) + 1) * columns.shape[2],)
 
 
-def _greedy_shape(x: Shape, length: Shape | None, **settings: Any) -> list[Shape]:
-    del settings
-    return [(-1, 1)] if length is None else [x[:2], (x[0], 1)]
+def _column(x: Shape, **settings: Any) -> list[Shape]:
+    del x, settings
+    return [(-1, 1)]
 
 
-@op("ctc_greedy", "X", lod="function", infer=lambda x, **settings: [(-1, 1)])
+def _greedy_shape(x: Shape, length: Shape, **settings: Any) -> list[Shape]:
+    del length, settings
+    return [x[:2], (x[0], 1)]
+
+
+@op("ctc_greedy", "X", lod="function", infer=_column)
 def ctc_greedy(x: Tensor, *, lods: Lods, blank: int) -> Made:
     """The best class of each row, once if it is repeated, blanks left out; -1 if all are."""
     offsets = level_of(lods[0], "X")
-    kept = [_without_repeats(part, blank) for part in x.argmax(1).split(offsets.diff().tolist())]
+    best = torch.split_with_sizes(x.argmax(1), offsets.diff().tolist())
+    kept = [_without_repeats(part, blank) for part in best]
     lengths = torch.tensor([len(part) for part in kept])
     if not int(lengths.sum()):
         return torch.full((1, 1), -1), (offsets_of(lengths),)
@@ -176,4 +182,5 @@ def ctc_greedy_padded(
 
 def _without_repeats(best: Tensor, blank: int) -> Tensor:
     once = torch.unique_consecutive(best)
-    return once[once != blank]
+    kept: Tensor = once[once != blank]
+    return kept

@@ -132,7 +132,7 @@ def _crop_shape(
     /,
     **settings: Any,
 ) -> list[Shape]:
-    del parts, offsets, offset_parts
+    del shape, parts, offsets, offset_parts
     return [tuple(open_sizes(settings["shape"], whole, settings.get("shape_places", ())))]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ _P1, _P2, _P3, _P4, _P5 = (
         2870177450012600261,
     )
 )
-Numbers = NDArray[np.uint64]
+Numbers = NDArray[Any]
 
 
 def xxhash64(rows: NDArray[np.uint8], seed: int = 0) -> Numbers:
@@ -46,7 +48,8 @@ def xxhash64(rows: NDArray[np.uint8], seed: int = 0) -> Numbers:
             total = _turn(total ^ (rows[:, place].astype(np.uint64) * _P5), 11) * _P1
         total = (total ^ (total >> np.uint64(33))) * _P2
         total = (total ^ (total >> np.uint64(29))) * _P3
-        return total ^ (total >> np.uint64(32))
+        found: Numbers = total ^ (total >> np.uint64(32))
+        return found
 
 
 def _stripes(rows: NDArray[np.uint8], seed: np.uint64) -> tuple[Numbers, int]:
@@ -56,25 +59,26 @@ def _stripes(rows: NDArray[np.uint8], seed: np.uint64) -> tuple[Numbers, int]:
     lanes = [np.full(count, first) for first in firsts]
     at = 0
     while at + 32 <= rows.shape[1]:
-        for lane in range(4):
-            begin = at + 8 * lane
-            lanes[lane] = _round(lanes[lane], _words(rows[:, begin : begin + 8], 8))
+        for place in range(4):
+            begin = at + 8 * place
+            lanes[place] = _round(lanes[place], _words(rows[:, begin : begin + 8], 8))
         at += 32
-    total = sum(
-        (_turn(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)),
-        lanes[0] * np.uint64(0),
-    )
+    total = np.zeros(count, np.uint64)
+    for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
+        total = total + _turn(lane, bits)
     for lane in lanes:
         total = (total ^ _round(np.zeros_like(lane), lane)) * _P1 + _P4
     return total, at
 
 
 def _round(state: Numbers, word: Numbers) -> Numbers:
-    return _turn(state + word * _P2, 31) * _P1
+    made: Numbers = _turn(state + word * _P2, 31) * _P1
+    return made
 
 
 def _turn(word: Numbers, bits: int) -> Numbers:
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+    made: Numbers = (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+    return made
 
 
 def _words(part: NDArray[np.uint8], width: int) -> Numbers:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper
 from sparsefleet.fluid.layers.learning_rate_scheduler import autoincreased_step_counter
@@ -16,6 +18,8 @@ __all__ = [
     "AdamOptimizer",
     "Adamax",
     "AdamaxOptimizer",
+    "DGCMomentum",
+    "DGCMomentumOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
     "Ftrl",
@@ -60,6 +64,30 @@ class MomentumOptimizer(Optimizer):
 
     def table_settings(self) -> dict[str, Any]:
         return {"class": "Momentum", "momentum": self._momentum, "nesterov": self._use_nesterov}
+
+
+class DGCMomentumOptimizer(MomentumOptimizer):
+    """Momentum. Fluid sends only the largest gradients between GPUs from rampup_begin_step on."""
+
+    def __init__(
+        self,
+        learning_rate: Rate,
+        momentum: float,
+        rampup_begin_step: int,
+        rampup_step: int = 1,
+        sparsity: Sequence[float] = (0.999,),
+        *,
+        use_nesterov: bool = False,
+        num_trainers: int | None = None,
+        **common: Any,
+    ) -> None:
+        if rampup_begin_step < 0 or rampup_step < 1 or not all(0 <= s < 1 for s in sparsity):
+            raise ConfigError(
+                "DGCMomentumOptimizer: rampup_begin_step must be >= 0, rampup_step >= 1 and "
+                f"sparsity in [0, 1), got {rampup_begin_step}, {rampup_step}, {list(sparsity)}"
+            )
+        del num_trainers
+        super().__init__(learning_rate, momentum, use_nesterov, **common)
 
 
 class LarsMomentumOptimizer(Optimizer):
@@ -300,5 +328,6 @@ DecayedAdagrad = DecayedAdagradOptimizer
 Ftrl = FtrlOptimizer
 LarsMomentum = LarsMomentumOptimizer
 Momentum = MomentumOptimizer
+DGCMomentum = DGCMomentumOptimizer
 RMSProp = RMSPropOptimizer
 SGD = SGDOptimizer

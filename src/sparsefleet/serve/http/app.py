@@ -43,7 +43,7 @@ def make_app(config: ServeConfig) -> FastAPI:
     """The service as an ASGI application. Raises CheckpointError if there is nothing to serve; the
     model is opened when the server starts the application.
 
-    >>> make_app(ServeConfig(models=Path("nowhere")))
+    >>> make_app(ServeConfig(models=Path("nowhere")))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     sparsefleet.errors.CheckpointError: nowhere holds no exported model: ...
     """

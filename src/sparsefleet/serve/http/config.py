@@ -87,7 +87,8 @@ class ServeConfig:
     """From a request's body to its answer; then 504."""
 
     read_timeout_s: float = 10.0
-    """Within which a request must be sent; then 408."""
+    """Within which a request's head must be sent, else the connection is closed; and then its
+    body, else 408."""
 
     drain_delay_s: float = 0.0
     """After SIGTERM, how long requests are still accepted while /readyz says no."""

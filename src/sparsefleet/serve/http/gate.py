@@ -44,27 +44,32 @@ class Gate:
         begin = time.monotonic()
         answer = _Answer(receive, send, self._admission)
         try:
-            if self._may_pass(scope):
-                await self._app(scope, answer.receive, answer.send)
-            else:
-                refusal = Refusal(
-                    401,
-                    "unauthorized",
-                    "this needs the header 'Authorization: Bearer TOKEN' with the service's token",
-                    {"WWW-Authenticate": "Bearer"},
-                )
-                await refusal.response()(scope, answer.receive, answer.send)
+            refusal = self._why_not(scope)
+            app = self._app if refusal is None else refusal.response()
+            await app(scope, answer.receive, answer.send)
         finally:
             route = scope.get("route")
             path = getattr(route, "path", "other")  # not what was sent: labels must be few
             self._telemetry.answered(path, answer.status, time.monotonic() - begin)
 
-    def _may_pass(self, scope: Scope) -> bool:
-        if self._token is None or not scope["path"].startswith(_GUARDED):
-            return True
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = given.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+    def _why_not(self, scope: Scope) -> Refusal | None:
+        if not scope["path"].startswith(_GUARDED):
+            return None
+        headers = dict(scope["headers"])
+        # A page of somebody else, in a browser that can reach this service.
+        if headers.get(b"sec-fetch-site") == b"cross-site":
+            return Refusal(403, "cross_site", "another site's page may not ask this service")
+        if self._token is None:
+            return None
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token):
+            return None
+        return Refusal(
+            401,
+            "unauthorized",
+            "this needs the header 'Authorization: Bearer TOKEN' with the service's token",
+            {"WWW-Authenticate": "Bearer"},
+        )
 
 
 class _Answer:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import FeedError
 from sparsefleet.export.schema import InputSchema, Schema
 
-__all__ = ["inputs_of_rows", "parse_json"]
+__all__ = ["inputs_of_rows", "parse_json", "whole_numbers"]
 
 _INT64_MIN, _INT64_END, _KEYS_END = -(2**63), 2**63, 2**64
 
@@ -96,8 +96,10 @@ def _lengths(values: list[Any], item: InputSchema, depth: int) -> list[int]:
 
 
 def _numbers(flat: list[Any], item: InputSchema) -> NDArray[Any]:
-    kinds = set(map(type, flat))
     dtype = np.dtype(item.dtype)
+    if dtype.kind in "iu":
+        flat = whole_numbers(flat)
+    kinds = set(map(type, flat))
     allowed = {bool} if dtype.kind == "b" else {int} if dtype.kind in "iu" else {int, float}
     if kinds - allowed:
         wrong = next(value for value in flat if type(value) not in allowed)
@@ -105,6 +107,19 @@ def _numbers(flat: list[Any], item: InputSchema) -> NDArray[Any]:
     if dtype.kind == "f":
         return _floats(flat, item, dtype)
     return _integers(flat, item, dtype)
+
+
+def whole_numbers(values: list[Any]) -> list[Any]:
+    """Floats without a fraction as integers, which they are in JSON; all else as it is.
+
+    >>> whole_numbers([3, 3.0, 3.5, True])
+    [3, 3, 3.5, True]
+    """
+    if float not in set(map(type, values)):
+        return values
+    return [
+        int(value) if type(value) is float and value.is_integer() else value for value in values
+    ]
 
 
 def _floats(flat: list[Any], item: InputSchema, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -55,8 +55,12 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
         "tables": content["tables"],
         "settings": {
             "engine": model.predictor.engine,
+            # ONNX Runtime joins operators; torch runs the recorded graph one by one.
+            "fused": model.predictor.engine == "onnx",
             "rows": type(model.rows).__name__,
             "rows_updated": model.rows.freshness(),
+            "update_number": getattr(model.rows, "sequence", 0),
+            "update_problem": getattr(model.rows, "problem", None),
             "precision": {entry.name: entry.format for entry in manifest.tables},
             "threads": config.threads,
             "workers": config.workers,
@@ -70,8 +74,9 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _golden(model: ServedModel) -> list[dict[str, Any]]:
-    """The first golden examples as a request has them: something to start from."""
+def _golden(model: ServedModel) -> list[str]:
+    """The first golden examples, each as a line of JSON: something to start from. As text, for ids
+    may be too long for JavaScript."""
     schema, inputs = model.predictor.schema, model.predictor.golden.inputs
     count = min(2, model.layout.count(inputs))
     first = model.layout.part(inputs, count)
@@ -85,7 +90,7 @@ def _golden(model: ServedModel) -> list[dict[str, Any]]:
         ends = [*offsets.tolist(), len(values)]
         for at, row in enumerate(rows):
             row[item.name] = values[ends[at] : ends[at + 1]].tolist()
-    return rows
+    return [json.dumps(row) for row in rows]
 
 
 def _versions() -> dict[str, str]:
@@ -159,15 +164,16 @@ async def switch(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/versions/rollback",
     summary="Go back to the version before",
-    responses=answers(401, 404, 409, 500, 503, ok="What is active now."),
+    responses=answers(401, 404, 409, 429, 500, 503, ok="What is active now."),
 )
 async def roll_back(request: Request) -> dict[str, Any]:
-    models: Models = request.app.state.service.models
-    try:
-        await models.roll_back()
-    except (SparseFleetError, OSError) as error:
-        raise _as_refusal(error) from error
-    return _now(models)
+    service: Service = request.app.state.service
+    with service.admission.place():
+        try:
+            await service.models.roll_back()
+        except (SparseFleetError, OSError) as error:
+            raise _as_refusal(error) from error
+    return _now(service.models)
 
 
 def _as_refusal(error: Exception) -> Refusal:

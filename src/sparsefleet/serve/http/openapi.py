@@ -17,7 +17,8 @@ __all__ = ["answers", "body_of", "describe"]
 _MEANINGS = {
     400: "The body is malformed.",
     401: "The token is missing or wrong.",
-    404: "No such version.",
+    403: "A browser says that another site's page asks.",
+    404: "No such version or table.",
     408: "The body was sent too slowly.",
     409: "The version cannot be served.",
     413: "More bytes or examples than the limit.",
@@ -52,6 +53,8 @@ def answers(
         200: {"description": ok, "content": json if content is None else content}
     }
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    if 401 in statuses:  # what asks for a token is not for other sites' pages either
+        statuses = (*statuses, 403)
     for status in sorted(statuses):
         found[status] = {"description": _MEANINGS[status], "content": error}
     return found
@@ -80,26 +83,30 @@ def body_of(schema: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-PREDICT_BODY = body_of(
-    {"$ref": _EXAMPLES},
-    **{
-        ARROW_STREAM: _BINARY,
-        "application/x-ndjson": {"schema": {"type": "string"}},
-        "text/csv": {"schema": {"type": "string"}},
-    },
-)
+PREDICT_BODY = body_of({"$ref": _EXAMPLES}, **{ARROW_STREAM: _BINARY})
+PREDICT_QUERY = {
+    "parameters": [
+        {"name": name, "in": "query", "required": False, "description": what, "schema": schema}
+        for name, what, schema in (
+            ("version", "Only this version: its name or digest.", {"type": "string"}),
+            ("unknown", "Also list the ids that have no row.", {"type": "boolean"}),
+            ("trace", "Also show lookups and layers of the first examples.", {"type": "boolean"}),
+        )
+    ]
+}
+ROWS_BODY = body_of({"$ref": "#/components/schemas/Keys"})
 
 
 def describe(app: FastAPI, schema: Schema | None, config: ServeConfig) -> dict[str, Any]:
-    """The description, with the inputs of the active model."""
+    """The description, with the inputs and tables of the active model."""
     found: dict[str, Any] = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
     parts = found.setdefault("components", {}).setdefault("schemas", {})
     parts["Error"] = _ERROR
     parts["Examples"] = _examples(schema, config.max_examples)
-    for unused in ("HTTPValidationError", "ValidationError"):
-        parts.pop(unused, None)
+    parts["Keys"] = _keys(schema, config.max_examples)
+    _without_framework_errors(found)
     if config.token is not None:
         found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, methods in found["paths"].items():
@@ -123,6 +130,29 @@ def _examples(schema: Schema | None, most: int) -> dict[str, Any]:
         "properties": {"examples": {"type": "array", "maxItems": most, "items": example}},
         "additionalProperties": False,
     }
+
+
+def _keys(schema: Schema | None, most: int) -> dict[str, Any]:
+    table: dict[str, Any] = {"type": "string"}
+    if schema is not None:
+        table["enum"] = sorted({lookup.table for lookup in schema.lookups})
+    key = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+    return {
+        "type": "object",
+        "required": ["table", "keys"],
+        "properties": {"table": table, "keys": {"type": "array", "maxItems": most, "items": key}},
+        "additionalProperties": False,
+    }
+
+
+def _without_framework_errors(found: dict[str, Any]) -> None:
+    """FastAPI describes errors in a form of its own, which is not the one that they have here."""
+    for unused in ("HTTPValidationError", "ValidationError"):
+        found["components"]["schemas"].pop(unused, None)
+    for methods in found["paths"].values():
+        for method in methods.values():
+            if "HTTPValidationError" in str(method["responses"].get("422")):
+                del method["responses"]["422"]
 
 
 def _input(item: InputSchema) -> dict[str, Any]:

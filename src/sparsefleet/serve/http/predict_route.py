@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +14,7 @@ from sparsefleet.export.feeds import Arrays
 from sparsefleet.serve.http.arrow_examples import ARROW_STREAM, column_of, table_as_stream
 from sparsefleet.serve.http.examples import form_of, read_examples
 from sparsefleet.serve.http.inspection import inspect
-from sparsefleet.serve.http.openapi import PREDICT_BODY, PREDICTIONS, answers
+from sparsefleet.serve.http.openapi import PREDICT_BODY, PREDICT_QUERY, PREDICTIONS, answers
 from sparsefleet.serve.http.refusal import Refusal
 from sparsefleet.serve.http.served_model import ServedModel
 from sparsefleet.serve.http.service import Service
@@ -23,11 +23,15 @@ from sparsefleet.serve.http.tracing import trace
 __all__ = ["router"]
 
 router = APIRouter()
+_TRUE, _FALSE = ("true", "1"), ("false", "0")
+_CLOSELY_S = 60.0  # a trace may have to load torch first
 
 
 @router.post(
     "/v1/predict",
     summary="Predict examples",
+    description="Examples as JSON or as an Arrow stream with a column for each input; also as "
+    "text/csv, or as application/x-ndjson with an example a line.",
     responses=answers(
         400,
         401,
@@ -43,17 +47,12 @@ router = APIRouter()
         ok="Predictions.",
         content=PREDICTIONS,
     ),
-    openapi_extra=PREDICT_BODY,
+    openapi_extra=PREDICT_BODY | PREDICT_QUERY,
 )
-async def predict(
-    request: Request,
-    version: str | None = Query(None, description="Only this version: its name or digest."),
-    unknown: bool = Query(False, description="Also list the ids that have no row."),
-    trace_: bool = Query(
-        False, alias="trace", description="Also show lookups and layers of the first examples."
-    ),
-) -> Response:
+async def predict(request: Request) -> Response:
     service: Service = request.app.state.service
+    version = request.query_params.get("version")
+    unknown, traced = flag(request, "unknown"), flag(request, "trace")
     with service.admission.place() as place, service.models.lease(version) as model:
         form = form_of(request.headers.get("content-type"))
         wants_arrow = _wants_arrow(request.headers.get("accept", ""), form)
@@ -61,13 +60,21 @@ async def predict(
         arrays = read_examples(form, body, model.predictor.schema, service.config.max_examples)
         del body
         more: dict[str, Any] = {}
-        if unknown or trace_:
-            work = model.batcher.call(lambda: _closely(model, arrays, unknown, trace_))
-            found, more = await service.within_deadline(work)
+        if unknown or traced:
+            work = model.batcher.call(lambda: _closely(model, arrays, unknown, traced))
+            found, more = await service.within_deadline(work, _CLOSELY_S if traced else None)
         else:
             found = await service.within_deadline(model.batcher.predict(arrays))
         _check_finite(found)
         return _arrow(model, found) if wants_arrow and not more else _json(model, found, more)
+
+
+def flag(request: Request, name: str) -> bool:
+    """Whether the query says so. By hand: the framework's way takes longer than a prediction."""
+    value = request.query_params.get(name, "false").lower()
+    if value not in _TRUE + _FALSE:
+        raise Refusal(422, "inputs_do_not_fit", f"query.{name} must be true or false")
+    return value in _TRUE
 
 
 def _closely(

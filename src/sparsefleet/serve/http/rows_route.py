@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from sparsefleet.serve.http.arrow_examples import ARROW_STREAM, column_of, table_as_stream
 from sparsefleet.serve.http.examples import form_of
-from sparsefleet.serve.http.json_examples import parse_json
-from sparsefleet.serve.http.openapi import answers, body_of
+from sparsefleet.serve.http.json_examples import parse_json, whole_numbers
+from sparsefleet.serve.http.openapi import ROWS_BODY, answers
 from sparsefleet.serve.http.refusal import Refusal
 from sparsefleet.serve.http.served_model import ServedModel
 from sparsefleet.serve.http.service import Service
@@ -20,18 +20,6 @@ from sparsefleet.store.arrays import Keys
 __all__ = ["router"]
 
 router = APIRouter()
-_BODY = {
-    "type": "object",
-    "required": ["table", "keys"],
-    "properties": {
-        "table": {"type": "string"},
-        "keys": {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
-        },
-    },
-    "additionalProperties": False,
-}
 
 
 @router.post(
@@ -44,7 +32,7 @@ _BODY = {
         ok="Rows.",
         content={ARROW_STREAM: {"schema": {"type": "string", "format": "binary"}}},
     ),
-    openapi_extra=body_of(_BODY),
+    openapi_extra=ROWS_BODY,
 )
 async def look_at_rows(request: Request, version: str | None = None) -> Response:
     service: Service = request.app.state.service
@@ -69,6 +57,7 @@ def _parse(body: bytes, most: int) -> tuple[str, Keys]:
     table, keys = content["table"], content["keys"]
     if not isinstance(table, str) or not isinstance(keys, list):
         raise Refusal(422, "inputs_do_not_fit", '"table" must be a text and "keys" a list')
+    keys = whole_numbers(keys)
     if not all(type(key) is int and 0 <= key < 2**64 for key in keys):
         raise Refusal(422, "inputs_do_not_fit", f'"keys" must be integers in 0..{2**64 - 1}')
     if len(keys) > most:

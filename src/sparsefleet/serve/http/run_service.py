@@ -14,6 +14,7 @@ from sparsefleet.endpoint import Endpoint
 from sparsefleet.errors import ConfigError, IoError
 from sparsefleet.serve.http.app import make_app
 from sparsefleet.serve.http.config import ServeConfig
+from sparsefleet.serve.http.guarded_protocol import guarded_protocol
 from sparsefleet.serve.http.service import Service
 
 __all__ = ["run_service"]
@@ -39,6 +40,8 @@ def run_service(config: ServeConfig) -> None:
         app,
         log_config=None,
         access_log=False,
+        http=guarded_protocol(config.read_timeout_s),
+        ws="none",
         lifespan="on",
         server_header=False,
         timeout_keep_alive=_IDLE_S,

@@ -36,16 +36,13 @@ class ServedModel:
         self, name: str, predictor: Predictor, batcher: Batcher, layout: BatchLayout
     ) -> None:
         self.name = name
+        self.version = predictor.manifest.digest
         self.predictor = predictor
         self.rows = predictor.rows
         self.batcher = batcher
         self.layout = layout
         self.in_use = 0
         self.is_retired = False
-
-    @property
-    def version(self) -> str:
-        return self.predictor.manifest.digest
 
     def answers_to(self, version: str) -> bool:
         """Whether it is meant by this name or digest."""

@@ -83,10 +83,11 @@ class Service:
                 return str(error)
         return None
 
-    async def within_deadline(self, work: Any) -> Any:
-        """The result of an awaitable; errors as answers."""
+    async def within_deadline(self, work: Any, timeout_s: float | None = None) -> Any:
+        """The result of an awaitable; errors as answers. None: the usual time."""
+        timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
-            with anyio.fail_after(self.config.timeout_s):
+            with anyio.fail_after(timeout_s):
                 return await work
         except SparseFleetError as error:
             raise refusal_for(error) from error
@@ -94,8 +95,7 @@ class Service:
             raise Refusal(
                 504,
                 "timed_out",
-                f"there was no answer within {self.config.timeout_s:g} s: try again later, with "
-                "fewer examples",
+                f"there was no answer within {timeout_s:g} s: try again later, with fewer examples",
             ) from None
 
     def _open(self, version: Version) -> ServedModel:

@@ -16,6 +16,8 @@ from prometheus_client import (
 
 from sparsefleet.serve.http.admission import Admission
 from sparsefleet.serve.http.models import Models
+from sparsefleet.serve.row_store import RowStore
+from sparsefleet.serve.row_stores import UpdatedRows
 
 __all__ = ["Telemetry"]
 
@@ -57,6 +59,9 @@ class Telemetry:
                 ("ready", "1 if a model is served and nothing is being drained."),
                 ("rows_up", "1 if rows could be had when this was asked."),
                 ("rows_age_seconds", "Age of the newest update in force; NaN without updates."),
+                ("update_number", "Number of the newest update in force; 0 without updates."),
+                ("update_bytes", "Memory of the rows that updates have changed."),
+                ("updates_failing", "1 if newer updates cannot be read or applied."),
                 ("model_switches", "How often a version became the active one."),
                 ("choice_failed", "1 if the version that is chosen cannot be served."),
             )
@@ -88,6 +93,7 @@ class Telemetry:
             "ready": float(active is not None and not admission.is_draining),
             "rows_up": float(rows_up),
             "rows_age_seconds": float("nan") if fresh is None else max(0.0, time.time() - fresh),
+            **_of_updates(active.rows if active else None),
             "model_switches": models.switches,
             "choice_failed": float(models.failure is not None),
         }
@@ -98,3 +104,12 @@ class Telemetry:
             self._model.labels(active.name, active.version, active.predictor.engine).set(1)
         found: bytes = generate_latest(self._registry)
         return found
+
+
+def _of_updates(rows: RowStore | None) -> dict[str, float]:
+    updated = rows if isinstance(rows, UpdatedRows) else None
+    return {
+        "update_number": float(updated.sequence if updated else 0),
+        "update_bytes": float(updated.memory_bytes if updated else 0),
+        "updates_failing": float(updated is not None and updated.problem is not None),
+    }

@@ -16,7 +16,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparsefleet.errors import CheckpointMissingError, ConfigError, StoreUnavailableError
+from sparsefleet.errors import (
+    CheckpointMissingError,
+    ConfigError,
+    CorruptFileError,
+    StoreUnavailableError,
+)
 from sparsefleet.export.manifest import Manifest
 from sparsefleet.updates import RedisServer
 
@@ -57,7 +62,13 @@ class RedisVersions:
         """Those that are whole, the newest first."""
         with self._server.asking("versions cannot be listed"):
             found = self._server.client.hgetall(self._list)
-        versions = [PushedVersion(**json.loads(raw)) for raw in found.values()]
+        try:
+            versions = [PushedVersion(**json.loads(raw)) for raw in found.values()]
+        except (ValueError, TypeError) as error:
+            raise CorruptFileError(
+                f"Redis at {self._server.where} lists a version that cannot be read ({error}): it "
+                f"is of a newer sparsefleet, or something else writes to {self._list}"
+            ) from error
         return sorted(versions, key=lambda version: version.pushed, reverse=True)
 
     def active(self) -> str | None:

@@ -51,9 +51,10 @@ def rows_from_bytes(
     """Rows as they read, float32[N, D], zeros where there is none; and where there is one."""
     size = row_size(entry)
     known = np.array([row is not None for row in found], np.bool_)
-    raw = b"".join(row for row in found if row is not None)
-    if len(raw) != size * int(known.sum()):
+    there = [row for row in found if row is not None]
+    if any(len(row) != size for row in there):
         _raise_wrong_size(entry, keys, found, size)
+    raw = b"".join(there)
     rows = np.zeros((len(found), entry.dim), np.float32)
     split = np.frombuffer(raw, np.uint8).reshape(-1, size)
     begin = 4 if entry.format == "int8" else 0

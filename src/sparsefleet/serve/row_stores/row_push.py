@@ -51,7 +51,7 @@ def push_rows(
     """
     return open_export(
         directory,
-        True,
+        "deep",  # what is pushed is read anyway
         lambda path, manifest: _Push(path, manifest, server, label, progress).run(),
     )
 
@@ -127,8 +127,8 @@ class _Push:
         ):
             if got != wanted:
                 raise CheckpointError(
-                    f"table '{entry.name}': the row of key {int(table.keys[place])} reads other"
-                    f"wise from Redis at {self._server.where} than it was pushed"
+                    f"table '{entry.name}': the row of key {int(table.keys[place])} reads back "
+                    f"from Redis at {self._server.where} otherwise than it was pushed"
                 )
 
     def _set(self, key: str, fields_and_rows: list[bytes]) -> None:

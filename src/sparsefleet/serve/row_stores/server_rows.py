@@ -144,11 +144,10 @@ class ServerRows:
                 )
 
     def _unavailable(self, store: RemoteStore, error: Exception) -> StoreUnavailableError:
-        """Gives the connection up; the next call makes another."""
+        """Gives the connection up; the next call makes another. It ends with its last user."""
         with self._lock:
             if self._store is store:
                 self._store = None
-        store.close()
         return self._cannot(error)
 
     def _cannot(self, error: Exception) -> StoreUnavailableError:

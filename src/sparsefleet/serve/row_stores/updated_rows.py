@@ -124,7 +124,12 @@ class UpdatedRows:
     def _run(self) -> None:
         wait_s = _POLL_S
         while not self._ending.wait(wait_s):
-            wait_s = _POLL_S if self._look() else min(2 * wait_s, _MAX_WAIT_S)
+            try:
+                is_reached = self._look()
+            except Exception as error:  # the thread's edge: it must not end while rows are served
+                self._tell(f"{type(error).__name__}: {error}")
+                is_reached = False
+            wait_s = _POLL_S if is_reached else min(2 * wait_s, _MAX_WAIT_S)
 
     def _look(self) -> bool:
         """Takes up what is new; whether the log could be reached."""

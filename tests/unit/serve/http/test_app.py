@@ -173,7 +173,7 @@ def test_model_is_described() -> None:
         assert found["manifest"] == json.loads(manifest.to_json())
         assert found["settings"]["engine"] == "onnx"
         # What is shown to start from can be sent as it is.
-        assert (await served.predict(found["golden"])).status_code == 200
+        assert (await served.predict(list(map(json.loads, found["golden"])))).status_code == 200
 
     on_shop(test)
 
@@ -277,6 +277,15 @@ def test_token_guards_all_but_health_and_pages() -> None:
         assert (await served.predict([], headers=right)).status_code == 200
 
     on_shop(test, token="right-token")
+
+
+def test_pages_of_other_sites_may_not_ask() -> None:
+    async def test(served: Served) -> None:
+        for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+            headers = {"sec-fetch-site": site}
+            assert (await served.predict([], headers=headers)).status_code == status
+
+    on_shop(test)
 
 
 class HeldRows(FileRows):

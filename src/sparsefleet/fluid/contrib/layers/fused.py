@@ -76,7 +76,9 @@ def fused_embedding_seq_pool(
     return out
 
 
-def _parts(type: str, input: Sequence[Variable], start_index: int, length: int) -> Variable:
+def _parts(
+    type: str, input: Variable | Sequence[Variable], start_index: int, length: int
+) -> Variable:
     helper = LayerHelper(type)
     inputs = [input] if isinstance(input, Variable) else list(input)
     attrs = {"start_index": start_index, "length": length}
@@ -84,13 +86,17 @@ def _parts(type: str, input: Sequence[Variable], start_index: int, length: int) 
 
 
 @layer
-def partial_concat(input: Sequence[Variable], start_index: int = 0, length: int = -1) -> Variable:
+def partial_concat(
+    input: Variable | Sequence[Variable], start_index: int = 0, length: int = -1
+) -> Variable:
     """`length` columns of each, from start_index on, beside each other."""
     return _parts("partial_concat", input, start_index, length)
 
 
 @layer
-def partial_sum(input: Sequence[Variable], start_index: int = 0, length: int = -1) -> Variable:
+def partial_sum(
+    input: Variable | Sequence[Variable], start_index: int = 0, length: int = -1
+) -> Variable:
     """The sum of `length` columns of each, from start_index on."""
     return _parts("partial_sum", input, start_index, length)
 

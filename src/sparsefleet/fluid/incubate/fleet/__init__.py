@@ -6,8 +6,10 @@ __getattr__ = lazy_names(
     __name__,
     {
         "base": "sparsefleet.fluid.incubate.fleet.base",
+        "collective": "sparsefleet.fluid.incubate.fleet.collective",
         "parameter_server": "sparsefleet.fluid.incubate.fleet.parameter_server",
+        "utils": "sparsefleet.fluid.incubate.fleet.utils",
     },
 )
 
-__all__ = ["base", "parameter_server"]
+__all__ = ["base", "collective", "parameter_server", "utils"]

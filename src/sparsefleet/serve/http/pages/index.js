@@ -47,7 +47,7 @@ async function showModel() {
       addRow(at("inputs").tBodies[0], [input.name, input.dtype, input.offsets ? "a list of any length" : one]);
     }
     if (!at("examples").value) {
-      at("examples").value = model.golden.map((row) => JSON.stringify(row)).join("\n");
+      at("examples").value = model.golden.join("\n");
     }
   } catch (error) {
     at("model").textContent = String(error.message);

@@ -8,7 +8,8 @@ __getattr__ = lazy_names(
         "distribute_transpiler": (
             "sparsefleet.fluid.incubate.fleet.parameter_server.distribute_transpiler"
         ),
+        "pslib": "sparsefleet.fluid.incubate.fleet.parameter_server.pslib",
     },
 )
 
-__all__ = ["distribute_transpiler"]
+__all__ = ["distribute_transpiler", "pslib"]

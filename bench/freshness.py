@@ -1,0 +1,111 @@
+"""How soon what is trained is predicted: from a trainer's moment to a service in another process.
+
+    python bench/freshness.py [--rows 1000000] [--target redis://127.0.0.1:6379/0]
+
+A trainer in this process trains a table and publishes every second; a service in a process of its
+own follows a directory, or Redis. Printed: the time between the moment of an update and its being
+in force, and the age that rows had at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsefleet import Trainer, optim
+from sparsefleet.export import read_manifest
+from sparsefleet.nn import SparseEmbeddingBag
+from sparsefleet.serve.row_stores import UpdatedRows, open_rows
+from sparsefleet.train import PublishConfig, TrainerConfig
+
+DIM = 16
+SLOTS = 26
+BATCH = 512
+
+
+class Clicks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = SparseEmbeddingBag("ads", DIM)
+        self.net = nn.Sequential(nn.Linear(DIM, 256), nn.ReLU(), nn.Linear(256, 1), nn.Flatten(0))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.net(self.rows(ids))
+
+
+def batches(rows: int, seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
+    rng = np.random.default_rng(0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ids = torch.from_numpy(np.minimum(rng.zipf(1.1, (BATCH, SLOTS)), rows))
+        yield ids, (ids.float().mean(1) < rows / 4).float()
+
+
+def follow(export: str, target: str, seconds: float) -> None:
+    """The service: prints, for each update in force, how old its moment was then."""
+    rows = open_rows(export, read_manifest(export), updates=target)
+    assert isinstance(rows, UpdatedRows)
+    seen, end = rows.sequence, time.monotonic() + seconds
+    print("ready", flush=True)
+    while time.monotonic() < end:
+        if rows.sequence != seen:
+            seen, made = rows.sequence, rows.freshness()
+            print(f"{time.time() - (made or 0):.4f}", flush=True)
+        time.sleep(0.001)
+    rows.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--target", default="")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--follow", default="")
+    options = parser.parse_args()
+    if options.follow:
+        follow(options.follow, options.target, options.seconds)
+        return
+    folder = Path(tempfile.mkdtemp())
+    target, model = options.target or str(folder / "updates"), Clicks()
+    quiet = TrainerConfig(quiet=True)
+    publish = PublishConfig(model=folder / "export", target=target, every_s=1.0)
+    with Trainer(model, nn.BCEWithLogitsLoss(), optim.Adagrad(lr=0.05), config=quiet) as trainer:
+        trainer.fit(batches(options.rows, 2.0))
+        for first in range(0, options.rows, 65536):
+            trainer.distributed.store.pull("ads", np.arange(first, first + 65536))
+        trainer.export(folder / "export", next(batches(options.rows, 1.0)), onnx=False)
+    service = subprocess.Popen(
+        [
+            *(sys.executable, __file__, "--follow", str(folder / "export")),
+            *("--target", target, "--seconds", str(options.seconds + 10)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert service.stdout is not None
+    assert service.stdout.readline() == "ready\n"
+    with Trainer(
+        model, nn.BCEWithLogitsLoss(), optim.Adagrad(lr=0.05), config=quiet, publish=publish
+    ) as trainer:
+        history = trainer.fit(batches(options.rows, options.seconds))
+    delays = [float(line) for line in service.communicate()[0].split()]
+    print(f"{options.rows:,} rows of {DIM}, {history.examples / options.seconds:,.0f} examples/s")
+    first, *others = delays
+    print(f"{len(delays)} updates seen; from their moment until in force, seconds:")
+    print(f"  first {first:.2f} (all rows are compared with the export), then")
+    print(f"  median {statistics.median(others):.2f}, largest {max(others):.2f}")
+    print(f"oldest that a trained step was when it became visible: {1.0 + max(others):.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The model that bench/serving.py serves, its requests, and the same computed without a service.
+
+Letters: B examples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from sparsefleet.export import read_manifest, save_inference_model
+from sparsefleet.nn import SparseEmbedding, bind
+from sparsefleet.optim import SGD
+from sparsefleet.serve import FileRows
+from sparsefleet.store import LocalStore, Normal
+
+SLOTS, DENSE, DIM, WIDTH = 26, 13, 10, 400
+TARGET = "output"
+
+
+class Clicks(nn.Module):
+    """26 ids of one table and 13 numbers, three layers of 400."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = SparseEmbedding("ids", DIM, initializer=Normal(0.0, 0.1))
+        widths = (SLOTS * DIM + DENSE, WIDTH, WIDTH, WIDTH)
+        layers = [
+            layer
+            for wide, narrow in itertools.pairwise(widths)
+            for layer in (nn.Linear(wide, narrow), nn.ReLU())
+        ]
+        self.layers = nn.Sequential(*layers, nn.Linear(WIDTH, 1), nn.Flatten(0), nn.Sigmoid())
+
+    def forward(self, ids: Tensor, dense: Tensor) -> Tensor:
+        scores: Tensor = self.layers(torch.cat([self.ids(ids).flatten(1), dense], 1))
+        return scores
+
+
+def export(directory: Path, num_rows: int) -> None:
+    """A model with a row for each id below `num_rows`."""
+    torch.manual_seed(0)
+    model = Clicks()
+    bind(model, LocalStore(), SGD(lr=0.0))
+    for begin in range(0, num_rows, SLOTS * 10_000):
+        ids = torch.arange(begin, min(begin + SLOTS * 10_000, num_rows))
+        model.ids(ids)
+    example = (torch.zeros(4, SLOTS, dtype=torch.int64), torch.rand(4, DENSE))
+    save_inference_model(directory, model, example, onnx=True)
+
+
+def examples(batch: int, num_rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(batch)
+    return {
+        "ids": rng.integers(0, num_rows, (batch, SLOTS)),
+        "dense": rng.random((batch, DENSE), np.float32),
+    }
+
+
+def as_json(inputs: dict[str, np.ndarray]) -> bytes:
+    rows = zip(*(array.tolist() for array in inputs.values()), strict=True)
+    return json.dumps({"examples": [dict(zip(inputs, row, strict=True)) for row in rows]}).encode()
+
+
+def as_arrow(inputs: dict[str, np.ndarray]) -> bytes:
+    columns = {
+        name: pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), array.shape[1])
+        for name, array in inputs.items()
+    }
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    raw: bytes = sink.getvalue().to_pybytes()
+    return raw
+
+
+class Bare:
+    """ONNX Runtime on the same graph, with rows out of a NumPy array: no service, no keys."""
+
+    def __init__(self, directory: Path, num_rows: int) -> None:
+        import onnxruntime
+
+        manifest = read_manifest(directory)
+        [lookup, dense] = manifest.onnx.steps
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(str(directory / str(dense.file)), options)
+        self._rows = FileRows(directory).tables()["ids"].look_up(np.arange(num_rows))
+        self._name = lookup.outputs[0]
+        self._inputs = dense.inputs
+
+    def predict(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        given = {"dense": inputs["dense"], self._name: self._rows[inputs["ids"]]}
+        [found] = self._session.run(None, {name: given[name] for name in self._inputs})
+        scores: np.ndarray = found
+        return scores
+
+    def measure(
+        self, inputs: dict[str, np.ndarray], clients: int, seconds: float
+    ) -> dict[str, float]:
+        """As many threads as clients, each a request after the other."""
+        taken: list[float] = []
+        begin = time.perf_counter()
+
+        def run() -> None:
+            while (start := time.perf_counter()) < begin + seconds:
+                self.predict(inputs)
+                taken.append(time.perf_counter() - start)
+
+        threads = [threading.Thread(target=run) for _ in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        elapsed = time.perf_counter() - begin
+        taken.sort()
+        return {
+            "seconds": elapsed,
+            "requests": len(taken),
+            "errors": 0,
+            "p50_ms": 1000 * taken[len(taken) // 2],
+            "p99_ms": 1000 * taken[min(len(taken) - 1, int(0.99 * len(taken)))],
+        }

@@ -1,0 +1,114 @@
+"""Figures that grow over the batches of a pass, kept by the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsefleet.fluid import layers, unique_name
+from sparsefleet.fluid.framework import Program, Variable, program_guard
+from sparsefleet.fluid.layer_helper import LayerHelper
+from sparsefleet.fluid.scope import global_scope
+from sparsefleet.fluid.unknown_names import unknown_names
+
+__getattr__ = unknown_names("fluid.evaluator")
+
+__all__ = ["ChunkEvaluator", "EditDistance", "Evaluator"]
+
+
+class Evaluator:
+    """Totals in the scope; those of your own derive from it.
+
+    states: variables with totals. metrics: what to fetch of each batch.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.helper = LayerHelper(name)
+        self.states: list[Variable] = []
+        self.metrics: list[Variable] = []
+
+    def reset(self, executor: Any, reset_program: Program | None = None) -> None:
+        """All totals to zero: before each pass."""
+        program = Program() if reset_program is None else reset_program
+        with program_guard(program):
+            for state in self.states:
+                made = program.global_block().add_var(state.copy())
+                layers.fill_constant(state.shape, state.dtype, 0, out=made)
+        executor.run(program)
+
+    def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
+        """The figures of the pass so far."""
+        raise NotImplementedError(f"{type(self).__name__} has no eval(executor)")
+
+    def _create_state(self, suffix: str, dtype: Any, shape: Sequence[int]) -> Variable:
+        name = "_".join([unique_name.generate(self.helper.name), suffix])
+        made = self.helper.create_state(name, list(shape), dtype)
+        self.states.append(made)
+        return made
+
+    def _add(self, state: Variable, value: Variable) -> None:
+        self.helper.append_op("sum", {"X": [state, value]}, {"Out": state})
+
+    def _totals(self) -> list[float]:
+        held = [global_scope().find_var(state.name) for state in self.states]
+        return [float(np.array(each.get_tensor()).item()) for each in held if each is not None]
+
+
+class ChunkEvaluator(Evaluator):
+    """Precision, recall and F1 of chunks; arguments as of `layers.chunk_eval`."""
+
+    def __init__(
+        self,
+        input: Variable,
+        label: Variable,
+        chunk_scheme: str,
+        num_chunk_types: int,
+        excluded_chunk_types: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__("chunk_eval")
+        found = layers.chunk_eval(input, label, chunk_scheme, num_chunk_types, excluded_chunk_types)
+        self.metrics.extend(found[:3])
+        for suffix, count in zip(("infer", "label", "correct"), found[3:], strict=True):
+            self._add(self._create_state(f"num_{suffix}_chunks", "int64", [1]), count)
+
+    def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
+        """Precision, recall and F1: float32[1] each."""
+        del executor, eval_program
+        found, there, right = self._totals()
+        precision = right / found if found else 0.0
+        recall = right / there if there else 0.0
+        score = 2 * precision * recall / (precision + recall) if right else 0.0
+        return tuple(np.array([value], "float32") for value in (precision, recall, score))
+
+
+class EditDistance(Evaluator):
+    """The mean distance of texts, and the share of those that are not as wanted."""
+
+    def __init__(
+        self,
+        input: Variable,
+        label: Variable,
+        ignored_tokens: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__("edit_distance")
+        distances, count = layers.edit_distance(
+            input, label, ignored_tokens=ignored_tokens, **kwargs
+        )
+        zero = layers.fill_constant([1], "float32", 0.0)
+        right = layers.reduce_sum(layers.cast(layers.equal(distances, zero), "int64"))
+        wrong = layers.elementwise_sub(count, right)
+        total = layers.reduce_sum(distances)
+        self._add(self._create_state("total_distance", "float32", [1]), total)
+        self._add(self._create_state("seq_num", "int64", [1]), count)
+        self._add(self._create_state("instance_error", "int64", [1]), wrong)
+        self.metrics.extend([total, wrong])
+
+    def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
+        """The mean distance, and the share of wrong texts: float32[1] each."""
+        del executor, eval_program
+        total, count, wrong = self._totals()
+        count = max(count, 1.0)
+        return np.array([total / count], "float32"), np.array([wrong / count], "float32")

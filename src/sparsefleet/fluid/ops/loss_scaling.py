@@ -1,0 +1,78 @@
+"""The scale of a loss that follows whether gradients stay finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsefleet.fluid.lowering.registry import Shape, op
+
+Tensor = torch.Tensor
+
+
+def _one(*shapes: Any, **settings: Any) -> list[Shape]:
+    del shapes, settings
+    return [(1,)]
+
+
+def _no_shapes(*shapes: Any, **settings: Any) -> list[Shape]:
+    del shapes, settings
+    return []
+
+
+@op("gradients_are_finite", "X*", lod="none", infer=_one)
+def gradients_are_finite(gradients: list[Any]) -> Tensor:
+    """Whether all elements of all gradients, and rows for tables, are numbers: bool[1]."""
+    return torch.tensor([all(map(_is_finite, gradients))])
+
+
+def _is_finite(gradient: Any) -> bool:
+    if gradient is None:
+        return True
+    if isinstance(gradient, tuple):
+        return bool(np.isfinite(gradient[1]).all())
+    return bool(torch.isfinite(gradient).all())
+
+
+@op("keep_if", "X Condition", lod="none", infer=_no_shapes)
+def keep_if(gradient: Any, condition: Tensor) -> Any:
+    """The gradient, or zeros in its place."""
+    if gradient is None or bool(condition):
+        return gradient
+    if isinstance(gradient, tuple):
+        return gradient[0], np.zeros_like(gradient[1])
+    return torch.zeros_like(gradient)
+
+
+@op(
+    "update_loss_scaling",
+    "Finite LossScaling GoodSteps BadSteps",
+    "LossScaling GoodSteps BadSteps",
+    lod="none",
+    has_effect=True,
+)
+def update_loss_scaling(
+    finite: Tensor,
+    scale: Tensor,
+    good: Tensor,
+    bad: Tensor,
+    *,
+    incr_every_n_steps: int,
+    decr_every_n_nan_or_inf: int,
+    incr_ratio: float,
+    decr_ratio: float,
+) -> list[Tensor]:
+    """As 1.8.5: more than so many finite steps in a row, or others, change the scale."""
+    if finite.is_meta:
+        return [scale, good, bad]
+    zero = torch.zeros_like(good)
+    if bool(finite):
+        if int(good) + 1 <= incr_every_n_steps:
+            return [scale.clone(), good + 1, zero]
+        larger = scale * incr_ratio
+        return [larger if bool(torch.isfinite(larger)) else scale.clone(), zero, zero.clone()]
+    if int(bad) + 1 <= decr_every_n_nan_or_inf:
+        return [scale.clone(), zero, bad + 1]
+    return [(scale * decr_ratio).clamp(min=1.0), zero, zero.clone()]
