@@ -134,7 +134,9 @@ class Models:
     async def _opened(self, wanted: str) -> ServedModel:
         version = await asyncio.to_thread(find, self.catalogue, wanted)
         known = await self._loaded(version.digest)
-        return known or await asyncio.to_thread(self._open_version, version)
+        if known is not None:
+            return known
+        return await asyncio.to_thread(self._open_version, version)
 
     async def _loaded(self, digest: str) -> ServedModel | None:
         """That version if it is open, even if its files were written over; StoreUnavailableError
