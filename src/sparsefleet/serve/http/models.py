@@ -85,14 +85,14 @@ class Models:
                 told = self.failure
 
     async def _follow_once(self) -> None:
-        chosen = await asyncio.to_thread(self.catalogue.chosen)
-        if chosen is None and self.active is None:
-            chosen = await asyncio.to_thread(self._newest)
-        if self.active is not None and chosen in (None, self._seen):
-            self.failure = None
-            return
-        assert chosen is not None
-        async with self._changing:
+        async with self._changing:  # what was chosen before a switch is no longer so after it
+            chosen = await asyncio.to_thread(self.catalogue.chosen)
+            if chosen is None and self.active is None:
+                chosen = await asyncio.to_thread(self._newest)
+            if self.active is not None and chosen in (None, self._seen):
+                self.failure = None
+                return
+            assert chosen is not None
             await self._change_to(chosen, note=False)
             self._seen = chosen
 
@@ -168,7 +168,7 @@ class Models:
     async def _note(self, model: ServedModel) -> None:
         before = self.previous if model is self.active else self.active
         choice = Choice(model.name, model.version, before.name if before else None)
-        await asyncio.to_thread(self.catalogue.choose, choice)
+        self._seen = await asyncio.to_thread(self.catalogue.choose, choice) or self._seen
 
     def _find(self, version: str | None) -> ServedModel:
         if version is None and self.active is not None:
