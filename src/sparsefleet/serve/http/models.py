@@ -134,7 +134,9 @@ class Models:
     async def _opened(self, wanted: str) -> ServedModel:
         version = await asyncio.to_thread(find, self.catalogue, wanted)
         known = await self._loaded(version.digest)
-        return known or await asyncio.to_thread(self._open_version, version)
+        if known is not None:
+            return known
+        return await asyncio.to_thread(self._open_version, version)
 
     async def _loaded(self, digest: str) -> ServedModel | None:
         """That version if it is open, even if its files were written over; StoreUnavailableError
@@ -166,7 +168,7 @@ class Models:
     async def _note(self, model: ServedModel) -> None:
         before = self.previous if model is self.active else self.active
         choice = Choice(model.name, model.version, before.name if before else None)
-        await asyncio.to_thread(self.catalogue.choose, choice)
+        self._seen = await asyncio.to_thread(self.catalogue.choose, choice) or self._seen
 
     def _find(self, version: str | None) -> ServedModel:
         if version is None and self.active is not None:

@@ -260,3 +260,13 @@ def test_following_outlives_a_failure_of_any_kind(
         await until_score(served, score_of(2))
 
     run(folder, test)
+
+
+def test_choice_taken_back_elsewhere_before_it_was_looked_at_is_followed(folder: Path) -> None:
+    async def test(served: Served) -> None:
+        await switch(served, "two")
+        choose(folder, "one")  # as another service does, or a person
+        await served.service.models._follow_once()
+        assert await score(served) == score_of(1)
+
+    run(folder, test, follow=False)
