@@ -94,3 +94,10 @@ def linear_lr_warmup(
     return torch.where(
         done < warmup_steps, start_lr + (end_lr - start_lr) * done / warmup_steps, after
     )
+
+
+@op("adam_rate", "Step Rate", lod="none")
+def adam_rate(step: Tensor, rate: Tensor, *, beta1: float, beta2: float) -> Tensor:
+    """The rate of a step from 1, corrected for moments that have begun at zero."""
+    done = step.double()
+    return (rate * torch.sqrt(1 - beta2**done) / (1 - beta1**done)).to(rate.dtype)

@@ -7,6 +7,8 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.layer_helper import LayerHelper
+from sparsefleet.fluid.layers.learning_rate_scheduler import autoincreased_step_counter
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = [
@@ -183,7 +185,13 @@ class _WithBetas(Optimizer):
 
 
 class AdamOptimizer(_WithBetas):
-    """Kingma and Ba (2014). Rows of a table count their own steps, as with lazy_mode."""
+    """Kingma and Ba (2014).
+
+    Of a row that is in few batches, moments go on moving it in the steps between. A table does
+    not touch rows without gradients; so it moves a row by all of that at once. The sum over the
+    steps to come is that of a plain step, as if beta1 were 0, at the rate that Adam has by then.
+    With lazy_mode rows wait for their gradients, and count their own steps.
+    """
 
     type = "adam"
     accumulators = (
@@ -203,13 +211,24 @@ class AdamOptimizer(_WithBetas):
         lazy_mode: bool = False,
         **common: Any,
     ) -> None:
-        del lazy_mode
         super().__init__(learning_rate, beta1, beta2, epsilon, **common)
+        self._lazy_mode = lazy_mode
 
     def table_settings(self) -> dict[str, Any]:
         known = self._settings
+        if not self._lazy_mode:
+            return {"class": "DecayedAdagrad", "decay": known["beta2"], "eps": known["epsilon"]}
         betas = [known["beta1"], known["beta2"]]
         return {"class": "Adam", "betas": betas, "eps": known["epsilon"]}
+
+    def table_rate(self, rate: Variable) -> Variable:
+        if self._lazy_mode:
+            return rate
+        helper = LayerHelper("adam_rate")
+        step = autoincreased_step_counter("@ADAM_STEP@")
+        with helper.main_program.role_guard("schedule"):
+            betas = {name: self._settings[name] for name in ("beta1", "beta2")}
+            return helper.add("adam_rate", {"Step": step, "Rate": rate}, betas)
 
 
 class AdamaxOptimizer(_WithBetas):

@@ -71,6 +71,10 @@ class Optimizer:
         """The `sparsefleet.optim` class and fields that do the same to rows; None if none does."""
         return None
 
+    def table_rate(self, rate: Variable) -> Variable:
+        """The learning rate of rows, from that of parameters."""
+        return rate
+
     def first_value(self, name: str, value: float) -> float:
         """That of an accumulator."""
         del name
@@ -144,6 +148,7 @@ class Optimizer:
         }
         if self._in_table(parameter):
             self._describe_table(parameter)
+            inputs["LearningRate"] = self.table_rate(inputs["LearningRate"])
             return helper.append_op("push_table", inputs, {"ParamOut": parameter})
         for slot, name, value in self.accumulators:
             inputs[slot] = self._accumulator(helper, parameter, name, value)
