@@ -7,14 +7,15 @@ import os
 import sys
 from pathlib import Path
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, SparseFleetError
 
 __all__ = ["VERIFY_DESCRIPTION", "add_verify_flags", "run_verify_command"]
 
 VERIFY_DESCRIPTION = """\
 Compares the exported model in MODEL_DIR with what is online and with what was trained: pruning,
-dense parameters and rows, inputs, predictions, settings. Ends with 0 only if all checks hold, with
-1 if one does not, and says what is wrong and where to look first.
+dense parameters and rows, inputs, predictions, settings. Says what is wrong and where to look
+first. Ends with 0 only if all checks hold, with 1 if one does not, with 2 if there was nothing to
+compare: a path or a flag is wrong.
 """
 
 
@@ -94,6 +95,14 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
 
 
 def run_verify_command(options: argparse.Namespace) -> int:
+    try:
+        return _verify(options)
+    except SparseFleetError as error:
+        print(f"sparsefleet verify: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _verify(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from sparsefleet.verify import VerifyConfig, verify

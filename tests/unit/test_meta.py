@@ -23,9 +23,10 @@ PACKAGE = ROOT / "src" / "sparsefleet"
 # From the top down: a room imports only rooms below its own. The files at the end
 # belong to no room and know nothing but what follows them.
 ROOMS = [
-    ["__init__", "__main__", "as_paddle", "cli", "distributed", "launch"],
+    ["__init__", "__main__", "cli", "distributed", "launch"],
     ["export_command", "fluid_coverage_command", "predict_command"],
     ["push_rows_command", "serve_command", "verify_command"],
+    ["as_paddle"],
     ["dataset"],
     ["fluid"],
     ["verify"],
@@ -61,6 +62,7 @@ AS_IN_FLUID = {
     "sparsefleet.fluid.layers.decoding.BeamSearchDecoder",
     "sparsefleet.fluid.layers.units.BasicGRUUnit",
     "sparsefleet.fluid.layers.units.BasicLSTMUnit",
+    "sparsefleet.fluid.optimizer.kinds.DGCMomentumOptimizer",
 }
 MAX_SETTINGS = 14  # of an embedding: those of its table
 

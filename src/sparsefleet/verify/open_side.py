@@ -27,7 +27,8 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.*")
 def open_side(target: str, case: Case) -> Side:
     """A service, a Redis store, servers, a checkpoint (a path or URL) or another export."""
     if _ENDPOINTS.fullmatch(target):
-        return ServersSide(target, target.split(","), list(case.model.tables))
+        tables, timeout_s = list(case.model.tables), case.config.timeout_s
+        return ServersSide(target, target.split(","), tables, timeout_s=timeout_s)
     if target.startswith(("http://", "https://")):
         config = case.config
         client = ServiceClient(target, token=config.token, timeout_s=config.timeout_s)

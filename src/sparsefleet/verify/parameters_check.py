@@ -17,6 +17,9 @@ from sparsefleet.verify.side import Side, TableFacts
 
 __all__ = ["ParametersCheck"]
 
+_PARAMETERS = "parameters"
+"""The part of an export that has the dense parameters."""
+
 
 class ParametersCheck:
     """Files are as written; dense parameters and rows of export and side are equal bit by bit."""
@@ -59,28 +62,28 @@ class ParametersCheck:
                 if tally is not None:
                     tallies[name] = tally
             said.append(_rows_said(tallies))
-        if not said and side.checksums() is None:
+        if dense is None and side.checksums() is not None:
+            said.append("checksum of dense parameters")
+        if not said:
             return None
-        return CheckResult.of(
-            "parameters", side.name, ", ".join(said) or "checksums", findings, figures
-        )
+        return CheckResult.of("parameters", side.name, ", ".join(said), findings, figures)
 
 
 def _checksums(case: Case, side: Side) -> list[Finding]:
-    """Files of the same name with another content; exports of two moments have other versions."""
+    """Of the dense parameters, where the side tells no values; rows are compared one by one."""
     theirs = side.checksums()
-    if theirs is None or side.version() not in (None, case.model.manifest.digest):
+    if theirs is None or side.dense() is not None:
         return []
-    own = checksums_of(case.model.manifest)
+    own = checksums_of(case.model.manifest)[_PARAMETERS]
+    if theirs.get(_PARAMETERS) == own:
+        return []
     return [
         Finding(
             name="checksum differs",
-            what=part,
-            found=theirs.get(part, "nothing"),
-            wanted=own.get(part, "nothing"),
+            what="dense parameters",
+            found=theirs.get(_PARAMETERS, "nothing"),
+            wanted=own,
         )
-        for part in sorted(own.keys() | theirs.keys())
-        if own.get(part) != theirs.get(part)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,17 +46,28 @@ class FetchedRows(KeyedRows):
 
 
 class PickedRows(KeyedRows):
-    """Rows in memory by key, float32[D] each."""
+    """Those rows of a stream that are needed, in memory.
 
-    def __init__(self, table: KeyedRows, rows: Mapping[int, Floats]) -> None:
+    parts: keys, uint64[N], and rows, float32[N, D]; a key comes once.
+    """
+
+    def __init__(
+        self, table: KeyedRows, needed: Keys, parts: Iterable[tuple[Keys, Floats]]
+    ) -> None:
         super().__init__(table.entry, table.initial)
-        self._rows = rows
+        picked = [(np.empty(0, np.uint64), np.empty((0, table.entry.dim), np.float32))]
+        for keys, rows in parts:
+            wanted = np.isin(keys, needed)
+            picked.append((keys[wanted], rows[wanted]))
+        keys = np.concatenate([part for part, _ in picked])
+        order = np.argsort(keys)
+        self._keys: Keys = keys[order]
+        self._rows: Floats = np.concatenate([part for _, part in picked])[order]
 
     def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
-        known = np.array([key in self._rows for key in keys.tolist()], np.bool_)
         rows = np.zeros((len(keys), self.entry.dim), np.float32)
-        for index in np.flatnonzero(known):
-            rows[index] = self._rows[int(keys[index])]
+        known = np.isin(keys, self._keys)
+        rows[known] = self._rows[np.searchsorted(self._keys, keys[known])]
         return rows, known
 
 

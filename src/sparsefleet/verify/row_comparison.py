@@ -22,7 +22,7 @@ _CHUNK_ROWS = 16_384
 _EXAMPLES = 5
 
 
-@dataclass(slots=True)
+@dataclass(kw_only=True, slots=True)
 class RowTally:
     """What became of the rows of a table."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from sparsefleet.errors import UnknownTableError
-from sparsefleet.store import RemoteStore
+from sparsefleet.store import RemoteStore, RemoteStoreConfig
 from sparsefleet.verify.side import FoundRows, Role, Side, TableFacts
 
 __all__ = ["ServersSide"]
@@ -21,9 +21,12 @@ class ServersSide(Side):
 
     role: Role = "training"
 
-    def __init__(self, name: str, endpoints: Sequence[str], tables: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, endpoints: Sequence[str], tables: Sequence[str], *, timeout_s: float
+    ) -> None:
         super().__init__(name)
-        self._store = RemoteStore(endpoints, name="verify")
+        config = RemoteStoreConfig(timeout_s=timeout_s, connect_timeout_s=timeout_s)
+        self._store = RemoteStore(endpoints, name="verify", config=config)
         self._names = tables
 
     def tables(self) -> Mapping[str, TableFacts]:

@@ -36,7 +36,10 @@ class ServiceClient:
         return self._object(path, self._ask(path, None, _JSON))
 
     def post_json(self, path: str, content: Any) -> dict[str, Any]:
-        body = json.dumps(content, allow_nan=False).encode()
+        try:
+            body = json.dumps(content, allow_nan=False).encode()
+        except ValueError as error:
+            raise FeedError(f"JSON has no NaN and no infinity: {error}") from error
         return self._object(path, self._ask(path, body, _JSON))
 
     def post_for_table(self, path: str, content: Any) -> pa.Table:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.layer_trace import Layer
 from sparsefleet.export.schema import Schema
@@ -97,7 +98,10 @@ class Side:
 
     def fetch(self, table: str, keys: Keys) -> FoundRows:
         """The rows of keys, uint64[N]. Sides that have tables have this or `stream`."""
-        raise NotImplementedError(f"{self.name} cannot fetch rows of {table}: {len(keys)}")
+        raise ConfigError(
+            f"side '{self.name}' has tables, but no way to get {len(keys)} rows of '{table}': "
+            "give it `fetch` or `stream`"
+        )
 
     def predict(self, arrays: Arrays) -> Arrays | None:
         """Targets of inputs, by their names in the graph."""

@@ -9,7 +9,7 @@ from sparsefleet.verify.case import Case
 from sparsefleet.verify.model_table import ModelTable
 from sparsefleet.verify.offline_model import OfflineModel, joined
 from sparsefleet.verify.picked_rows import FetchedRows, KeyRecorder, PickedRows, as_exported
-from sparsefleet.verify.side import Side, Trace
+from sparsefleet.verify.side import FoundRows, Side, Trace
 
 __all__ = ["SidePrediction"]
 
@@ -71,13 +71,10 @@ class SidePrediction:
         parts = self._side.stream(name)
         if parts is None:
             return FetchedRows(file, lambda keys: self._side.fetch(name, keys))
-        wanted = set(needed.tolist())
-        rows: dict[int, Floats] = {}
-        for part in parts:
-            values = part.values
-            if self._side.role == "training":
-                values = as_exported(file, part.keys, values)
-            for index, key in enumerate(part.keys.tolist()):
-                if key in wanted:
-                    rows[key] = values[index].copy()
-        return PickedRows(file, rows)
+        return PickedRows(file, needed, (self._as_compared(file, part) for part in parts))
+
+    def _as_compared(self, file: ModelTable, part: FoundRows) -> tuple[Keys, Floats]:
+        """Rows of training in the format of the export: what that costs is no finding."""
+        if self._side.role == "training":
+            return part.keys, as_exported(file, part.keys, part.values)
+        return part.keys, part.values

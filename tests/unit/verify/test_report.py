@@ -125,10 +125,10 @@ def test_pictures_of_scores_that_are_no_numbers() -> None:
 def test_command_that_cannot_be_meant(
     flags: tuple[str, str], said: str, capsys: pytest.CaptureFixture
 ) -> None:
-    assert run(days().export, *flags) == 1
+    assert run(days().export, *flags) == 2
     assert said in capsys.readouterr().err
 
 
 def test_directory_without_an_export(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["verify", str(tmp_path)]) == 1
+    assert main(["verify", str(tmp_path)]) == 2
     assert "holds no exported model" in capsys.readouterr().err

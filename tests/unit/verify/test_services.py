@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,13 @@ def cause_of(report: Report) -> tuple[str, str]:
     assert report.cause is not None, "all checks hold"
     result, finding = report.cause
     return result.check, finding.name
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    """The URL of a service that is as it should be."""
+    with service(days().export, engine="torch") as url:
+        yield url
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
@@ -101,8 +108,10 @@ def _logits(scores: list[float]) -> list[float]:
     ],
     ids=["swapped slots", "ids off by one", "other hash", "scaling", "lists cut", "filled"],
 )
-def test_gateway_that_changes_examples(change: Callable[[Any], Any], name: str) -> None:
-    with service(days().export) as url, gateway(url, examples=change) as front:
+def test_gateway_that_changes_examples(
+    served: str, change: Callable[[Any], Any], name: str
+) -> None:
+    with gateway(served, examples=change) as front:
         report = against(front)
     assert cause_of(report) == ("inputs", name)
 
@@ -116,8 +125,8 @@ def test_gateway_that_changes_examples(change: Callable[[Any], Any], name: str) 
     ],
     ids=["rounded", "of the example before", "logits"],
 )
-def test_gateway_that_changes_scores(change: Callable[[Any], Any]) -> None:
-    with service(days().export) as url, gateway(url, scores=change) as front:
+def test_gateway_that_changes_scores(served: str, change: Callable[[Any], Any]) -> None:
+    with gateway(served, scores=change) as front:
         report = against(front, label="click")
     assert cause_of(report) == ("predictions", "scores differ")
     assert [result.check for result in report.results if result.status == "failed"] == [

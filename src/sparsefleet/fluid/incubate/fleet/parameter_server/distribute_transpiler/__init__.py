@@ -13,6 +13,10 @@ from sparsefleet.fleet import (
 )
 from sparsefleet.fluid.distributed.program_fleet import ProgramFleet as DistributedTranspiler
 from sparsefleet.fluid.distributed.program_fleet import ProgramOptimizer as TranspilerOptimizer
+from sparsefleet.fluid.incubate.fleet.parameter_server.distribute_transpiler import (
+    distributed_strategy,
+    distributed_strategy_factory,
+)
 from sparsefleet.fluid.incubate.fleet.parameter_server.distribute_transpiler._process import fleet
 from sparsefleet.fluid.unknown_names import unknown_names
 
@@ -30,5 +34,7 @@ __all__ = [
     "SyncStrategy",
     "TrainerRuntimeConfig",
     "TranspilerOptimizer",
+    "distributed_strategy",
+    "distributed_strategy_factory",
     "fleet",
 ]
