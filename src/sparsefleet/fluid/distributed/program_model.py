@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_arrays
@@ -80,7 +81,8 @@ class ProgramModel(DistributedModel):
         held.copy_(new)
         if tells:
             for table, values in self.flat.arrays.items():
-                self.store.write_dense(table, values)
+                if np.may_share_memory(values, held.numpy()):  # others' updates of the rest stay
+                    self.store.write_dense(table, values)
 
     def load_folder(
         self, folder: str | os.PathLike[str], filename: str | None

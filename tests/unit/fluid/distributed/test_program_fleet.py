@@ -93,7 +93,7 @@ def test_parameters_with_other_rates_are_in_other_tables() -> None:
 
     worker = make_worker(fleet_in(Role.WORKER), sgd, layers=layers)
     training = worker.network.main._distributed
-    tables = training._source.tables.dense  # type: ignore[union-attr]
+    tables = training.source.tables.dense  # type: ignore[union-attr]
     assert sorted(len(table.updates) for table in tables) == [1, 1]
 
 
