@@ -1,7 +1,8 @@
-"""A program and its variables under one prefix: prefix.pdmodel, .pdparams and .pdopt."""
+"""A program and its variables as the files of one prefix."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.compiler import plain_program
 from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.framework import Parameter, Program, Variable
-from sparsefleet.fluid.saving import is_parameter, is_persistable, put_arrays, read_file, save_vars
+from sparsefleet.fluid.saving import (
+    is_parameter,
+    is_persistable,
+    load_vars,
+    put_arrays,
+    read_file,
+    save_vars,
+)
 
 __all__ = [
     "get_program_parameter",
@@ -24,6 +31,47 @@ __all__ = [
     "save",
     "set_program_state",
 ]
+
+_PARAMETERS, _OTHERS, _PROGRAM = ".pdparams", ".pdopt", ".pdmodel"
+
+
+def save(program: Program, model_path: str) -> None:
+    """Saves parameters, all else that is kept, and the program, as <model_path>.pdparams, .pdopt
+    and .pdmodel."""
+    program = plain_program(program)
+    folder, name = _split(model_path)
+    save_vars(None, folder, program, None, is_parameter, f"{name}{_PARAMETERS}")
+    save_vars(None, folder, program, None, _is_other, f"{name}{_OTHERS}")
+    (folder / f"{name}{_PROGRAM}").write_text(program.to_json(), encoding="utf-8")
+
+
+def load(
+    program: Program,
+    model_path: str,
+    executor: Executor | None = None,
+    var_list: Sequence[Variable] | None = None,
+) -> None:
+    """Loads what `save` saved; else what `save_vars` and its like saved into that folder or file.
+
+    var_list: the variables in such a file; by default all that the program keeps.
+    """
+    del executor
+    program = plain_program(program)
+    folder, name = _split(model_path)
+    if (folder / f"{name}{_PARAMETERS}").is_file():
+        load_vars(None, folder, program, None, is_parameter, f"{name}{_PARAMETERS}")
+        others = list(filter(_is_other, program.list_vars()))
+        if others:
+            load_vars(None, folder, program, others, None, f"{name}{_OTHERS}")
+        return
+    path = Path(model_path)
+    if path.is_dir():
+        known = var_list or list(filter(is_persistable, program.list_vars()))
+        load_vars(None, path, program, [one for one in known if (path / one.name).is_file()])
+    elif path.is_file():
+        load_vars(None, path.parent, program, var_list, None, path.name)
+    else:
+        raise RuntimeError(f"{model_path}{_PARAMETERS}: no such file; fluid.save makes it")
 
 
 def get_program_parameter(program: Program) -> list[Parameter]:
@@ -36,118 +84,61 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
     return [found for found in plain_program(program).list_vars() if is_persistable(found)]
 
 
-def save(program: Program, model_path: str) -> None:
-    """Writes parameters to model_path.pdparams, all else that is kept to .pdopt, the program to
-    .pdmodel.
-
-    model_path: folder/prefix; the folder is made. Values are those of the global scope.
-    """
-    prefix, program = _prefix(model_path), plain_program(program)
-    kept = get_program_persistable_vars(program)
-    for ending, wanted in ((".pdparams", True), (".pdopt", False)):
-        chosen = [found for found in kept if is_parameter(found) is wanted]
-        save_vars(None, prefix.parent, program, chosen, filename=prefix.name + ending)
-    model = prefix.with_name(prefix.name + ".pdmodel")
-    model.write_bytes(program.serialize_to_string())
-
-
-def load(
-    program: Program,
-    model_path: str,
-    executor: Executor | None = None,
-    var_list: Sequence[Variable] | None = None,
-) -> None:
-    """Gives the variables of the program the values that `save` wrote.
-
-    model_path: the prefix; or a folder of `save_params`, `save_persistables` or `save_vars`; or
-        one file of theirs with var_list, the variables in it.
-    """
-    program = plain_program(program)
-    if program._distributed is not None:
-        raise ConfigError(
-            "fluid.load: this program trains on servers, which load by fleet.init_server(folder) "
-            "or fluid.io.load_persistables of the server's program"
-        )
-    state = load_program_state(model_path, var_list)
-    names = {name.partition("//")[0] for name in state}
-    missing = [found.name for found in _wanted(program, var_list) if found.name not in names]
-    if missing:
-        raise RuntimeError(f"{model_path}: nothing is saved for {', '.join(sorted(missing))}")
-    (executor or Executor()).make_tables(program)
-    _set(program, state)
-
-
 def load_program_state(
     model_path: str, var_list: Sequence[Variable] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Name -> array of what `save`, or another function of fluid.io, wrote.
+    """Name -> array of what `save`, or `save_vars` and its like, saved.
 
     The rows of a table are the arrays `<name>//keys`, `//values`, `//state`, `//counters` and
     `//optimizer`, the kind of optimizer that the state is of.
     """
-    prefix = Path(model_path)
-    together = [prefix.with_name(prefix.name + ending) for ending in (".pdparams", ".pdopt")]
-    if together[0].is_file():
-        files = [file for file in together if file.is_file()]
-    elif prefix.is_dir():
-        wanted = None if var_list is None else {variable.name for variable in var_list}
-        files = [
-            file
-            for file in sorted(prefix.rglob("*"))
-            if file.is_file()
-            and file.name != "__model__"
-            and (wanted is None or str(file.relative_to(prefix)) in wanted)
-        ]
-    elif prefix.is_file():
-        if var_list is None:
-            raise ValueError(
-                f"{prefix} is one file of variables: give var_list, the variables that are in it"
-            )
-        files = [prefix]
-    else:
-        raise FileNotFoundError(
-            f"{together[0]}: no such file, nor is {prefix} a folder or file of saved variables"
-        )
     state: dict[str, NDArray[Any]] = {}
-    for file in files:
+    for file in _files(model_path):
         arrays, notes = read_file(file)
         state.update(arrays)
         state.update((name, np.array(note)) for name, note in notes.items())
-    return state
+    if var_list is None:
+        return state
+    wanted = {variable.name for variable in var_list}
+    return {name: array for name, array in state.items() if name.partition("//")[0] in wanted}
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
     """Gives variables of the program the arrays of their names; warns of names it has not."""
-    program = plain_program(program)
-    known = {found.name for found in get_program_persistable_vars(program)}
-    unused = sorted({name for name in state_dict if name.partition("//")[0] not in known})
-    if unused:
-        warnings.warn(f"not set, as the program has none of them: {unused}", stacklevel=2)
-    Executor().make_tables(program)
-    _set(program, state_dict)
-
-
-def _set(program: Program, state: Mapping[str, Any]) -> None:
+    parts: dict[str, dict[str, Any]] = {}
+    for name, array in state_dict.items():
+        parts.setdefault(name.partition("//")[0], {})[name] = np.asarray(array)
     for variable in get_program_persistable_vars(program):
-        prefix = f"{variable.name}//"
-        mine = {
-            name: np.asarray(array)
-            for name, array in state.items()
-            if name == variable.name or name.startswith(prefix)
-        }
-        if mine:
-            note = f"{prefix}optimizer"
+        mine = parts.pop(variable.name, None)
+        if mine is not None:
+            note = f"{variable.name}//optimizer"
             notes = {note: str(mine.pop(note))} if note in mine else {}
             put_arrays(variable, mine, notes)
+    if parts:
+        warnings.warn(f"not set, as the program has none of them: {sorted(parts)}", stacklevel=2)
 
 
-def _wanted(program: Program, var_list: Sequence[Variable] | None) -> Sequence[Variable]:
-    return get_program_persistable_vars(program) if var_list is None else var_list
+def _files(model_path: str) -> list[Path]:
+    path = Path(model_path)
+    together = [path.with_name(path.name + ending) for ending in (_PARAMETERS, _OTHERS)]
+    if together[0].is_file():
+        return [file for file in together if file.is_file()]
+    if path.is_dir():
+        files = (file for file in sorted(path.rglob("*")) if file.is_file())
+        return [file for file in files if file.name != "__model__"]
+    if path.is_file():
+        return [path]
+    raise RuntimeError(f"{together[0]}: no such file; fluid.save makes it")
 
 
-def _prefix(model_path: str) -> Path:
-    if not str(model_path) or str(model_path).endswith(("/", "\\")):
+def _is_other(variable: Variable) -> bool:
+    return variable.persistable and not isinstance(variable, Parameter)
+
+
+def _split(model_path: str) -> tuple[Path, str]:
+    folder, name = os.path.split(model_path)
+    if not name:
         raise AssertionError(
-            f"model_path must be folder/prefix, got {str(model_path)!r}: add a name for the files"
+            f"model_path is folder/prefix, with a prefix for the names of files; got {model_path!r}"
         )
-    return Path(model_path)
+    return Path(folder or "."), name
