@@ -102,8 +102,8 @@ class _Folder:
             partial.replace(path)
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be written: {error}; the version is on here, but neither after a "
-                "restart nor in other services"
+                f"{path} cannot be written: {error}; nothing was switched: services that share the "
+                "folder, and this one after a restart, would serve another version"
             ) from error
 
     def _read(self) -> Choice | None:
