@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework import Block, Parameter, Variable
 from sparsefleet.fluid.unknown_names import unknown_names
@@ -23,7 +24,8 @@ def append_backward(
 ) -> list[tuple[Parameter, Variable]]:
     """Adds the backward pass of a loss of shape [1]: parameters and their gradients.
 
-    The gradient of any variable that the loss depends on is `<name>@GRAD` from then on.
+    The gradient of any variable that the loss depends on is `<name>@GRAD` from then on, that of
+    another loss `<name>@GRAD_0` and so on.
     """
     del callbacks, checkpoints
     block = _block_of(loss)
@@ -111,11 +113,14 @@ def _may_have_gradient(variable: Variable) -> bool:
 def _add(
     block: Block, target: Variable, given: Variable | None, sources: Sequence[Variable]
 ) -> list[Variable]:
+    taken = {name for op in block.ops if op.type == "backward" for name in op.output("Gradients")}
     with block.program.role_guard("backward"):
-        made = [
-            block.create_var(source.grad_name, source.shape, source.dtype, stop_gradient=True)
-            for source in sources
-        ]
+        made = []
+        for source in sources:
+            name = source.grad_name
+            while name in taken:  # by another loss, and may still be fetched
+                name = unique_name.generate(source.grad_name)
+            made.append(block.create_var(name, source.shape, source.dtype, stop_gradient=True))
         block.append_op(
             "backward",
             {"Loss": target, "TargetGradient": given},
