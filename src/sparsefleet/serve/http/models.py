@@ -85,14 +85,14 @@ class Models:
                 told = str(error)
 
     async def _follow_once(self) -> None:
-        chosen = await asyncio.to_thread(self.catalogue.chosen)
-        if chosen is None and self.active is None:
-            chosen = await asyncio.to_thread(self._newest)
-        if self.active is not None and chosen in (None, self._seen):
-            self.failure = None
-            return
-        assert chosen is not None
-        async with self._changing:
+        async with self._changing:  # what was chosen before a switch is no longer so after it
+            chosen = await asyncio.to_thread(self.catalogue.chosen)
+            if chosen is None and self.active is None:
+                chosen = await asyncio.to_thread(self._newest)
+            if self.active is not None and chosen in (None, self._seen):
+                self.failure = None
+                return
+            assert chosen is not None
             await self._change_to(chosen)
             self._seen = chosen
 
