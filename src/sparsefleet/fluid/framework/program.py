@@ -224,6 +224,11 @@ class Program:
             block_from_json(made.blocks[number], item)
         return made
 
+    @property
+    def desc(self) -> Program:
+        """Itself: here a program is its own description."""
+        return self
+
     def serialize_to_string(self) -> bytes:
         """`to_json` in bytes."""
         return self.to_json().encode()
