@@ -56,12 +56,22 @@ def clipped() -> Any:
     return fluid.optimizer.Adagrad(0.1, grad_clip=fluid.clip.GradientClipByValue(0.05))
 
 
+def clipped_together() -> Any:
+    """All gradients, that of the table too, by their common norm; then decay."""
+    return fluid.optimizer.Adam(
+        0.01,
+        grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5),
+        regularization=fluid.regularizer.L2Decay(0.1),
+    )
+
+
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: fluid.optimizer.SGD(0.1),
     "schedule": decayed,
     "switched": switched,
     "regularized": regularized,
     "clipped": clipped,
+    "clipped_together": clipped_together,
     "adam": lambda: fluid.optimizer.Adam(0.01),
     "adamax": lambda: fluid.optimizer.Adamax(0.01),
     "decayed_adagrad": lambda: fluid.optimizer.DecayedAdagrad(0.05),
@@ -81,7 +91,7 @@ def test_sync_of_two_workers_is_one_process_on_the_joined_batch(
             worker.run(feed, [worker.network.loss])
         return {name: worker.value(name) for name in (*DENSE, "embedding_0.w_0")}
 
-    if name == "clipped":  # each worker clips its own gradient, as Fluid's do
+    if name.startswith("clipped"):  # each worker clips its own gradient, as Fluid's do
         feeds[1] = feeds[0]
     found = run_workers(servers, 2, work, OPTIMIZERS[name], StrategyFactory.create_sync_strategy)
     batches = [joined([feeds[0][i], feeds[1][i]]) for i in range(STEPS)]
@@ -90,3 +100,43 @@ def test_sync_of_two_workers_is_one_process_on_the_joined_batch(
         wanted = np.array(scope.find_var(parameter).get_tensor())
         np.testing.assert_allclose(found[0][parameter], wanted, rtol=2e-4, atol=2e-6)
         np.testing.assert_array_equal(found[0][parameter], found[1][parameter])
+
+
+def own_settings() -> fluid.Variable:
+    """A table that is looked up twice, and parameters with rates and decay of their own."""
+    ids = fluid.layers.data("ids", [1], dtype="int64")
+    x = fluid.layers.data("x", [3])
+    y = fluid.layers.data("y", [1])
+    decay = fluid.regularizer.L2Decay(0.2)
+    shared = fluid.ParamAttr(name="rows", learning_rate=0.5, regularizer=decay)
+    found = [
+        fluid.layers.embedding(ids, [50, 4], is_sparse=True, param_attr=shared, padding_idx=padding)
+        for padding in (None, 3)
+    ]
+    hidden = fluid.layers.fc(
+        fluid.layers.concat([x, found[0], fluid.layers.tanh(found[1])], axis=1),
+        5,
+        act="tanh",
+        param_attr=fluid.ParamAttr(name="fast", learning_rate=2.0),
+        bias_attr=fluid.ParamAttr(name="still", learning_rate=0.0),
+    )
+    return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, 1), y))
+
+
+@pytest.mark.parametrize("name", ["adam", "schedule"])
+def test_settings_of_single_parameters_count_on_servers(name: str, servers: NativeServers) -> None:
+    feeds = [feeds_of(rank, STEPS) for rank in range(2)]
+    names = ("rows", "fast", "still", "fc_1.w_0")
+
+    def work(worker: ProgramWorker) -> dict[str, Any]:
+        for feed in feeds[worker.fleet.worker_index()]:
+            worker.run(feed)
+        return {name: worker.value(name) for name in names}
+
+    strategy = StrategyFactory.create_sync_strategy
+    found = run_workers(servers, 2, work, OPTIMIZERS[name], strategy, own_settings)
+    batches = [joined([feeds[0][i], feeds[1][i]]) for i in range(STEPS)]
+    _, scope, _ = run_alone(OPTIMIZERS[name], batches, own_settings)
+    for parameter in names:
+        wanted = np.array(scope.find_var(parameter).get_tensor())
+        np.testing.assert_allclose(found[0][parameter], wanted, rtol=2e-4, atol=2e-6)

@@ -33,13 +33,15 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     # A new interpreter, not runpy: the script is __main__ as it always was, also for
     # multiprocessing, and nothing of sparsefleet is loaded before it asks.
-    command = [sys.executable, *_interpreter_flags(), *arguments]
+    command = [sys.executable, *_interpreter_flags(len(arguments)), *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment_with_paddle(os.environ))
     raise AssertionError("execve does not return")
 
 
 def _mistake(arguments: Sequence[str]) -> str:
+    if sys.flags.ignore_environment:
+        return "python -E and -I ignore PYTHONPATH, by which scripts find paddle: leave them out"
     if not arguments:
         return "no script is given"
     first = arguments[0]
@@ -50,10 +52,12 @@ def _mistake(arguments: Sequence[str]) -> str:
     return "" if os.path.exists(first) else f"script {first!r} does not exist"
 
 
-def _interpreter_flags() -> list[str]:
+def _interpreter_flags(num_arguments: int) -> list[str]:
     """Such as -u or -W error, which this process was started with."""
-    flags = sys.orig_argv[1:]
-    return flags[: flags.index("-m")] if "-m" in flags else []
+    *flags, _ = sys.orig_argv[1 : len(sys.orig_argv) - num_arguments]  # the last: this module
+    if flags and flags[-1].startswith("-") and flags[-1].endswith("m"):  # -m, or as in -um
+        flags[-1] = flags[-1][:-1]
+    return [flag for flag in flags if flag != "-"]
 
 
 if __name__ == "__main__":

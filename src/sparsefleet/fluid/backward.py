@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework import Block, Parameter, Variable
 from sparsefleet.fluid.unknown_names import unknown_names
@@ -23,7 +24,8 @@ def append_backward(
 ) -> list[tuple[Parameter, Variable]]:
     """Adds the backward pass of a loss of shape [1]: parameters and their gradients.
 
-    The gradient of any variable that the loss depends on is `<name>@GRAD` from then on.
+    The gradient of any variable that the loss depends on is `<name>@GRAD` from then on, that of
+    another loss `<name>@GRAD_0` and so on.
     """
     del callbacks, checkpoints
     block = _block_of(loss)
@@ -31,8 +33,8 @@ def append_backward(
         raise ProgramError.at(
             call_site(), f"loss '{loss.name}'", f"must have shape [1], got {list(loss.shape)}"
         )
-    _stop(block, no_grad_set)
-    sources = _sources(block, [loss.name])
+    stopped = _stopped(block, no_grad_set)
+    sources = _sources(block, [loss.name], stopped)
     made = _add(block, loss, None, sources)
     wanted = None if parameter_list is None else {_name(item) for item in parameter_list}
     return [
@@ -57,10 +59,11 @@ def gradients(
     if len(target_list) != 1:
         raise ProgramError.at(call_site(), "gradients", "takes one target: sum them up first")
     block = _block_of(target_list[0])
-    _stop(block, no_grad_set)
+    stopped = _stopped(block, no_grad_set)
     for variable in input_list:
         variable.stop_gradient = False
-    sources = _sources(block, [target_list[0].name], also={item.name for item in input_list})
+    also = {item.name for item in input_list}
+    sources = _sources(block, [target_list[0].name], stopped, also)
     made = _add(block, target_list[0], given[0] if given else None, sources)
     found = {source.name: gradient for source, gradient in zip(sources, made, strict=True)}
     return [found.get(variable.name) for variable in input_list]
@@ -76,12 +79,18 @@ def _name(item: Variable | str) -> str:
     return item if isinstance(item, str) else item.name
 
 
-def _stop(block: Block, no_grad_set: Collection[Variable | str] | None) -> None:
-    for item in no_grad_set or ():
-        block.var(_name(item)).stop_gradient = True
+def _stopped(block: Block, no_grad_set: Collection[Variable | str] | None) -> set[str]:
+    """What gets no gradient in this backward pass; what is computed stops those of others too."""
+    names = {_name(item) for item in no_grad_set or ()}
+    for op in block.ops:
+        for name in names.intersection(op.output_arg_names):
+            block.var(name).stop_gradient = True
+    return {block.var(name).name for name in names}
 
 
-def _sources(block: Block, targets: Sequence[str], also: Collection[str] = ()) -> list[Variable]:
+def _sources(
+    block: Block, targets: Sequence[str], stopped: Collection[str], also: Collection[str] = ()
+) -> list[Variable]:
     """Variables with a gradient: they have an effect on the target, and something is trained."""
     needed = set(targets)
     path = []
@@ -95,6 +104,7 @@ def _sources(block: Block, targets: Sequence[str], also: Collection[str] = ()) -
         for name in needed
         if (isinstance(block.vars[name], Parameter) or block.vars[name].is_data or name in also)
         and _may_have_gradient(block.vars[name])
+        and name not in stopped
     }
     for op in reversed(path):
         if known.intersection(op.input_arg_names):
@@ -111,11 +121,14 @@ def _may_have_gradient(variable: Variable) -> bool:
 def _add(
     block: Block, target: Variable, given: Variable | None, sources: Sequence[Variable]
 ) -> list[Variable]:
+    taken = {name for op in block.ops if op.type == "backward" for name in op.output("Gradients")}
     with block.program.role_guard("backward"):
-        made = [
-            block.create_var(source.grad_name, source.shape, source.dtype, stop_gradient=True)
-            for source in sources
-        ]
+        made = []
+        for source in sources:
+            name = source.grad_name
+            while name in taken:  # by another loss, and may still be fetched
+                name = unique_name.generate(source.grad_name)
+            made.append(block.create_var(name, source.shape, source.dtype, stop_gradient=True))
         block.append_op(
             "backward",
             {"Loss": target, "TargetGradient": given},

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
 from sparsefleet.fluid.unknown_names import unknown_names
@@ -26,6 +27,10 @@ Pairs = list[tuple[Parameter, Variable]]
 
 class GradientClipBase(ABC):
     """Base of all."""
+
+    def group(self) -> Any:
+        """Gradients whose clips have equal groups are clipped together."""
+        return id(self)
 
     @abstractmethod
     def apply(self, pairs: Pairs) -> Pairs:
@@ -63,6 +68,9 @@ class GradientClipByGlobalNorm(GradientClipBase):
 
     def __init__(self, clip_norm: float, group_name: str = "default_group") -> None:
         self.clip_norm, self.group_name = float(clip_norm), group_name
+
+    def group(self) -> Any:
+        return self.group_name
 
     def apply(self, pairs: Pairs) -> Pairs:
         if not pairs:
@@ -105,10 +113,19 @@ def set_gradient_clip(
 
 def append_gradient_clip_ops(param_grads: Pairs) -> Pairs:
     """Does what `set_gradient_clip` or ParamAttr said."""
-    groups: dict[int, tuple[GradientClipBase, Pairs]] = {}
+    groups: dict[Any, tuple[GradientClipBase, Pairs]] = {}
     for parameter, gradient in param_grads:
         clip = parameter.gradient_clip_attr
-        if clip is not None:
-            groups.setdefault(id(clip), (clip, []))[1].append((parameter, gradient))
+        if clip is None:
+            continue
+        first, members = groups.setdefault(clip.group(), (clip, []))
+        norm, wanted = (getattr(known, "clip_norm", None) for known in (clip, first))
+        if norm != wanted:
+            raise ConfigError(
+                f"the gradient of '{parameter.name}' has clip_norm {norm}, that of "
+                f"'{members[0][0].name}' in the same group '{clip.group()}' {wanted}: give both "
+                "the same, or another group_name"
+            )
+        members.append((parameter, gradient))
     clipped = {p.name: g for clip, pairs in groups.values() for p, g in clip.apply(pairs)}
     return [(p, clipped.get(p.name, g)) for p, g in param_grads]

@@ -59,7 +59,7 @@ class DataParallel:
         self._program = program
         self._build = build
         self._iterations = execution.num_iteration_per_run
-        self._programs: dict[tuple[int, int], Program] = {}
+        self._programs: dict[tuple[int, int, int], Program] = {}
         if build.debug_graphviz_path:
             draw_program(program, build.debug_graphviz_path)
 
@@ -141,9 +141,11 @@ class DataParallel:
         strategy = self._build.gradient_scale_strategy
         if strategy is Scale.One or (strategy is Scale.CoeffNumDevice and count == 1):
             return self._program
-        key = (self._program.version, count)
+        key = (self._program.version, self._program.random_seed, count)
         found = self._programs.get(key)
         if found is None:
+            if any(other[:2] != key[:2] for other in self._programs):
+                self._programs.clear()
             found = self._programs[key] = self._program.clone()
             for op in found.global_block().ops:
                 if op.type == "backward" and not op.input("TargetGradient"):

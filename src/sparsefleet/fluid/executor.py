@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,6 +61,7 @@ class Executor:
         self._pruned_for: WeakKeyDictionary[Program, dict[Any, Program]] = WeakKeyDictionary()
         self._roles: WeakSet[ProgramRole] = WeakSet()
         self._printer = FetchPrinter()
+        self._lowering = threading.Lock()
         self._closed = False
 
     def close(self) -> None:
@@ -225,13 +227,18 @@ class Executor:
             tuple(fetches),
         )
         found = known.get(key)
-        if found is None:
-            if any(other[0] != program.version for other in known):
-                known.clear()
-            found = known[key] = lower(program, list(values), fetches, with_lod=lods)
-            if found.has_backward:
-                _core.keep_freed_memory()  # the next step wants as much again
-        return found
+        return self._newly_lowered(program, known, key) if found is None else found
+
+    def _newly_lowered(self, program: Program, known: dict[Any, Lowered], key: Any) -> Lowered:
+        _, _, feeds, with_lod, fetches = key
+        with self._lowering:  # threads of a pass want the same at once
+            if key not in known:
+                if any(other[0] != program.version for other in known):
+                    known.clear()
+                known[key] = lower(program, feeds, fetches, with_lod=with_lod)
+                if known[key].has_backward:
+                    _core.keep_freed_memory()  # the next step wants as much again
+            return known[key]
 
     def make_tables(self, program: Program, scope: Scope | None = None) -> None:
         """Empty tables in the scope for parameters that need one and have no value yet."""
@@ -247,6 +254,8 @@ class Executor:
         known = self._pruned_for.setdefault(program, {})
         key = (program.version, tuple(fetches), tuple(map(id, updates)))
         if key not in known:
+            if any(other[0] != program.version for other in known):
+                known.clear()
             known[key] = pruned_for_run(program, fetches, updates)
         return known[key]
 

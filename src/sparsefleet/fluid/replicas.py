@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -52,7 +53,9 @@ class Replicas:
             initializer=torch.set_num_threads,
             initargs=(self._inner_threads,),
         )
-        self._lowered: dict[Any, list[ReplicaGraph]] = {}
+        self._lowered: WeakKeyDictionary[Program, dict[Any, list[ReplicaGraph]]] = (
+            WeakKeyDictionary()
+        )
 
     def run(
         self, program: Program, feeds: Sequence[Fed], fetches: Sequence[str]
@@ -87,9 +90,12 @@ class Replicas:
                     "all replicas must be fed alike"
                 )
         key = (program.version, len(feeds), tuple(names), tuple(with_lod), tuple(fetches))
-        found = self._lowered.get(key)
+        known = self._lowered.setdefault(program, {})
+        found = known.get(key)
         if found is None:
-            found = self._lowered[key] = [
+            if any(other[0] != program.version for other in known):
+                known.clear()
+            found = known[key] = [
                 lower_replica(program, names, fetches, with_lod, index)
                 for index in range(len(feeds))
             ]

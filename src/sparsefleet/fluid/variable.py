@@ -62,6 +62,12 @@ class Variable(VariableArithmetic):
         self.block: Block | None = None
         """The block of a program that it is in."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        block = self.__dict__.get("block")
+        if block is not None and name in ("persistable", "stop_gradient"):
+            block.program.changed()
+
     @property
     def grad_name(self) -> str:
         """The name of its gradient."""

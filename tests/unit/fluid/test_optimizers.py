@@ -38,6 +38,10 @@ KINDS: dict[str, tuple[Callable[[], Any], list[float]]] = {
         lambda: optimizer.Adagrad(0.1, initial_accumulator_value=0.1),
         [0.27937984, -0.15018815, 0.00640879],
     ),
+    "adadelta": (
+        lambda: optimizer.Adadelta(0.1, epsilon=1e-3),
+        [0.2948317, -0.103417, -0.0901608],
+    ),
     "decayed": (lambda: optimizer.DecayedAdagrad(0.1), [0.13070416, 0.02523845, -0.32736078]),
     "adam": (lambda: optimizer.Adam(0.1, epsilon=1e-3), [0.19522455, -0.01423556, -0.11556937]),
     "adamax": (lambda: optimizer.Adamax(0.1), [0.18044132, -0.04008197, -0.07583313]),
@@ -51,6 +55,10 @@ KINDS: dict[str, tuple[Callable[[], Any], list[float]]] = {
     ),
     "ftrl": (lambda: optimizer.Ftrl(0.1, l1=0.1, l2=0.2), [0.23533477, -0.13489695, 0.00052126]),
     "lamb": (lambda: optimizer.LambOptimizer(0.1), [0.28559747, -0.13853863, 0.02150087]),
+    "lookahead": (
+        lambda: optimizer.LookaheadOptimizer(optimizer.SGD(0.1), alpha=0.5, k=3),
+        [0.325, -0.185, -0.005],
+    ),
     "clip_value": (
         lambda: optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByValue(0.5)),
         [0.26999998, -0.2, 0.04],
@@ -106,6 +114,7 @@ KEPT = {
     "sgd": ["learning_rate_0", "w"],
     "momentum": ["learning_rate_0", "w", "w_velocity_0"],
     "adagrad": ["learning_rate_0", "w", "w_moment_0"],
+    "adadelta": ["learning_rate_0", "w", "w__avg_squared_grad_0", "w__avg_squared_update_0"],
     "adam": [
         "learning_rate_0",
         "w",
@@ -117,6 +126,14 @@ KEPT = {
     "adamax": ["learning_rate_0", "w", "w_beta1_pow_acc_0", "w_inf_norm_0", "w_moment_0"],
     "rmsprop": ["learning_rate_0", "w", "w_mean_grad_0", "w_mean_square_0", "w_momentum_0"],
     "ftrl": ["learning_rate_0", "w", "w_linear_0", "w_squared_0"],
+    "lookahead": [
+        "learning_rate_0",
+        "lookahead_alpha",
+        "lookahead_k",
+        "lookahead_step",
+        "w",
+        "w@SLOW",
+    ],
     "exp_decay": ["@LR_DECAY_COUNTER@", "w"],
 }
 """Names that 1.8.5 gives to what is kept between runs."""

@@ -14,7 +14,7 @@ from sparsefleet.fluid.framework import Program
 from sparsefleet.modes import GeoConfig, ModeConfig
 from sparsefleet.optim import SGD
 
-__all__ = ["model_source", "train_on_servers"]
+__all__ = ["model_source", "require_apart", "train_on_servers"]
 
 
 def model_source(
@@ -49,6 +49,23 @@ def model_source(
         name=name,
         min_block_size=min_block_size,
     )
+
+
+def require_apart(first: ModelSource, second: ModelSource) -> None:
+    """Raises ConfigError if one program has a dense parameter that the other updates.
+
+    Each training keeps dense values of its own, which the other would not see change. Tables are
+    the same for both.
+    """
+    for one, other in ((first, second), (second, first)):
+        updated = {u.parameter.name for table in one.tables.dense for u in table.updates}
+        both = sorted(updated & {parameter.name for parameter in other.program.all_parameters()})
+        if both:
+            raise ConfigError(
+                f"parameter '{both[0]}' is updated by one program of this job and used by another: "
+                "programs that train on servers can only share embeddings with is_sparse=True; "
+                "give it another name there, or train both losses in one program"
+            )
 
 
 def train_on_servers(

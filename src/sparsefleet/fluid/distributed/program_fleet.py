@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +14,11 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import DistributedStrategy, DistributeTranspilerConfig, Fleet, strategy_from
 from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.mode_of_strategy import mode_of_strategy
-from sparsefleet.fluid.distributed.distribute_program import model_source, train_on_servers
+from sparsefleet.fluid.distributed.distribute_program import (
+    model_source,
+    require_apart,
+    train_on_servers,
+)
 from sparsefleet.fluid.distributed.program_server import ProgramServer
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
 from sparsefleet.fluid.executor import Executor
@@ -41,7 +46,8 @@ class ProgramFleet(Fleet):
         self.startup_program: Program | None = None
         self._origin_program: Program | None = None
         self._strategy: DistributedStrategy | None = None
-        self._training: ProgramTraining | None = None
+        self._training: ProgramTraining | None = None  # of the latest program
+        self._trainings: list[ProgramTraining] = []
         self._server: ProgramServer | None = None
 
     # -- building -----------------------------------------------------------------------------
@@ -70,6 +76,8 @@ class ProgramFleet(Fleet):
         self._num_models += 1
         name = f"program-{self._num_models}"
         source = model_source(program, startup, mode, name=name, min_block_size=block_size)
+        for other in self._trainings:
+            require_apart(other.source, source)
         self._strategy = strategy
         self._origin_program = source.program.clone()
         if role.is_server:
@@ -78,6 +86,7 @@ class ProgramFleet(Fleet):
             self.startup_program = self._server.startup_program()
             return
         self._training = train_on_servers(program, startup, source, mode, role)
+        self._trainings.append(self._training)
         self._origin_program._distributed = self._training
         self.main_program, self.startup_program = program, startup
 
@@ -109,20 +118,28 @@ class ProgramFleet(Fleet):
         """Reaches the servers, which may still be starting; again: a warning, nothing else."""
         if self.role.is_server:
             raise RuntimeError("init_worker() was called in a server: call run_server() there")
-        training = self._minimized(self._training)
-        if training.is_started:
+        self._minimized(self._training)
+        waiting = [training for training in self._trainings if not training.is_started]
+        if not waiting:
             self._warn_running()
             return
         if self.role.server_endpoints and self._strategy is not None:
             print(self._strategy.get_trainer_runtime_config(), flush=True)
-        training.start()
-        training.get_ready(global_scope())
+        for training in waiting:
+            training.start()
+            training.get_ready(global_scope())
 
     def stop_worker(self) -> None:
-        """Everything handed over is applied, the other workers are told, connections end."""
-        if self._training is None or not self._training.is_started:
+        """Everything handed over is applied, the other workers are told, connections end.
+
+        Of all programs that this fleet trains. Nothing is left to do after `Executor.close`.
+        """
+        begun = [training for training in self._trainings if training.has_begun]
+        if not begun:
             raise RuntimeError("stop_worker() must follow init_worker()")
-        self._training.close()
+        with ExitStack() as closing:
+            for training in begun:
+                closing.callback(training.close)
 
     def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
         """The sum of `input` over all workers, into `output`. All must call it."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save
 
 from sparsefleet.fleet.dense_optimizer import DenseGroup
 from sparsefleet.fleet.distributed_model import DistributedModel
@@ -14,7 +19,7 @@ from sparsefleet.fluid.distributed.loading import wait_until_loaded
 from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_module import ProgramModule
 from sparsefleet.fluid.distributed.rate_program import RateProgram, TableRates
-from sparsefleet.fluid.distributed.saved_values import load_tables
+from sparsefleet.fluid.distributed.saved_values import load_tables, read_unserved
 from sparsefleet.fluid.distributed.served_tables import at_rate
 from sparsefleet.fluid.executor import Executor
 from sparsefleet.fluid.scope import Scope
@@ -76,26 +81,32 @@ class ProgramModel(DistributedModel):
         held.copy_(new)
         if tells:
             for table, values in self.flat.arrays.items():
-                self.store.write_dense(table, values)
+                if np.may_share_memory(values, held.numpy()):  # others' updates of the rest stay
+                    self.store.write_dense(table, values)
 
-    def load_folder(self, folder: str | os.PathLike[str], filename: str | None) -> None:
+    def load_folder(
+        self, folder: str | os.PathLike[str], filename: str | None
+    ) -> dict[str, NDArray[Any]]:
         """Takes over what `fluid.io.save_persistables` wrote, seen by the first worker.
 
-        All workers call it; on an error nothing has changed, and all get one.
+        All workers call it; on an error nothing has changed, and all get one. Returns the values
+        of what no server holds, by variable.
         """
         self.finish()
 
         def load(_: list[bytes]) -> bytes:
             """In the first worker, when nobody's last push is still to come."""
             source = self._source
+            own = read_unserved(source.tables, source.program, folder, filename)
             self.go_on_at(load_tables(self.store, source.tables, source.program, folder, filename))
-            return b""
+            return save(own)
 
         try:
-            self.meeting.decide(b"", load)
+            own = self.meeting.decide(b"", load)
             self._share_values()
         finally:
             self.start()
+        return {} if own is None else load_arrays(own)
 
     def go_on_at(self, counters: Mapping[str, float]) -> None:
         """The schedule goes on there, unless it is further already."""

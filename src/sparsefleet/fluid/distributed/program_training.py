@@ -21,7 +21,7 @@ from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.saved_values import accumulators_of
 from sparsefleet.fluid.distributed.served_values import ServedRows, ServedTensor
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.scope import Scope, global_scope
 from sparsefleet.modes import ModeConfig, StepGradients
 from sparsefleet.store.arrays import Floats
 
@@ -37,7 +37,7 @@ class ProgramTraining(ProgramRole):
     """
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
-        self._source = source
+        self.source = source
         self._mode_like = mode
         self.role = role
         self._model: ProgramModel | None = None
@@ -47,7 +47,7 @@ class ProgramTraining(ProgramRole):
         self._threads = self._present = 1
 
     def __str__(self) -> str:
-        return f"a worker's program ({self._source.name})"
+        return f"a worker's program ({self.source.name})"
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -65,6 +65,11 @@ class ProgramTraining(ProgramRole):
         return self._model
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it was started, though it may have ended since."""
+        return self._model is not None
+
+    @property
     def is_started(self) -> bool:
         return self._model is not None and self._model.is_started
 
@@ -74,7 +79,7 @@ class ProgramTraining(ProgramRole):
             if self.is_started:
                 return
             if self._model is None:
-                self._model = ProgramModel(self._source, self._mode_like, self.role)
+                self._model = ProgramModel(self.source, self._mode_like, self.role)
             self._model.start()
             self._is_closed = False
             self._linked = WeakSet()
@@ -134,10 +139,10 @@ class ProgramTraining(ProgramRole):
         given = dict(zip(parameters, gradients, strict=True))
         mode = self.model.mode
         step = StepGradients()
-        for name in self._source.tables.sparse:
+        for name in self.source.tables.sparse:
             if given[name] is not None:
                 step.sparse[name] = given[name]
-        for table in self._source.tables.dense:
+        for table in self.source.tables.dense:
             parts = [_flat(given[update.parameter.name]) for update in table.updates]
             if mode.takes_parts:
                 step.dense_parts[table.name] = parts
@@ -166,7 +171,7 @@ class ProgramTraining(ProgramRole):
         model.flush()
         if scope not in self._linked:
             self._link(scope)
-        found: dict[str, Any] = dict(accumulators_of(model.store, self._source.tables))
+        found: dict[str, Any] = dict(accumulators_of(model.store, self.source.tables))
         found.update(model.rates.counter_values(model.schedule_steps))
         for name, value in found.items():
             scope.var(name).hold(torch.from_numpy(value))
@@ -175,8 +180,13 @@ class ProgramTraining(ProgramRole):
         """All workers call it; the first one brings the values to the servers."""
         with self._lock:
             self.start()
-            self.model.load_folder(folder, filename)
+            if global_scope() not in self._linked:
+                self._link(global_scope())
+            unserved = self.model.load_folder(folder, filename)
             self._threads = self._present = 1
+        for name, value in unserved.items():
+            held = global_scope().find_var(name) or global_scope().var(name)
+            held.hold(torch.from_numpy(value))
 
 
 def _flat(gradient: torch.Tensor) -> Floats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from sparsefleet.store.arrays import Floats
 from sparsefleet.store.dense_state import read_dense_tables, write_dense_table
 from sparsefleet.store.table_entry import state_names
 
-__all__ = ["accumulators_of", "load_tables"]
+__all__ = ["accumulators_of", "load_tables", "read_unserved"]
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -59,21 +60,41 @@ def load_tables(
     Returns the counters of steps. Nothing changes if a file is missing or does not fit. The tables
     must be defined.
     """
-    block = program.global_block()
-    names = [update.parameter.name for update in tables.updates]
-    names += [
-        name for update in tables.updates for name in (*update.state.values(), *update.powers)
-    ]
     counters = counter_names(program, list(tables.rate_of().values()))
-    names += counters
-    variables: list[Variable] = [block.var(name) for name in names]
-    saved = {s.variable.name: s for s in read_saved(folder, variables, filename)}
-    for name, update in tables.sparse.items():
-        _load_rows(store, saved[name], update.optimizer.kind)
+    saved = {s.variable.name: s for s in read_saved(folder, _served(program, tables), filename)}
+    for parameter in program.all_parameters():
+        if parameter.is_table:  # those that are not updated, too
+            update = tables.sparse.get(parameter.name)
+            kind = "" if update is None else update.optimizer.kind
+            _load_rows(store, saved[parameter.name], kind)
     for table in tables.dense:
         values, state = _flat(table, saved)
         write_dense_table(store, table.name, values, state)
     return {name: float(_array(saved, name).reshape(-1)[0]) for name in counters}
+
+
+def read_unserved(
+    tables: ServedTables,
+    program: Program,
+    folder: str | os.PathLike[str],
+    filename: str | None,
+) -> dict[str, NDArray[Any]]:
+    """Variable -> what such a folder has of that which each worker keeps for itself.
+
+    These are statistics of batch norm, counts of an AUC, dense parameters that are not updated.
+    """
+    served = {variable.name for variable in _served(program, tables)}
+    own = [v for v in program.list_vars() if v.persistable and v.name not in served]
+    return {s.variable.name: _whole(s) for s in read_saved(folder, own, filename)}
+
+
+def _served(program: Program, tables: ServedTables) -> list[Variable]:
+    """The variables whose values servers have, and the counters of steps."""
+    names = [parameter.name for parameter in program.all_parameters() if parameter.is_table]
+    for update in tables.updates:
+        names += [update.parameter.name, *update.state.values(), *update.powers]
+    names += counter_names(program, list(tables.rate_of().values()))
+    return [program.global_block().var(name) for name in dict.fromkeys(names)]
 
 
 def _load_rows(store: Store, saved: SavedVariable, kind: str) -> None:
@@ -113,9 +134,12 @@ def _steps(powers: Mapping[str, float], saved: Mapping[str, SavedVariable]) -> i
 
 
 def _array(saved: Mapping[str, SavedVariable], name: str) -> Floats:
-    found = saved[name].whole
-    assert found is not None
-    return np.asarray(found, np.float32)
+    return np.asarray(_whole(saved[name]), np.float32)
+
+
+def _whole(saved: SavedVariable) -> NDArray[Any]:
+    found = saved.whole
+    return saved.dense(saved.variable.shape) if found is None else found
 
 
 def _arrays(table: DenseTable) -> list[str]:

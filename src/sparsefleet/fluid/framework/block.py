@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.fluid import unique_name
@@ -140,8 +140,16 @@ class Block:
         )
         infer_outputs(self, made)
         self.ops.append(made)
+        made.block = self
         self.program.changed()
         return made
+
+    def hold_ops(self, ops: Iterable[Operator]) -> None:
+        """Has these operators in the place of its own."""
+        self.ops = list(ops)
+        for op in self.ops:
+            op.block = self
+        self.program.changed()
 
     def _is_used(self, name: str) -> bool:
         return any(name in op.input_arg_names or name in op.output_arg_names for op in self.ops)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sparsefleet.fluid.call_site import CallSite
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework.block import Block
 
 __all__ = ["Operator", "Role"]
 
@@ -39,6 +42,8 @@ class Operator:
         self.attrs: dict[str, Any] = dict(attrs or {})
         self.role: Role = role
         self.site = site
+        self.block: Block | None = None
+        """The block that it is in."""
 
     @property
     def input_names(self) -> list[str]:
@@ -75,6 +80,16 @@ class Operator:
     def attr(self, name: str) -> Any:
         """A setting; KeyError if it has none of that name."""
         return self.attrs[name]
+
+    def all_attrs(self) -> dict[str, Any]:
+        """All settings by name."""
+        return dict(self.attrs)
+
+    def _set_attr(self, name: str, value: Any) -> None:
+        """Changes a setting, from the next run on."""
+        self.attrs[name] = value
+        if self.block is not None:
+            self.block.program.changed()
 
     def has_attr(self, name: str) -> bool:
         return name in self.attrs

@@ -166,7 +166,7 @@ class Program:
         for variable in variables:
             if not made.global_block().has_var(variable.name):
                 made.global_block().add_var(variable.copy())
-        made.global_block().ops = [op.copy() for op in ops]
+        made.global_block().hold_ops(op.copy() for op in ops)
         made._copy_inner_blocks(self)
         made.changed()
         return made
@@ -180,7 +180,7 @@ class Program:
             if old.idx in named:
                 for variable in old.vars.values():
                     made.add_var(variable.copy())
-                made.ops = [op.copy() for op in old.ops]
+                made.hold_ops(op.copy() for op in old.ops)
                 named.update(op.attrs["sub_block"] for op in made.ops if op.has_sub_block)
 
     # -- texts --------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def block_from_json(block: Block, document: Json) -> None:
     try:
         for item in document["vars"]:
             block.add_var(_variable_from_json(item))
-        block.ops = [_operator_from_json(item) for item in document["ops"]]
+        block.hold_ops(_operator_from_json(item) for item in document["ops"])
     except (KeyError, TypeError) as error:
         raise ProgramError(f"not a program: {error!r}") from error
     block.program.changed()

@@ -54,6 +54,8 @@ class _Lowering:
             self.ops = fused_operators(program, self.ops, fetches)
         trains = any(op.type == "backward" for op in self.ops)
         self.has_backward: bool = outer.has_backward if outer else trains
+        # `stop_gradient` that is set after minimize has no effect on it.
+        self.sources: set[str] = outer.sources if outer else _sources_in(self.ops)
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
         self.writes: dict[str, fx.Node] = {}
@@ -110,6 +112,10 @@ class _Lowering:
         node.name = self.graph._graph_namespace.create_name(name, None)
         return node
 
+    def stops(self, variable: Variable) -> bool:
+        """Whether no gradient goes further back than this variable."""
+        return variable.stop_gradient and variable.name not in self.sources
+
     # -- inside -------------------------------------------------------------------------------
 
     def _place(self, feeds: Collection[str], with_lod: Collection[str]) -> None:
@@ -136,7 +142,7 @@ class _Lowering:
         for name in self._states:
             self.values[name] = self.graph.placeholder(f"state_{_identifier(name)}")
             variable = self.vars[name]
-            if isinstance(variable, Parameter) and not variable.stop_gradient:
+            if isinstance(variable, Parameter) and not self.stops(variable):
                 self.trained.add(name)
 
     def _is_read_first(self, name: str) -> bool:
@@ -221,7 +227,7 @@ class _Lowering:
         variable: Variable = self.vars[name]
         if variable.persistable:
             self.writes[name] = node
-        elif variable.stop_gradient and self.has_backward and op.role == "forward":
+        elif self.stops(variable) and self.has_backward and op.role == "forward":
             node = self.graph.call_function(detached, (node,))
         self.values[name] = node
         self.lods.pop(name, None)
@@ -270,6 +276,10 @@ class _Lowering:
             self.program.random_seed and self.program.random_seed + 1000 * self.block.idx + index
         )
         return torch.Generator().manual_seed(int(seed)) if seed else None
+
+
+def _sources_in(ops: Sequence[Operator]) -> set[str]:
+    return {name for op in ops if op.type == "backward" for name in op.attrs["sources"]}
 
 
 def _located(

@@ -18,6 +18,7 @@ _FAMILIES = (
     "activations",
     "algebra",
     "arrays",
+    "averages",
     "beams",
     "blocks",
     "click_rates",

@@ -82,7 +82,7 @@ class TableLowering:
             table = lowering.value(op.input("W")[0], op)
             ids_name = op.input("Ids")[0]
             ids = lowering.value(ids_name, op)
-            train = lowering.has_backward and not lowering.vars[op.input("W")[0]].stop_gradient
+            train = lowering.has_backward and not lowering.stops(lowering.vars[op.input("W")[0]])
             flat = _is_flat(op)
             node = lowering.call(
                 op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.ops.cut_logits import cut_logits
 
 Tensor = torch.Tensor
 
@@ -53,7 +54,7 @@ for _type, _function in UNARY.items():
 
 @op("softmax", "X")
 def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
-    return torch.softmax(x, axis)
+    return torch.softmax(cut_logits(x, axis), axis)
 
 
 @op("leaky_relu", "X")

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.ops.cut_logits import cut_logits
 
 Tensor = torch.Tensor
 
@@ -43,6 +44,7 @@ def softmax_with_cross_entropy(
     ignore_index: int = -100,
     axis: int = -1,
 ) -> list[Tensor]:
+    logits = cut_logits(logits, axis)
     logarithms = torch.log_softmax(logits, axis)
     if soft_label:
         loss = -(label.detach() * logarithms).sum(axis, keepdim=True)

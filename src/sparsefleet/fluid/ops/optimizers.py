@@ -72,6 +72,25 @@ def adagrad(p: Tensor, g: Tensor, rate: Tensor, moment: Tensor, *, epsilon: floa
     p.data.addcdiv_(g, moment.sqrt().add_(epsilon), value=-float(rate))
 
 
+@_update("adadelta", "AvgSquaredGrad AvgSquaredUpdate")
+def adadelta(
+    p: Tensor,
+    g: Tensor,
+    rate: Tensor,
+    squares: Tensor,
+    steps: Tensor,
+    *,
+    epsilon: float,
+    rho: float,
+) -> None:
+    del rate
+    squares.mul_(rho).addcmul_(g, g, value=1 - rho)
+    step = ((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g)
+    steps.mul_(rho).addcmul_(step, step, value=1 - rho)
+    # 1.8.5's: by the mean that this step is in already, not the one before it as in the paper.
+    p.data.sub_(((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g))
+
+
 @_update("decayed_adagrad", "Moment")
 def decayed_adagrad(
     p: Tensor, g: Tensor, rate: Tensor, moment: Tensor, *, decay: float, epsilon: float

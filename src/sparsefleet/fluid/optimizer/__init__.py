@@ -1,7 +1,10 @@
 """Optimizers of Fluid."""
 
+from sparsefleet.fluid.optimizer.averages import ExponentialMovingAverage, ModelAverage
 from sparsefleet.fluid.optimizer.kinds import (
     SGD,
+    Adadelta,
+    AdadeltaOptimizer,
     Adagrad,
     AdagradOptimizer,
     Adam,
@@ -23,12 +26,16 @@ from sparsefleet.fluid.optimizer.kinds import (
     RMSPropOptimizer,
     SGDOptimizer,
 )
+from sparsefleet.fluid.optimizer.lookahead import LookaheadOptimizer
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
+from sparsefleet.fluid.optimizer.recompute import RecomputeOptimizer
 from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.optimizer")
 
 __all__ = [
+    "Adadelta",
+    "AdadeltaOptimizer",
     "Adagrad",
     "AdagradOptimizer",
     "Adam",
@@ -39,16 +46,20 @@ __all__ = [
     "DGCMomentumOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
+    "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "LookaheadOptimizer",
+    "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
     "RMSProp",
     "RMSPropOptimizer",
+    "RecomputeOptimizer",
     "SGD",
     "SGDOptimizer",
 ]

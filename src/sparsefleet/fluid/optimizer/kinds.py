@@ -12,6 +12,8 @@ from sparsefleet.fluid.layers.learning_rate_scheduler import autoincreased_step_
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = [
+    "Adadelta",
+    "AdadeltaOptimizer",
     "Adagrad",
     "AdagradOptimizer",
     "Adam",
@@ -141,6 +143,25 @@ class AdagradOptimizer(Optimizer):
 
     def table_settings(self) -> dict[str, Any]:
         return {"class": "Adagrad", "eps": self._epsilon, "initial_accumulator": self._initial}
+
+
+class AdadeltaOptimizer(Optimizer):
+    """Steps as long as the last ones (Zeiler 2012); the learning rate, as in Fluid, is not used."""
+
+    type = "adadelta"
+    accumulators = (
+        ("AvgSquaredGrad", "_avg_squared_grad", 0.0),
+        ("AvgSquaredUpdate", "_avg_squared_update", 0.0),
+    )
+
+    def __init__(
+        self, learning_rate: Rate, epsilon: float = 1e-6, rho: float = 0.95, **common: Any
+    ) -> None:
+        super().__init__(learning_rate, **common)
+        self._settings = {"epsilon": epsilon, "rho": rho}
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
 
 
 class DecayedAdagradOptimizer(Optimizer):
@@ -321,6 +342,7 @@ class FtrlOptimizer(Optimizer):
         return {"class": "Ftrl", **self._settings, "l2": self._settings["l2"] / 2}
 
 
+Adadelta = AdadeltaOptimizer
 Adagrad = AdagradOptimizer
 Adam = AdamOptimizer
 Adamax = AdamaxOptimizer

@@ -35,6 +35,7 @@ class Optimizer:
 
     learning_rate: a number, or a variable such as a schedule gives.
     regularization: for parameters that have none of their own.
+    grad_clip: in the place of what `set_gradient_clip` and ParamAttr said.
     """
 
     type = ""
@@ -124,8 +125,8 @@ class Optimizer:
         program = default_main_program()
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
         with program.role_guard("backward"):
-            pairs = append_gradient_clip_ops(pairs)
-            pairs = self._grad_clip.apply(pairs) if self._grad_clip else pairs
+            clip = self._grad_clip.apply if self._grad_clip else append_gradient_clip_ops
+            pairs = clip(pairs)
             pairs = [(parameter, self._decayed(parameter, g)) for parameter, g in pairs]
         with program.role_guard("optimize"):
             return [self._add_update(parameter, gradient) for parameter, gradient in pairs]
@@ -188,7 +189,7 @@ class Optimizer:
                 self._rates[program] = self._rate
             else:
                 name = unique_name.generate("learning_rate")
-                helper = LayerHelper("learning_rate")
+                helper = LayerHelper("global_learning_rate", name)
                 self._rates[program] = helper.create_state(name, [1], "float32", float(self._rate))
         return self._rates[program]
 

@@ -93,7 +93,7 @@ def test_parameters_with_other_rates_are_in_other_tables() -> None:
 
     worker = make_worker(fleet_in(Role.WORKER), sgd, layers=layers)
     training = worker.network.main._distributed
-    tables = training._source.tables.dense  # type: ignore[union-attr]
+    tables = training.source.tables.dense  # type: ignore[union-attr]
     assert sorted(len(table.updates) for table in tables) == [1, 1]
 
 
@@ -181,6 +181,38 @@ def test_the_start_up_program_may_come_before_init_worker(servers: NativeServers
     (feed,) = feeds_of(0, 1)
     assert worker.run(feed, [worker.network.loss])[0].shape == (1,)
     worker.fleet.stop_worker()
+
+
+def test_stopping_after_the_executor_was_closed_is_nothing_more(servers: NativeServers) -> None:
+    worker = make_worker(fleet_of(servers, 0, 1), sgd)
+    worker.fleet.init_worker()
+    worker.run(feeds_of(0, 1)[0])
+    worker.executor.close()
+    worker.fleet.stop_worker()
+
+
+def test_stopping_ends_every_program_of_the_fleet(servers: NativeServers) -> None:
+    fleet = fleet_of(servers, 0, 1)
+    workers = [make_worker(fleet, sgd, layers=lambda n=n: named_layer(n)) for n in "ab"]
+    fleet.init_worker()
+    feed = {"x": np.ones((2, 3), np.float32)}
+    for worker in workers:
+        assert worker.run(feed, [worker.network.loss]) != worker.run(feed, [worker.network.loss])
+    fleet.stop_worker()
+    for worker in workers:
+        with pytest.raises(ValueError, match="has ended"):
+            worker.run(feed)
+
+
+def named_layer(name: str) -> fluid.Variable:
+    return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", [3]), 2, name=name))
+
+
+def test_programs_of_a_fleet_that_share_a_dense_parameter_are_refused() -> None:
+    fleet = fleet_in(Role.WORKER)
+    make_worker(fleet, sgd)
+    with pytest.raises(ValueError, match=r"fc_0\.b_0.*used by another"):
+        make_worker(fleet, sgd)
 
 
 def test_a_run_after_the_end_says_so(servers: NativeServers) -> None:

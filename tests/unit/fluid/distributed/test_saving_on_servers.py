@@ -12,6 +12,7 @@ from tests.program_workers import (
     ProgramWorker,
     feeds_of,
     fleet_of,
+    ids_and_numbers,
     make_worker,
     run_alone,
 )
@@ -39,8 +40,9 @@ def only_worker(
     servers: NativeServers,
     optimizer: Callable[[], Any] = scheduled_adam,
     strategy: Any = StrategyFactory.create_sync_strategy,
+    layers: Callable[[], fluid.Variable] = ids_and_numbers,
 ) -> ProgramWorker:
-    worker = make_worker(fleet_of(servers, 0, 1), optimizer, strategy)
+    worker = make_worker(fleet_of(servers, 0, 1), optimizer, strategy, layers)
     worker.scope = fluid.global_scope()
     worker.fleet.init_worker()
     worker.executor.run(worker.network.startup)
@@ -177,3 +179,35 @@ def test_a_missing_file_is_named_and_changes_nothing(
         fluid.io.load_persistables(worker.executor, tmp_path, worker.network.main)
     np.testing.assert_array_equal(worker.value("fc_1.w_0"), before)
     worker.fleet.stop_worker()
+
+
+def with_frozen_and_normed() -> fluid.Variable:
+    """What no server updates: statistics, a frozen layer and a frozen table."""
+    ids = fluid.layers.data("ids", [1], dtype="int64")
+    x = fluid.layers.data("x", [3])
+    y = fluid.layers.data("y", [1])
+    frozen = [fluid.ParamAttr(name=name, trainable=False) for name in ("layer", "rows")]
+    rows = fluid.layers.embedding(ids, [50, 4], is_sparse=True, param_attr=frozen[1])
+    hidden = fluid.layers.fc(x, 4, param_attr=frozen[0])
+    normed = fluid.layers.batch_norm(fluid.layers.concat([hidden, rows], axis=1))
+    return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(normed, 1), y))
+
+
+def test_a_worker_loads_what_servers_do_not_update(servers: NativeServers, tmp_path: Path) -> None:
+    worker = only_worker(servers, layers=with_frozen_and_normed)
+    feeds = feeds_of(0, 2 * STEPS)
+    for name in ("layer", "rows"):
+        worker.scope.find_var(name).get_tensor().set(np.full_like(worker.value(name), 0.5))
+    for feed in feeds[:STEPS]:
+        worker.run(feed)
+    worker.fleet.save_persistables(worker.executor, tmp_path)
+    names = ("batch_norm_0.w_1", "batch_norm_0.w_2", "layer", "rows")
+    saved = {name: worker.value(name) for name in names}
+    worker.fleet.stop_worker()
+    with NativeServers(3) as others, fluid.scope_guard(fluid.Scope()):
+        again = only_worker(others, layers=with_frozen_and_normed)
+        fluid.io.load_persistables(again.executor, tmp_path, again.network.main)
+        found = {name: again.value(name) for name in names}
+        again.fleet.stop_worker()
+    for name in names:
+        np.testing.assert_array_equal(found[name], saved[name], err_msg=name)
