@@ -1,4 +1,4 @@
-"""HTTP connections that do not wait for ever for a request's head."""
+"""HTTP connections that do not wait for ever: for a request's head, or for its sender to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class _GuardedProtocol(H11Protocol):
     """uvicorn's, which alone would hold a connection open that sends half a head, or nothing."""
 
     head_timeout_s: float
+    unread_timeout_s = 60.0
+    """For an answer that its receiver is slow to read; until then it takes up memory."""
     _waiting: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -27,8 +30,17 @@ class _GuardedProtocol(H11Protocol):
         else:
             self._wait_no_longer()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.unread_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_read()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_longer()
+        self._is_read()
         super().connection_lost(exc)
 
     def _wait_for_head(self) -> None:
@@ -39,6 +51,11 @@ class _GuardedProtocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 def guarded_protocol(head_timeout_s: float) -> Any:
