@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
 from sparsefleet.errors import SparseFleetError
 
-__all__ = ["CallSite", "ProgramError", "call_site"]
+__all__ = ["CallSite", "ProgramError", "call_site", "raised_inside", "site_prefix"]
 
 _PACKAGE = str(Path(__file__).parents[1])
-# A block is closed through it, by a line of the user's.
-_SKIPPED = (_PACKAGE, contextlib.__file__, "<frozen")
+# A block is closed through contextlib, by a line of the user's; threads begin in the others.
+_SKIPPED = (
+    _PACKAGE,
+    contextlib.__file__,
+    threading.__file__,
+    str(Path(concurrent.futures.__file__).parent),
+    "<frozen",
+)
 
 
 class CallSite(NamedTuple):
@@ -40,12 +48,18 @@ class ProgramError(SparseFleetError, ValueError):
         return cls(f"{site}: {what}: {message}" if site else f"{what}: {message}")
 
     @classmethod
-    def no_value(cls, name: str) -> ProgramError:
-        """The error for a kept variable that a run needs and that the scope does not have."""
+    def no_value(cls, name: str, site: CallSite | None) -> ProgramError:
+        """The error for a kept variable that the layer at `site` needs and the scope lacks."""
         return cls(
-            f"variable '{name}' has no value in the scope: run the start-up program "
-            "(exe.run(fluid.default_startup_program())) or load it first"
+            f"{site_prefix(site)}variable '{name}' has no value in the scope: run the "
+            "start-up program (exe.run(fluid.default_startup_program())) or load it first"
         )
+
+
+def site_prefix(site: CallSite | None = None) -> str:
+    """How messages begin: the line given, or the innermost one outside of this package."""
+    found = site or call_site()
+    return f"{found}: " if found else ""
 
 
 def call_site() -> CallSite | None:
@@ -57,3 +71,11 @@ def call_site() -> CallSite | None:
             return CallSite(file, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def raised_inside(error: BaseException) -> bool:
+    """Whether an error comes from this package, not from a function of the user's it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)

@@ -202,7 +202,7 @@ class Executor:
             found = scope.find_var(name)
             value = None if found is None else found.value()
             if value is None and name in lowered.used:
-                raise ProgramError.no_value(name)
+                raise ProgramError.no_value(name, program.site_of_use(name))
             return value
 
         result = lowered.run(values, lods, state_of)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsefleet.fluid.call_site import site_prefix
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.lowering.lowered import Lod
@@ -55,11 +56,17 @@ def _tensor_of(variable: Variable, given: Any) -> tuple[torch.Tensor, Lod]:
         tensor = given.detach()
     elif isinstance(given, list):
         raise RuntimeError(
-            f"fed to '{variable.name}': a list. Make an array of it, or if it has sequences of "
-            "uneven length a LoDTensor by fluid.create_lod_tensor or fluid.DataFeeder"
+            f"{site_prefix()}fed to '{variable.name}': a list. Make an array of it, or if it "
+            "has sequences of uneven length a LoDTensor by "
+            "fluid.create_lod_tensor or fluid.DataFeeder"
         )
     else:
         array = np.asarray(given)
+        if array.dtype.kind in "OSU":
+            raise TypeError(
+                f"{site_prefix()}fed to '{variable.name}': {type(given).__name__} of "
+                f"{array.dtype}, wanted numbers of {variable.dtype}"
+            )
         if array.ndim == 0:
             array = array.reshape(1).astype(variable.dtype)
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from sparsefleet.fluid import unique_name
-from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.call_site import ProgramError, call_site, raised_inside
 from sparsefleet.fluid.framework import (
     Operator,
     Parameter,
@@ -23,6 +24,8 @@ from sparsefleet.fluid.lowering.tables import LOOKUPS
 from sparsefleet.fluid.param_attr import ParamAttr, to_param_attr
 
 __all__ = ["LayerHelper", "layer"]
+
+_TOLD = re.compile(r".*:\d+: ")  # at which line it is
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +43,13 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
             takes = ", ".join(signature.parameters)
             message = f"{call_site()}: layers.{function.__name__}: {error}; it takes {takes}"
             raise TypeError(message) from None
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
+            if _TOLD.match(str(error)) or not raised_inside(error):
+                raise
+            message = f"{call_site()}: layers.{function.__name__}: {error}"
+            raise (TypeError if isinstance(error, TypeError) else ProgramError)(message) from error
 
     return call
 

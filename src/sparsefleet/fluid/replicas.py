@@ -62,7 +62,9 @@ class Replicas:
     ) -> list[RunResult]:
         """One step, in which gradients are combined: the result of each replica, of its feed."""
         graphs = self._graphs(program, feeds, fetches)
-        values = [self._begin(graphs[index], fed, index) for index, fed in enumerate(feeds)]
+        values = [
+            self._begin(program, graphs[index], fed, index) for index, fed in enumerate(feeds)
+        ]
         for stages in zip(*(graph.stages for graph in graphs), strict=True):
             self._run_stage(stages, values, graphs[0].whole.has_backward)
         results = [_result(graph, found) for graph, found in zip(graphs, values, strict=True)]
@@ -103,16 +105,16 @@ class Replicas:
                 _core.keep_freed_memory()  # the next step wants as much again
         return found
 
-    def _begin(self, graph: ReplicaGraph, fed: Fed, replica: int) -> Values:
-        taken = graph.whole.arguments(*fed, lambda name: self._state(graph, replica, name))
+    def _begin(self, program: Program, graph: ReplicaGraph, fed: Fed, replica: int) -> Values:
+        taken = graph.whole.arguments(*fed, partial(self._state, program, graph, replica))
         return dict(zip(graph.placeholders, taken, strict=True))
 
-    def _state(self, graph: ReplicaGraph, replica: int, name: str) -> Any:
+    def _state(self, program: Program, graph: ReplicaGraph, replica: int, name: str) -> Any:
         held = self.scope.find_var(name)
         value = None if held is None else held.value()
         if value is None:
             if name in graph.whole.used:
-                raise ProgramError.no_value(name)
+                raise ProgramError.no_value(name, program.site_of_use(name))
             return None
         if replica == 0 or name not in graph.private:
             return value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparsefleet.fluid.call_site import site_prefix
 from sparsefleet.fluid.dtypes import dtype_name
 from sparsefleet.fluid.variable_arithmetic import VariableArithmetic
 
@@ -130,8 +131,9 @@ def check_feed(variable: Variable, shape: Sequence[int], dtype: Any) -> None:
     )
     if not fits:
         raise ValueError(
-            f"fed to '{variable.name}': shape {tuple(shape)}, wanted {variable.shape}, where -1 "
-            "is any size; fluid.layers.data declares a variable that is not checked"
+            f"{site_prefix()}fed to '{variable.name}': shape {tuple(shape)}, wanted "
+            f"{variable.shape}, where -1 is any size; fluid.layers.data "
+            "declares a variable that is not checked"
         )
     if dtype_name(dtype) != variable.dtype:
         raise dtype_error(variable, dtype)
@@ -140,17 +142,21 @@ def check_feed(variable: Variable, shape: Sequence[int], dtype: Any) -> None:
 def dtype_error(variable: Variable, dtype: Any) -> ValueError:
     """For a feed of another type than the variable's."""
     return ValueError(
-        f"fed to '{variable.name}': dtype {dtype_name(dtype)}, wanted {variable.dtype}: "
-        "cast the array, or declare the variable so"
+        f"{site_prefix()}fed to '{variable.name}': dtype {dtype_name(dtype)}, wanted "
+        f"{variable.dtype}: cast the array, or declare the variable so"
     )
 
 
 def _known_sizes(name: str, shape: Sequence[int | None]) -> tuple[int, ...]:
     if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence):
-        raise TypeError(f"variable '{name}': shape must be a list or tuple, got {shape!r}")
+        raise TypeError(
+            f"{site_prefix()}variable '{name}': shape must be a list or tuple, got {shape!r}"
+        )
     sizes = []
     for size in shape:
         if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
-            raise TypeError(f"variable '{name}': sizes in shape are ints or None, got {shape!r}")
+            raise TypeError(
+                f"{site_prefix()}variable '{name}': sizes in shape are ints or None, got {shape!r}"
+            )
         sizes.append(-1 if size is None or size < 0 else int(size))
     return tuple(sizes)

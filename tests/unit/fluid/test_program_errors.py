@@ -123,3 +123,48 @@ def test_runs_that_cannot_be(what: str) -> None:
     run, kind, message = _runs()[what]
     with pytest.raises(kind, match=message):
         run()
+
+
+BAD_LAYERS: dict[str, tuple[Callable[[], object], str]] = {
+    "size of a text": (lambda: L.fc(fluid.data("x", [None, 4]), "3"), r"\[4, '3'\]"),  # type: ignore[arg-type]
+    "no variable": (lambda: L.fc(3, 2), "layers.fc: "),  # type: ignore[arg-type]
+    "size of a number": (
+        lambda: L.embedding(fluid.data("ids", [None, 1], "int64"), 10),  # type: ignore[arg-type]
+        "layers.embedding: ",
+    ),
+    "dtype": (lambda: L.cast(fluid.data("x", [None, 4]), "float31"), "layers.cast: .*'float31'"),
+    "shape": (lambda: fluid.data("x", 3), "'x': shape must be a list or tuple, got 3"),  # type: ignore[arg-type]
+    "attr": (lambda: L.fc(fluid.data("x", [None, 4]), 2, param_attr=3), "layers.fc: param_attr"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_LAYERS)
+def test_wrong_arguments_are_told_at_the_users_line(what: str) -> None:
+    layer, message = BAD_LAYERS[what]
+    with pytest.raises((TypeError, ValueError), match=rf"^{re.escape(__file__)}:\d+: .*{message}"):
+        layer()
+
+
+def test_errors_of_the_users_functions_are_their_own() -> None:
+    def body(i: object) -> object:
+        raise KeyError("mine")
+
+    begin = L.fill_constant([1], "int64", 0)
+    with pytest.raises(KeyError, match="^'mine'$"):
+        L.while_loop(lambda i: L.less_than(i, begin), body, [begin])
+
+
+@pytest.mark.parametrize(
+    "what", ["shape", "dtype", "list", "text", "unknown fetch", "uninitialised"]
+)
+def test_wrong_runs_are_told_at_the_users_line(what: str) -> None:
+    out = L.fc(fluid.data("x", [None, 4]), 2, param_attr="w")
+    layer_line = here() - 1
+    x = np.ones((2, 4), "float32")
+    feeds = {"shape": x[:, :3], "dtype": x.astype("int64"), "list": [[1.0]], "text": "a"}
+    fetch = ["lost"] if what == "unknown fetch" else [out]
+    run_line = here() + 2
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as error:
+        fluid.Executor().run(feed={"x": feeds.get(what, x)}, fetch_list=fetch)
+    line = layer_line if what == "uninitialised" else run_line
+    assert str(error.value).startswith(f"{__file__}:{line}: ")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.call_site import CallSite, ProgramError, call_site
 from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
@@ -182,6 +182,11 @@ class Program:
                     made.add_var(variable.copy())
                 made.hold_ops(op.copy() for op in old.ops)
                 named.update(op.attrs["sub_block"] for op in made.ops if op.has_sub_block)
+
+    def site_of_use(self, name: str) -> CallSite | None:
+        """The user's line of the first operator that reads a variable."""
+        uses = (op.site for op in self.global_block().ops if name in op.input_arg_names)
+        return next(uses, None)
 
     # -- texts --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from sparsefleet.fluid.call_site import ProgramError
+from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
 from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
 from sparsefleet.fluid.lowering.fusion import fused_operators
@@ -99,7 +99,7 @@ class _Lowering:
         node = self.values.get(name)
         if node is not None:
             return node
-        site, what = (op.site, op.type) if op else (None, f"fetch '{name}'")
+        site, what = (op.site, op.type) if op else (call_site(), f"fetch '{name}'")
         if name not in self.vars:
             raise ProgramError.at(site, what, f"there is no variable '{name}' in the program")
         if self.vars[name].is_data:
