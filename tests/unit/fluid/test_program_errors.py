@@ -168,3 +168,58 @@ def test_wrong_runs_are_told_at_the_users_line(what: str) -> None:
         fluid.Executor().run(feed={"x": feeds.get(what, x)}, fetch_list=fetch)
     line = layer_line if what == "uninitialised" else run_line
     assert str(error.value).startswith(f"{__file__}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("loss", "dtype"),
+    [
+        (lambda x, y: L.cross_entropy(L.softmax(L.concat([x, x], 1)), y), "int64"),
+        (lambda x, y: L.softmax_with_cross_entropy(L.concat([x, x], 1), y), "int64"),
+        (lambda x, y: L.bpr_loss(L.concat([x, x], 1), y), "int64"),
+        (lambda x, y: L.accuracy(L.concat([x, x], 1), y), "int64"),
+        (lambda x, y: L.log_loss(x, y), "float32"),
+        (lambda x, y: L.huber_loss(x, y, 1.0), "float32"),
+        (lambda x, y: L.smooth_l1(x, y), "float32"),
+        (lambda x, y: L.kldiv_loss(x, y, "mean"), "float32"),
+        (lambda x, y: L.rank_loss(x, x, y), "float32"),
+        (lambda x, y: L.margin_rank_loss(x, x, y), "float32"),
+    ],
+)
+def test_a_loss_does_not_spread_fewer_labels_over_its_rows(
+    loss: Callable[..., fluid.Variable], dtype: str
+) -> None:
+    x, y = fluid.data("x", [None, 1]), fluid.data("y", [None, 1], dtype)
+    found = loss(x, y)
+    feed = {"x": np.full((2, 1), 0.5, "float32"), "y": np.zeros((1, 1), dtype)}
+    with pytest.raises(ProgramError, match=r"must|2 rows, but 1 labels"):
+        fluid.Executor().run(feed=feed, fetch_list=[found])
+    feed["y"] = np.zeros((2, 1), dtype)
+    fluid.Executor().run(feed=feed, fetch_list=[found])
+
+
+def test_labels_of_floats_are_refused_where_classes_are_wanted() -> None:
+    x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
+    with pytest.raises(ProgramError, match=r"cross_entropy: .* must be int64: cast them"):
+        L.cross_entropy(L.softmax(x), y)
+
+
+def test_what_fc_cannot_multiply() -> None:
+    with pytest.raises(TypeError, match="input must be a Variable of the program, got array"):
+        L.fc(np.ones((2, 4), "float32"), 3)
+    with pytest.raises(ProgramError, match=r"must be of floats, got Variable\('ids'.*cast"):
+        L.fc(fluid.data("ids", [None, 4], "int64"), 3)
+
+
+def test_the_size_of_an_embedding_is_a_pair() -> None:
+    with pytest.raises(ProgramError, match=r"size must be \[ids, width\], got 10"):
+        L.embedding(fluid.data("ids", [None, 1], "int64"), 10)  # type: ignore[arg-type]
+
+
+def test_names_that_are_near_and_feeds_that_were_given_are_told() -> None:
+    x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 4])
+    total = L.mean(x + y)
+    feed = {"x": np.ones((2, 4), "float32")}
+    with pytest.raises(ProgramError, match="needs 'y', which was not fed; fed were x"):
+        fluid.Executor().run(feed=feed, fetch_list=[total])
+    with pytest.raises(ProgramError, match="no variable 'maen_0.*names like it: mean_0"):
+        fluid.Executor().run(feed=feed, fetch_list=["maen_0.tmp_0"])

@@ -85,7 +85,7 @@ def add_lookup(
     if helper.check_input(ids).dtype not in ("int64", "int32"):
         raise helper.refuse(f"ids must be int64, got {ids}")
     attr = to_param_attr(param_attr)
-    if attr is None or len(size) != 2:
+    if attr is None or not isinstance(size, (list, tuple)) or len(size) != 2:
         raise helper.refuse(f"size must be [ids, width], got {size!r}; param_attr not False")
     weight = helper.create_parameter(attr, list(size), dtype, is_table=is_sparse)
     if not is_sparse:

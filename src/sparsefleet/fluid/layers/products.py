@@ -34,7 +34,7 @@ def fc(
     Variable('fc_0.tmp_2', shape=(-1, 400), dtype='float32')
     """
     helper = LayerHelper("fc", name)
-    inputs = [input] if isinstance(input, Variable) else list(input)
+    inputs = list(input) if isinstance(input, (list, tuple)) else [input]
     attrs = (
         list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
     )
@@ -42,7 +42,11 @@ def fc(
         raise helper.refuse(f"{len(inputs)} inputs and {len(attrs)} param_attrs: wanted as many")
     products = []
     for x, attr in zip(inputs, attrs, strict=True):
-        rows = len(helper.check_input(x).shape) - 1 if num_flatten_dims == -1 else num_flatten_dims
+        if not helper.check_input(x).dtype.startswith("float"):
+            raise helper.refuse(
+                f"input must be of floats, got {x}; fluid.layers.cast makes them so"
+            )
+        rows = len(x.shape) - 1 if num_flatten_dims == -1 else num_flatten_dims
         sizes = x.shape[rows:]
         known = to_param_attr(attr)
         if -1 in sizes or not sizes or known is None:

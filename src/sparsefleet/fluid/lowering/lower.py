@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -61,6 +62,7 @@ class _Lowering:
         self.writes: dict[str, fx.Node] = {}
         self.trained: set[str] = set()
         self._fetches = fetches
+        self._feeds: list[str] = []
         self.tables = TableLowering(self)
 
     def whole(self, feeds: Collection[str], with_lod: Collection[str]) -> Lowered:
@@ -101,9 +103,12 @@ class _Lowering:
             return node
         site, what = (op.site, op.type) if op else (call_site(), f"fetch '{name}'")
         if name not in self.vars:
-            raise ProgramError.at(site, what, f"there is no variable '{name}' in the program")
+            near = get_close_matches(name, self.vars)
+            hint = f"; names like it: {', '.join(near)}" if near else ""
+            raise ProgramError.at(site, what, f"there is no variable '{name}' in the program{hint}")
         if self.vars[name].is_data:
-            raise ProgramError.at(site, what, f"needs '{name}', which was not fed")
+            fed = f"fed were {', '.join(self._feeds)}" if self._feeds else "nothing was fed"
+            raise ProgramError.at(site, what, f"needs '{name}', which was not fed; {fed}")
         raise ProgramError.at(site, what, f"needs '{name}', which nothing before it computes")
 
     def call(self, name: str, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> fx.Node:

@@ -16,6 +16,8 @@ Counts = NDArray[np.int64]
 def accuracy(values: Tensor, indices: Tensor, label: Tensor) -> list[Tensor]:
     """The share of rows whose label is among the k best."""
     del values
+    if label.numel() != len(indices) and not label.is_meta:
+        raise ValueError(f"{len(indices)} rows, but {label.numel()} labels")
     right = (indices == label.reshape(-1, 1)).any(1).sum().reshape(1)
     total = torch.full_like(right, len(indices))
     return [right.float() / max(len(indices), 1), right.int(), total.int()]

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.ops.losses import check_same_shape
 
 Tensor = torch.Tensor
 
@@ -13,18 +14,21 @@ Tensor = torch.Tensor
 @op("rank_loss", "Label Left Right")
 def rank_loss(label: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Burges et al. (2005): label 1 says that left comes first."""
+    check_same_shape(left, right, label)
     ahead = left - right
     return functional.softplus(ahead) - label.detach() * ahead
 
 
 @op("margin_rank_loss", "Label X1 X2")
 def margin_rank_loss(label: Tensor, left: Tensor, right: Tensor, *, margin: float = 0.1) -> Tensor:
+    check_same_shape(left, right, label)
     return torch.relu(margin - label.detach() * (left - right))
 
 
 @op("kldiv_loss", "X Target", "Loss", lod="none")
 def kldiv_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """x: logarithms. reduction: "mean", "sum", "batchmean" or "none"."""
+    check_same_shape(x, target)
     target = target.detach()
     loss = torch.where(target > 0, target * (target.clamp(min=1e-38).log() - x), 0.0)
     if reduction == "none":
@@ -39,6 +43,7 @@ def smooth_l1_loss(
     x: Tensor, y: Tensor, inside: Tensor | None, outside: Tensor | None, *, sigma: float = 1.0
 ) -> Tensor:
     """Half the square near 0, a line further out, added up for each example: [N, 1]."""
+    check_same_shape(x, y)
     gap = x - y if inside is None else (x - y) * inside
     square = sigma * sigma
     size = gap.abs()
