@@ -80,7 +80,9 @@ bench: $(STAMPS)/package  ## Measure tables, reading, saving, transport and serv
 	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/transport.py
 	$(BIN)/python bench/serving.py --seconds 1
+	$(BIN)/python bench/freshness.py
 	$(BIN)/python bench/ctr_dnn.py
+	$(BIN)/python bench/fluid_door.py
 
 .PHONY: lint
 lint: $(STAMPS)/package  ## Check style, types and spelling

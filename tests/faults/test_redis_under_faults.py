@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +114,30 @@ def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_said(
         redis.go_on()
     predictor.check_golden()
     store.close()
+
+
+def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_said() -> None:
+    pytest.importorskip("redis", reason="pip install sparsefleet[redis]")
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1000)
+            for _ in range(600):  # in time for each byte, but for no answer
+                connection.sendall(b"+")
+                time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = RedisServer(f"redis://127.0.0.1:{listener.getsockname()[1]}/0", timeout_s=0.3)
+        dripping = threading.Thread(target=drip, args=(listener,))
+        dripping.start()
+        with (
+            pytest.raises(StoreUnavailableError, match="has not answered within 0.3 s"),
+            server.asking("nothing"),
+        ):
+            server.client.get("key")
+        server.close()
+        dripping.join()
 
 
 def test_connections_that_redis_closed_are_replaced_without_an_error(redis: RedisProcess) -> None:

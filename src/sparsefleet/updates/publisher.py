@@ -83,6 +83,7 @@ class Publisher:
         self._taken: _Taken | None = None
         self._pending = Overlay()  # changes that were taken and are not in the log
         self._at: UpdateName | None = None
+        self._tried: UpdateName | None = None
         self._deltas = 0
         try:
             self._log.hold()
@@ -112,7 +113,10 @@ class Publisher:
         taken, self._taken = self._taken, None
         if taken is None:
             raise InternalError("take() comes before write()")
-        names, before = self._log.names(), self._at
+        names = self._log.names()
+        if self._at is not None and self._tried in names:
+            self._at = self._tried  # it was written, though the answer was lost
+        before = self._at
         if before is not None and before not in names:
             self._at = None
             raise NotFoundError(
@@ -142,6 +146,7 @@ class Publisher:
 
     def _append(self, update: Update) -> UpdateName:
         name, raw = update.to_bytes()
+        self._tried = name
         self._log.append(name, raw)
         return name
 

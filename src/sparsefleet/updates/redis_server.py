@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from sparsefleet.errors import ConfigError, StoreUnavailableError
 from sparsefleet.field_checks import is_number
+from sparsefleet.updates.timed_socket import with_timed_socket
 
 __all__ = ["RedisServer", "is_redis"]
 
@@ -31,7 +32,7 @@ class RedisServer:
 
     url: `redis://[user:password@]host:port/database?model=NAME`, also `rediss://` (TLS) and
         `unix://path`. Models of different names share a database without meeting.
-    timeout_s: for each answer, and for a connection.
+    timeout_s: for the whole of each answer, and for a connection.
 
     >>> RedisServer("redis://:secret@127.0.0.1:6379/2?model=ads").where
     'redis://127.0.0.1:6379/2 (model ads)'
@@ -124,6 +125,7 @@ def _connect(url: str, timeout_s: float, max_connections: int) -> Any:
             retry=Retry(NoBackoff(), 0),  # deadlines are ours
             protocol=2,
         )
+        pool.connection_class = with_timed_socket(pool.connection_class)
         return redis.Redis(connection_pool=pool)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the Redis address cannot be used: {error}") from error

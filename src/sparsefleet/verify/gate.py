@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 
 from sparsefleet.errors import (
     CheckpointError,
@@ -33,6 +35,8 @@ from sparsefleet.verify.verify_config import VerifyConfig
 __all__ = ["verify"]
 
 _POLL_S = 0.1
+_SECRET = re.compile(r"//[^/@]*@")
+"""User and password in a URL: reports are passed around."""
 _CHECKS: tuple[tuple[CheckName, Check], ...] = (
     ("pruning", PruningCheck()),
     ("parameters", ParametersCheck()),
@@ -91,11 +95,11 @@ def _of_side(case: Case, target: str | Side) -> list[CheckResult | None]:
         side = target if isinstance(target, Side) else open_side(target, case)
     except (StoreUnavailableError, RpcError, CheckpointError) as error:
         check: CheckName = "settings" if isinstance(error, RpcError) else "parameters"
-        return [_failed(check, str(target), error)]
+        return [_failed(check, _SECRET.sub("//", str(target)), error)]
     try:
         _meet(case, side)
         return [
-            _guarded(name, side.name, lambda case, check=check: check.of_side(case, side), case)  # type: ignore[misc]
+            _guarded(name, side.name, partial(check.of_side, side=side), case)
             for name, check in _CHECKS
         ]
     finally:
@@ -105,14 +109,14 @@ def _of_side(case: Case, target: str | Side) -> list[CheckResult | None]:
 
 def _meet(case: Case, side: Side) -> None:
     """Waits until the side has the newest update, as far as it goes; who is late, is told later."""
-    if case.config.updates is None:
+    if case.config.updates is None or side.role == "training":
         return
     deadline = time.monotonic() + case.config.timeout_s
     with suppress(*(kind for kind, _ in _KINDS)):  # told by the checks
         while time.monotonic() < deadline:
             case.catch_up()
             moment = case.model.moment
-            if moment is None or side.updated() in (None, moment.made):
+            if moment is None or side.updated() == moment.made:
                 return
             time.sleep(_POLL_S)
 

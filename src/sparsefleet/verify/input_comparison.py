@@ -135,7 +135,8 @@ def _one(values: Column) -> str:
 
 
 def _ids(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str] | None:
-    shift = np.unique(other.view(np.uint64) - own.view(np.uint64))
+    keys, others = (column.astype(np.int64).view(np.uint64) for column in (own, other))
+    shift = np.unique(others - keys)  # modulo 2^64, as ids are
     if len(shift) == 1:
         return "ids shifted", f"every id {int(shift.view(np.int64)[0]):+d}"
     if wrong.mean() < 0.5:

@@ -13,7 +13,7 @@ place = fluid.CPUPlace()
 exe = fluid.Executor(place)
 exe.run(startup)
 fluid.io.load_persistables(exe, "model", program)
-for name in [var.name for var in program.list_vars() if "auc" in var.name and var.persistable]:
+for name in [var.name for var in program.list_vars() if var.name.startswith("_generated_var")]:
     state = fluid.global_scope().find_var(name).get_tensor()
     state.set(np.zeros(state._get_dims(), np.int64), place)
 slots = SlotReader()

@@ -146,6 +146,7 @@ def test_a_second_push_of_a_version_changes_nothing_and_a_label_is_free_once(
     (first, one), (second, _) = exported_pairs(), exported_pairs(seed=1)
     pushed = push_rows(first, server, label="a")
     assert push_rows(first, server, label="b").pushed == pushed.pushed
+    assert push_rows(first, server).label == "b"
     with pytest.raises(CheckpointError, match=f"'b' is version {one.digest}"):
         push_rows(second, server, label="b")
 

@@ -35,6 +35,8 @@ def test_values_that_are_no_numbers_are_equal_to_each_other() -> None:
         (IDS, IDS[:, [1, 0, 2]], "slots swapped"),
         (IDS, IDS - 1, "ids shifted"),
         (IDS, IDS + 2**40, "ids shifted"),
+        (IDS.astype(np.int32), IDS.astype(np.int32) + 1, "ids shifted"),
+        (IDS > 1500, IDS > 1400, "values differ"),
         (IDS, (IDS * 7919) % 101, "ids hashed otherwise"),
         (IDS, IDS.astype(np.float64), "wrong dtype"),
         (IDS, IDS[:40], "examples differ"),

@@ -139,5 +139,6 @@ def test_redis_that_is_away(tmp_path: Path) -> None:
     with RedisProcess(tmp_path) as process:
         pass
     config = VerifyConfig(timeout_s=1.0)
-    report = verify(days().export, [process.url], config)
+    report = verify(days().export, [process.url.replace("//", "//me:secret@")], config)
     assert cause_of(report) == ("parameters", "unavailable")
+    assert "secret" not in report.to_json()

@@ -69,7 +69,7 @@ def test_updates_are_applied_before_anything_is_compared(published: Path) -> Non
 
 def test_service_that_does_not_follow_updates_is_told(published: Path) -> None:
     with service(days().export) as url:
-        config = VerifyConfig(updates=published / "updates", timeout_s=5.0)
+        config = VerifyConfig(updates=published / "updates", timeout_s=1.0)
         report = verify(days().export, [url], config)
     assert cause_of(report) == ("settings", "other moment")
 

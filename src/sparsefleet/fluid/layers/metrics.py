@@ -51,7 +51,7 @@ def auc(
     width = num_thresholds + 1
     batch_width = (1 + slide_steps) * width + 1 if slide_steps else width
     states = [
-        helper.create_state(unique_name.generate(helper.name), shape, "int64")
+        helper.create_state(unique_name.generate("_generated_var"), shape, "int64")
         for shape in ([batch_width], [batch_width], [1, width], [1, width])
     ]
     found = []

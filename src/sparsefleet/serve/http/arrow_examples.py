@@ -7,6 +7,7 @@ buffers, dictionaries, runs, nulls without buffers.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,9 +41,10 @@ def inputs_of_table(table: pa.Table, schema: Schema) -> dict[str, Any]:
     wanted = {item.name for item in schema.inputs}
     given = table.column_names
     if set(given) != wanted or len(given) != len(wanted):
-        missing = [item.name for item in schema.inputs if item.name not in given]
-        more = [repr(name)[:60] for name in given if name not in wanted]
-        more += sorted({f"{name!r:.60} twice" for name in given if given.count(name) > 1})
+        counts = Counter(given)
+        missing = [item.name for item in schema.inputs if item.name not in counts]
+        more = [f"{name!r:.60}" for name in counts if name not in wanted]
+        more += [f"{name!r:.60} twice" for name, count in counts.items() if count > 1]
         said = [f"missing: {', '.join(missing)}"] if missing else []
         said += [f"not known: {', '.join(more[:8])}"] if more else []
         described = "; ".join(map(str, schema.inputs))

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sparsefleet.errors import FeedError
+from sparsefleet.errors import StoreUnavailableError
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.serve.http.merging import BatchLayout
 
 __all__ = ["Batcher", "Work"]
+
+_MOST_BYTES = 1 << 20  # of inputs put together: rows take many times as much
 
 
 @dataclass(eq=False, slots=True)
@@ -25,6 +27,7 @@ class Work:
     answer: asyncio.Future[Any]
     arrays: Arrays | None = None
     examples: int = 0
+    bytes: int = 0
     key: object = None
     call: Callable[[], Any] | None = None
 
@@ -74,7 +77,8 @@ class Batcher:
         """The targets of checked inputs. A request that is given up waits no longer."""
         key, examples = self._layout.key(arrays), self._layout.count(arrays)
         answer: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
-        found: Arrays = await self._wait(Work(answer, arrays=arrays, examples=examples, key=key))
+        size = sum(array.nbytes for array in arrays.values())
+        found: Arrays = await self._wait(Work(answer, arrays, examples, size, key))
         return found
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -128,10 +132,12 @@ class Batcher:
     def _fill(self, batch: list[Work]) -> None:
         first = batch[0]
         total = sum(work.examples for work in batch)
+        size = sum(work.bytes for work in batch)
         while self._queue and first.call is None:
             candidate = self._queue[0]
-            total += candidate.examples
-            if candidate.call or candidate.key != first.key or total > self.max_batch:
+            total, size = total + candidate.examples, size + candidate.bytes
+            is_too_much = total > self.max_batch or size > _MOST_BYTES
+            if candidate.call or candidate.key != first.key or is_too_much:
                 return
             batch.append(self._queue.popleft())
 
@@ -155,7 +161,9 @@ class Batcher:
             return [self._predict(parts[0])]
         try:
             found = self._predict(self._layout.merge(parts))
-        except FeedError:  # of one of them: the others shall not be told so
+        except StoreUnavailableError:  # of all of them
+            raise
+        except Exception:  # of one of them: the others shall not be told so
             return [self._answer_alone(part) for part in parts]
         return list(self._layout.split(found, [work.examples for work in batch]))
 

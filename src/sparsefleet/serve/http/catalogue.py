@@ -64,6 +64,7 @@ class _OneExport:
 
     def choose(self, choice: Choice) -> None:
         """What is in the directory is its own note."""
+        del choice
 
     def previous(self) -> str | None:
         return None
@@ -93,7 +94,7 @@ class _Folder:
         note = self._read()
         return note.previous if note else None
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: Choice) -> str:
         path = self._path / _NOTE
         partial = path.with_name(f".{_NOTE}.{os.getpid()}")
         text = json.dumps({"active": choice.active, "previous": choice.previous}) + "\n"
@@ -102,9 +103,10 @@ class _Folder:
             partial.replace(path)
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be written: {error}; the version is on here, but neither after a "
-                "restart nor in other services"
+                f"{path} cannot be written: {error}; nothing was switched: services that share the "
+                "folder, and this one after a restart, would serve another version"
             ) from error
+        return choice.active
 
     def _read(self) -> Choice | None:
         path = self._path / _NOTE

@@ -43,7 +43,7 @@ def read_examples(form: str, body: bytes, schema: Schema, max_examples: int) -> 
             _check_count(len(table), max_examples)
             inputs = inputs_of_table(table, schema)
         else:
-            rows = _rows(form, body)
+            rows = _rows(form, body, max_examples)
             _check_count(len(rows), max_examples)
             inputs = inputs_of_rows(rows, schema)
         arrays = check_feeds(schema, inputs)
@@ -53,12 +53,14 @@ def read_examples(form: str, body: bytes, schema: Schema, max_examples: int) -> 
     return arrays
 
 
-def _rows(form: str, body: bytes) -> list[object]:
+def _rows(form: str, body: bytes, max_examples: int) -> list[object]:
     try:
         if form == "application/json":
             content = parse_json(body)
         else:
-            return [parse_json(line) for line in body.splitlines() if line.strip()]
+            lines = [line for line in body.splitlines() if line.strip()]
+            _check_count(len(lines), max_examples)
+            return [parse_json(line) for line in lines]
     except ValueError as error:
         raise Refusal(400, "malformed", f"the body cannot be read as {form}: {error}") from error
     if not isinstance(content, dict) or content.keys() != {"examples"}:

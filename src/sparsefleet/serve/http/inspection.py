@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +33,16 @@ class RecordedLookup(NamedTuple):
     padding_id: int | None
     rows: Floats
 
+    def as_json(self) -> dict[str, Any]:
+        """Table, ids, and the rows found: values and a digest of them."""
+        return {
+            "table": self.table,
+            "shape": list(self.ids.shape),
+            "keys": [str(key) for key in self.ids.reshape(-1).view(np.uint64).tolist()],
+            "rows": self.rows.reshape(-1, self.rows.shape[-1]).tolist(),
+            "sha256": hashlib.sha256(np.ascontiguousarray(self.rows).tobytes()).hexdigest(),
+        }
+
 
 class Inspected(NamedTuple):
     """A prediction with what led to it."""
@@ -40,8 +51,7 @@ class Inspected(NamedTuple):
     unknown: list[dict[str, Any]]
     """Keys without a row: table, key (as text, for it may be too long for JavaScript), input (null
     if the model computed it), and the examples that have it (null likewise)."""
-    lookups: list[dict[str, Any]]
-    """Table, ids, and the rows found: values and a digest of them."""
+    lookups: list[RecordedLookup]
 
 
 class _RecordingSource:
@@ -67,17 +77,13 @@ class _RecordingSource:
         return self._source.known(keys)
 
 
-def inspect(predictor: Predictor, arrays: Arrays, tables: Tables | None = None) -> Inspected:
-    """Predicts checked inputs, and says what was looked up.
-
-    tables: the rows of one moment; None: of this one.
-    """
+def inspect(predictor: Predictor, arrays: Arrays, tables: Tables) -> Inspected:
+    """Predicts checked inputs with the rows of one moment, and says what was looked up."""
     notes: list[RecordedLookup] = []
-    tables = predictor.tables_for(arrays) if tables is None else tables
     recording = {name: _RecordingSource(name, source, notes) for name, source in tables.items()}
     targets = predictor.predict_with(arrays, MomentTables(recording, dense_of(tables)))
-    unknown = list(_unknown(predictor.schema, arrays, tables, notes))
-    return Inspected(targets, unknown[:_MOST_KEYS], [_as_json(note) for note in notes])
+    unknown = list(islice(_unknown(predictor.schema, arrays, tables, notes), _MOST_KEYS))
+    return Inspected(targets, unknown, notes)
 
 
 def _unknown(
@@ -117,8 +123,13 @@ def _missing(
 def _by_key(
     keys: NDArray[np.uint64], wanted: NDArray[np.bool_]
 ) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    for key in np.unique(keys[wanted]).tolist():
-        yield key, np.flatnonzero(keys == np.uint64(key))
+    """Each wanted key, rising, with its places."""
+    places = np.flatnonzero(wanted)
+    places = places[np.argsort(keys[places], kind="stable")]
+    found, begins = np.unique(keys[places], return_index=True)
+    bounds = np.append(begins, len(places))
+    for key, begin, end in zip(found.tolist(), bounds[:-1], bounds[1:], strict=True):
+        yield key, places[begin:end]
 
 
 def _owners(schema: Schema, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64]:
@@ -133,13 +144,3 @@ def _owners(schema: Schema, arrays: Mapping[str, NDArray[Any]], name: str) -> ND
             places = np.arange(len(arrays[name]))
             return np.searchsorted(starts, places, side="right") - 1
     raise AssertionError(name)
-
-
-def _as_json(note: RecordedLookup) -> dict[str, Any]:
-    return {
-        "table": note.table,
-        "shape": list(note.ids.shape),
-        "keys": [str(key) for key in note.ids.reshape(-1).view(np.uint64).tolist()],
-        "rows": note.rows.reshape(-1, note.rows.shape[-1]).tolist(),
-        "sha256": hashlib.sha256(np.ascontiguousarray(note.rows).tobytes()).hexdigest(),
-    }

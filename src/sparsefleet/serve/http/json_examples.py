@@ -6,8 +6,9 @@ Letters: B examples.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sparsefleet.export.schema import InputSchema, Schema
 
 __all__ = ["inputs_of_rows", "parse_json", "whole_numbers"]
 
+_TOLD = 8  # names in a message
 _INT64_MIN, _INT64_END, _KEYS_END = -(2**63), 2**63, 2**64
 
 
@@ -50,12 +52,12 @@ def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
     return {item.name: _input([row[item.name] for row in rows], item) for item in schema.inputs}
 
 
-def _tell_names(at: int, given: Iterable[str], schema: Schema) -> None:
-    wanted = [item.name for item in schema.inputs]
-    missing = [name for name in wanted if name not in set(given)]
-    more = [repr(name)[:60] for name in given if name not in wanted]
+def _tell_names(at: int, given: Collection[str], schema: Schema) -> None:
+    wanted = {item.name: item for item in schema.inputs}
+    missing = [name for name in wanted if name not in given]
+    more = [f"{name!r:.60}" for name in islice((n for n in given if n not in wanted), _TOLD)]
     said = [f"lacks {', '.join(missing)}"] if missing else []
-    said += [f"has {', '.join(more[:8])}, not known"] if more else []
+    said += [f"has {', '.join(more)}, not known"] if more else []
     described = "; ".join(map(str, schema.inputs))
     raise FeedError(f"example {at} {' and '.join(said)}; the model takes {described}")
 
@@ -168,8 +170,9 @@ def _no_constant(name: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(
+            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
+        )
         raise ValueError(f"{twice!r:.60} is given twice in one object")
     return found
 

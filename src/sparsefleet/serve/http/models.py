@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from sparsefleet.errors import NotFoundError, SparseFleetError, StoreUnavailableError
+from sparsefleet.errors import NotFoundError, StoreUnavailableError
 from sparsefleet.serve.http.catalogue import find
 from sparsefleet.serve.http.refusal import Refusal
 from sparsefleet.serve.http.served_model import ServedModel
@@ -78,11 +78,11 @@ class Models:
             try:
                 await self._follow_once()
                 told = None
-            except (SparseFleetError, OSError) as error:
-                self.failure = str(error)
-                if told != str(error):
-                    _log.error("the version that is chosen cannot be served: %s", error)
-                told = str(error)
+            except Exception as error:  # the task's edge: it must not end while the service runs
+                self.failure = str(error) or type(error).__name__
+                if told != self.failure:
+                    _log.error("the version that is chosen cannot be served: %s", self.failure)
+                told = self.failure
 
     async def _follow_once(self) -> None:
         async with self._changing:  # what was chosen before a switch is no longer so after it
@@ -93,32 +93,25 @@ class Models:
                 self.failure = None
                 return
             assert chosen is not None
-            await self._change_to(chosen)
+            await self._change_to(chosen, note=False)
             self._seen = chosen
 
     async def switch(self, version: str, *, note: bool = True) -> ServedModel:
         """Opens that version and makes it the active one; raises, and changes nothing, if it is
-        not fit to be."""
+        not fit to be or cannot be noted."""
         async with self._changing:
-            await self._change_to(version)
-            assert self.active is not None
-            if note:
-                await self._note()
-            return self.active
+            return await self._change_to(version, note=note)
 
     async def roll_back(self) -> ServedModel:
         """Makes the version that was active before the active one again."""
         async with self._changing:
             if self.previous is not None:
-                self._make_active(self.previous)
+                before: str | None = self.previous.version
             else:
                 before = await asyncio.to_thread(self.catalogue.previous)
-                if before is None:
-                    raise NotFoundError("there is no version before this one to go back to")
-                await self._change_to(before)
-            assert self.active is not None
-            await self._note()
-            return self.active
+            if before is None:
+                raise NotFoundError("there is no version before this one to go back to")
+            return await self._change_to(before, note=True)
 
     async def close(self) -> None:
         """Ends all models, when no request is under way any more."""
@@ -126,23 +119,38 @@ class Models:
         for model in models:
             await asyncio.to_thread(model.close)
 
-    async def _change_to(self, wanted: str) -> None:
+    async def _change_to(self, wanted: str, *, note: bool) -> ServedModel:
+        model = await self._loaded(wanted) or await self._opened(wanted)
         try:
-            version = await asyncio.to_thread(find, self.catalogue, wanted)
-        except NotFoundError:  # one that was written over is still there if it is loaded
-            known = [model for model in self.loaded() if model.version == wanted]
-            if not known:
-                raise
-            self._make_active(known[0])
-            return
-        known = [model for model in self.loaded() if model.version == version.digest]
-        if known:
-            self._make_active(known[0])
-        else:
-            self._make_active(await asyncio.to_thread(self._open_version, version))
+            if note:
+                await self._note(model)
+        except BaseException:
+            if model not in self.loaded():
+                model.close_in_background()
+            raise
+        self._make_active(model)
+        return model
+
+    async def _opened(self, wanted: str) -> ServedModel:
+        version = await asyncio.to_thread(find, self.catalogue, wanted)
+        known = await self._loaded(version.digest)
+        if known is not None:
+            return known
+        return await asyncio.to_thread(self._open_version, version)
+
+    async def _loaded(self, digest: str) -> ServedModel | None:
+        """That version if it is open, even if its files were written over; StoreUnavailableError
+        if its rows have gone meanwhile."""
+        for model in self.loaded():
+            if model.version == digest:
+                if model is not self.active:
+                    await asyncio.to_thread(model.rows.check)
+                return model
+        return None
 
     def _make_active(self, model: ServedModel) -> None:
         if model is self.active:
+            self.failure = None
             return
         dropped = self.previous if self.previous is not model else None
         self.active, self.previous = model, self.active
@@ -157,11 +165,10 @@ class Models:
         self.switches += 1
         _log.info("serving %s (%s)", self.active.name, self.active.version)
 
-    async def _note(self) -> None:
-        assert self.active is not None
-        before = self.previous.name if self.previous else None
-        choice = Choice(self.active.name, self.active.version, before)
-        await asyncio.to_thread(self.catalogue.choose, choice)
+    async def _note(self, model: ServedModel) -> None:
+        before = self.previous if model is self.active else self.active
+        choice = Choice(model.name, model.version, before.name if before else None)
+        self._seen = await asyncio.to_thread(self.catalogue.choose, choice) or self._seen
 
     def _find(self, version: str | None) -> ServedModel:
         if version is None and self.active is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = ["router"]
 
 router = APIRouter()
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
+_LONG_BODY = 64 << 10
 _CLOSELY_S = 60.0  # a trace may have to load torch first
 
 
@@ -57,7 +59,7 @@ async def predict(request: Request) -> Response:
         form = form_of(request.headers.get("content-type"))
         wants_arrow = _wants_arrow(request.headers.get("accept", ""), form)
         body = await place.read(request)
-        arrays = read_examples(form, body, model.predictor.schema, service.config.max_examples)
+        arrays = await _read(form, body, model, service)
         del body
         more: dict[str, Any] = {}
         if unknown or traced:
@@ -67,6 +69,15 @@ async def predict(request: Request) -> Response:
             found = await service.within_deadline(model.batcher.predict(arrays))
         _check_finite(found)
         return _arrow(model, found) if wants_arrow and not more else _json(model, found, more)
+
+
+async def _read(form: str, body: bytes, model: ServedModel, service: Service) -> Arrays:
+    """The examples of a body. A long one is read in another thread: others need not wait."""
+    settings = (form, body, model.predictor.schema, service.config.max_examples)
+    if len(body) < _LONG_BODY:
+        return read_examples(*settings)
+    found: Arrays = await service.within_deadline(asyncio.to_thread(read_examples, *settings))
+    return found
 
 
 def flag(request: Request, name: str) -> bool:
@@ -80,12 +91,13 @@ def flag(request: Request, name: str) -> bool:
 def _closely(
     model: ServedModel, arrays: Arrays, unknown: bool, traced: bool
 ) -> tuple[Arrays, dict[str, Any]]:
-    inspected = inspect(model.predictor, arrays)
+    tables = model.predictor.tables_for(arrays)  # all of the answer is of one moment
+    inspected = inspect(model.predictor, arrays, tables)
     more: dict[str, Any] = {}
     if unknown:
         more["unknown"] = inspected.unknown
     if traced:
-        more["trace"] = trace(model.predictor, model.layout, arrays)
+        more["trace"] = trace(model.predictor, model.layout, arrays, tables)
     return inspected.targets, more
 
 

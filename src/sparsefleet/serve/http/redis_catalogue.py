@@ -28,9 +28,10 @@ class RedisCatalogue:
     def chosen(self) -> str | None:
         return self._versions.active() or self._local.chosen()
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: Choice) -> str:
         if self._versions.active() != choice.digest:
             self._versions.activate(choice.digest)
+        return choice.digest
 
     def previous(self) -> str | None:
         return self._versions.previous()

@@ -24,19 +24,20 @@ __all__ = ["trace"]
 _MOST_EXAMPLES = 8
 
 
-def trace(predictor: Predictor, layout: BatchLayout, arrays: Arrays) -> dict[str, Any]:
-    """Of the first examples, with the rows of one moment: their number, the arrays as the model
-    got them, the lookups, and what each layer of the recorded graph puts out.
+def trace(
+    predictor: Predictor, layout: BatchLayout, arrays: Arrays, tables: Tables
+) -> dict[str, Any]:
+    """Of the first examples, with these rows: their number, the arrays as the model got them, the
+    lookups, and what each layer of the recorded graph puts out.
 
     The graph is run by torch, whatever the engine of predictions.
     """
     count = min(layout.count(arrays), _MOST_EXAMPLES)
     first = layout.part(arrays, count)
-    tables = predictor.tables_for(first)
     found: dict[str, Any] = {
         "examples": count,
         "inputs": {name: array.tolist() for name, array in first.items()},
-        "lookups": inspect(predictor, first, tables).lookups,
+        "lookups": [each.as_json() for each in inspect(predictor, first, tables).lookups],
     }
     try:
         found["layers"] = _layers(predictor, first, tables)

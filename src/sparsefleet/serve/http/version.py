@@ -35,8 +35,9 @@ class Catalogue(Protocol):
     def chosen(self) -> str | None:
         """What shall be served, as far as it is said: changes when somebody chooses."""
 
-    def choose(self, choice: Choice) -> None:
-        """Says what shall be served, to all who share the catalogue, and after a restart."""
+    def choose(self, choice: Choice) -> str | None:
+        """Says what shall be served, to all who share the catalogue, and after a restart. What
+        `chosen` says now; None: as before."""
 
     def previous(self) -> str | None:
         """What was served before, as far as it is known."""

@@ -83,6 +83,7 @@ class _Push:
         known = next((each for each in self._versions.all() if each.digest == digest), None)
         if known is not None and self._is_whole():
             _log.info("version %s is in %s already", digest, self._server.where)
+            self._label = self._label or known.label
             return self._listed(known.pushed)
         self._warn_of_eviction()
         with self._server.asking(f"version {digest} cannot be pushed"):

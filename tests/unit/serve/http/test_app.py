@@ -121,6 +121,34 @@ def test_ids_without_a_row_are_listed() -> None:
     on_shop(test)
 
 
+def test_of_very_many_ids_without_a_row_the_first_are_listed() -> None:
+    [row] = shop_rows(1)
+    row["tags"] = list(range(10**6, 10**6 + 300_000))
+
+    async def test(served: Served) -> None:
+        listed = (await served.predict([row], unknown=True)).json()["unknown"]
+        assert len(listed) == 1000
+        assert all(item["examples"] in ([0], None) for item in listed)
+
+    on_shop(test)
+
+
+def test_scores_and_trace_are_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, moments = shop_rows(2), []
+    tables_for = Predictor.tables_for
+
+    def counted(predictor: Predictor, arrays: Any) -> Tables:
+        moments.append(1)
+        return tables_for(predictor, arrays)
+
+    async def test(served: Served) -> None:
+        monkeypatch.setattr(Predictor, "tables_for", counted)
+        assert (await served.predict(rows, trace=True, unknown=True)).status_code == 200
+        assert len(moments) == 1
+
+    on_shop(test)
+
+
 def test_trace_shows_inputs_and_the_rows_that_were_looked_up() -> None:
     rows = shop_rows(12)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparsefleet.errors import ConfigError, FeedError
+from sparsefleet.errors import ConfigError, CorruptFileError, FeedError
 from sparsefleet.export.feeds import Arrays
 from sparsefleet.export.schema import InputSchema, Schema, TargetSchema
 from sparsefleet.serve.http.batcher import Batcher
@@ -227,3 +227,41 @@ def test_ragged_inputs_are_merged_and_cut() -> None:
         "b.values": [],
         "b.offsets": [0, 0],
     }
+
+
+def test_an_error_of_any_kind_is_told_only_to_whose_request_it_is(made: Any) -> None:
+    async def test() -> None:
+        predict, batcher = made()
+        first = await begun(predict, batcher)
+
+        def fail(arrays: Arrays) -> Arrays:
+            if (arrays["x"] == 13).any():
+                raise CorruptFileError("the row of key 13 has 3 bytes")
+            return {"score": arrays["x"].sum(1)}
+
+        batcher._predict = fail
+        good, bad = await waiting(batcher, example(1, 2), example(13, 0))
+        predict.go.set()
+        assert (await good)["score"] == 3
+        with pytest.raises(CorruptFileError, match="key 13"):
+            await bad
+        await first
+
+    asyncio.run(test())
+
+
+def test_requests_with_many_values_are_not_put_together(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparsefleet.serve.http.batcher._MOST_BYTES", 48)
+
+    async def test() -> None:
+        predict, batcher = made()
+        first = await begun(predict, batcher)
+        tasks = await waiting(batcher, *(example(n, n) for n in range(4)))  # of 16 bytes each
+        predict.go.set()
+        found = await asyncio.gather(first, *tasks)
+        assert [answer["score"].tolist() for answer in found] == [[0], [0], [2], [4], [6]]
+        assert predict.sizes == [1, 3, 1]
+
+    asyncio.run(test())

@@ -119,3 +119,11 @@ def test_missing_inputs_are_named() -> None:
 def test_malformed_json_is_an_error_of_one_kind(text: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_json(text)
+
+
+def test_many_names_are_refused_in_time_that_grows_with_their_number() -> None:
+    names = ",".join(f'"{n}":1' for n in range(100_000)).encode()
+    with pytest.raises(ValueError, match="'z' is given twice"):  # comparing all pairs takes hours
+        parse_json(b"{" + names + b',"z":1,"z":1}')
+    with pytest.raises(FeedError, match="has '0', '1', .* not known"):
+        inputs_of_rows([parse_json(b"{" + names + b"}")], SCHEMA)

@@ -228,3 +228,45 @@ def test_note_that_cannot_be_read_is_told(folder: Path) -> None:
 
     with pytest.raises(CorruptFileError, match="does not say which version is active"):
         run(folder, test)
+
+
+def test_choice_that_cannot_be_noted_changes_nothing(folder: Path) -> None:
+    async def test(served: Served) -> None:
+        (folder / "active.json").unlink()
+        (folder / "active.json").mkdir()
+        answer = await switch(served, "two")
+        assert error_of(answer) == (409, "cannot_be_served")
+        assert "nothing was switched" in answer.text
+        assert await score(served) == score_of(1)
+        assert [model.name for model in served.service.models.loaded()] == ["one"]
+
+    run(folder, test, follow=False)
+
+
+def test_following_outlives_a_failure_of_any_kind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(served: Served) -> None:
+        def fail(_: object) -> Any:
+            raise RuntimeError("no such operator")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(served.service.models, "_open_version", fail)
+            choose(folder, "two")
+            with anyio.fail_after(WAIT_S):
+                while served.service.models.failure is None:
+                    await asyncio.sleep(0.01)
+            assert "no such operator" in str(served.service.models.failure)
+        await until_score(served, score_of(2))
+
+    run(folder, test)
+
+
+def test_choice_taken_back_elsewhere_before_it_was_looked_at_is_followed(folder: Path) -> None:
+    async def test(served: Served) -> None:
+        await switch(served, "two")
+        choose(folder, "one")  # as another service does, or a person
+        await served.service.models._follow_once()
+        assert await score(served) == score_of(1)
+
+    run(folder, test, follow=False)

@@ -226,3 +226,23 @@ def test_active_version_that_is_not_here_is_waited_for(folder: Path, redis: Redi
         assert served.service.models.failure is None
 
     run(folder, redis, test)
+
+
+def test_version_whose_rows_were_deleted_is_not_gone_back_to(
+    folder: Path, redis: RedisProcess
+) -> None:
+    push(redis, folder / "one")
+
+    async def test(served: Served) -> None:
+        await asyncio.to_thread(push, redis, folder / "two")
+        await until_score(served, score_of(2))
+        server = RedisServer(redis.url)
+        one = read_manifest(folder / "one").digest
+        await asyncio.to_thread(RedisVersions(server).delete, one)
+        for path, body in (("rollback", None), ("active", {"version": "one"})):
+            answer = await served.client.post(f"/v1/versions/{path}", json=body)
+            assert error_of(answer) == (503, "rows_unavailable")
+            assert await score(served) == score_of(2)
+        server.close()
+
+    run(folder, redis, test, cache_bytes=0)
