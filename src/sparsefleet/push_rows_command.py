@@ -31,8 +31,8 @@ def add_push_rows_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "places",
         nargs="+",
-        metavar="[MODEL_DIR] REDIS",
-        help="the export to push, if any, and redis://[user:password@]host:port/database?model=NAME"
+        metavar="WHERE",
+        help="MODEL_DIR, the export to push, if any; and REDIS, redis://[user:password@]host:port/database?model=NAME"
         " (the name is 'model' unless said)",
     )
     parser.add_argument(

@@ -93,7 +93,9 @@ def _lengths(values: list[Any], item: InputSchema, depth: int) -> list[int]:
     for at, value in enumerate(values):
         if type(value) is not list:
             where = f"example {at}, " if depth == 1 else ""
-            raise FeedError(f"{where}input '{item.name}' must be a list, got {_say(value)}")
+            raise FeedError(
+                f"{where}input '{item.name}' must be a list, got {_say(value)}; wanted {item}"
+            )
     return list(map(len, values))
 
 

@@ -136,7 +136,7 @@ def _keys(schema: Schema | None, most: int) -> dict[str, Any]:
     table: dict[str, Any] = {"type": "string"}
     if schema is not None:
         table["enum"] = sorted({lookup.table for lookup in schema.lookups})
-    key = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+    key = {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1}
     return {
         "type": "object",
         "required": ["table", "keys"],

@@ -58,11 +58,12 @@ def _parse(body: bytes, most: int) -> tuple[str, Keys]:
     if not isinstance(table, str) or not isinstance(keys, list):
         raise Refusal(422, "inputs_do_not_fit", '"table" must be a text and "keys" a list')
     keys = whole_numbers(keys)
-    if not all(type(key) is int and 0 <= key < 2**64 for key in keys):
-        raise Refusal(422, "inputs_do_not_fit", f'"keys" must be integers in 0..{2**64 - 1}')
+    if not all(type(key) is int and -(2**63) <= key < 2**64 for key in keys):
+        span = f"{-(2**63)}..{2**64 - 1}"
+        raise Refusal(422, "inputs_do_not_fit", f'"keys" must be integers in {span}')
     if len(keys) > most:
         raise Refusal(413, "too_many_keys", f"{len(keys):,} keys, and the limit is {most:,}")
-    return table, np.array(keys, np.uint64)
+    return table, np.array([key % 2**64 for key in keys], np.uint64)
 
 
 def _rows(model: ServedModel, table: str, keys: Keys) -> bytes:

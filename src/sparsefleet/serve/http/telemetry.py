@@ -56,7 +56,7 @@ class Telemetry:
             for name, what in (
                 ("requests_under_way", "Requests being read, waiting or computed."),
                 ("bytes_under_way", "Bytes of their bodies."),
-                ("ready", "1 if a model is served and nothing is being drained."),
+                ("ready", "1 if /readyz says 200."),
                 ("rows_up", "1 if rows could be had when this was asked."),
                 ("rows_age_seconds", "Age of the newest update in force; NaN without updates."),
                 ("update_number", "Number of the newest update in force; 0 without updates."),
@@ -87,10 +87,11 @@ class Telemetry:
         """All of it, in the text form of Prometheus."""
         active = models.active
         fresh = active.rows.freshness() if active else None
+        can_predict = active is not None and active.batcher.is_alive and rows_up
         values = {
             "requests_under_way": admission.requests,
             "bytes_under_way": admission.bytes,
-            "ready": float(active is not None and not admission.is_draining),
+            "ready": float(can_predict and not admission.is_draining),
             "rows_up": float(rows_up),
             "rows_age_seconds": float("nan") if fresh is None else max(0.0, time.time() - fresh),
             **_of_updates(active.rows if active else None),

@@ -83,7 +83,7 @@ def test_no_rows_are_empty_arrays() -> None:
         ({"box": [[1, True], [3, 4]]}, "input 'box' has the value true"),
         ({"box": [[1, 1e39], [3, 4]]}, "input 'box' has a number too large for float32"),
         ({"box": [[1, 10**400], [3, 4]]}, "input 'box' has a number too large for float32"),
-        ({"tags": 7}, "example 1, input 'tags' must be a list, got 7"),
+        ({"tags": 7}, "example 1, input 'tags' must be a list, got 7; wanted tags"),
         ({"tags": [[7]]}, "input 'tags' has the value a list"),
         ({"pairs": [[1, 2, 3]]}, "input 'pairs' has lists of 2 to 3 values"),
         ({"more": 1}, "example 1 has 'more', not known; the model takes ad: int64"),

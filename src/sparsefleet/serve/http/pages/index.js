@@ -43,7 +43,7 @@ async function showModel() {
     clear(at("inputs"));
     for (const input of model.schema.inputs) {
       const sizes = input.shape.slice(1).join(" × ");
-      const one = sizes ? `${sizes} values` : "1 value";
+      const one = sizes ? `a list of ${sizes}` : "1 value";
       addRow(at("inputs").tBodies[0], [input.name, input.dtype, input.offsets ? "a list of any length" : one]);
     }
     if (!at("examples").value) {
