@@ -34,7 +34,7 @@ def fc(
     Variable('fc_0.tmp_2', shape=(-1, 400), dtype='float32')
     """
     helper = LayerHelper("fc", name)
-    inputs = list(input) if isinstance(input, (list, tuple)) else [input]
+    inputs: list[Any] = list(input) if isinstance(input, (list, tuple)) else [input]
     attrs = (
         list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
     )
