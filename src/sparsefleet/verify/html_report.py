@@ -30,6 +30,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 th { color: var(--soft); font-weight: 600; } td:first-child { white-space: nowrap; }
+td:nth-child(2) { min-width: 12rem; }
 .status { font-weight: 700; white-space: nowrap; } .status.passed { color: var(--good); }
 .status.failed { color: var(--wrong); } .status.skipped { color: var(--soft); }
 .finding { background: var(--card); border-left: 4px solid var(--wrong); padding: .6rem 1rem;

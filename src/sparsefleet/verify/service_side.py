@@ -28,8 +28,8 @@ from sparsefleet.verify.side import FoundRows, Side, TableFacts, Trace
 
 __all__ = ["ServiceSide"]
 
-_KEYS = 5_000
-"""Of one request; services take 10,000 unless they are told otherwise."""
+_AT_ONCE = 5_000
+"""Keys or examples of one request, if the service does not say that it takes fewer."""
 
 
 class ServiceSide(Side):
@@ -53,6 +53,11 @@ class ServiceSide(Side):
             return Manifest.from_json(json.dumps(self._about["manifest"]), self.name)
         except (KeyError, CheckpointError) as error:
             raise ProtocolError(f"{self.name}/v1/model has no manifest: {error}") from error
+
+    @property
+    def _at_once(self) -> int:
+        told = self._about.get("settings", {}).get("max_examples")
+        return min(_AT_ONCE, told) if isinstance(told, int) and told > 0 else _AT_ONCE
 
     def version(self) -> str:
         return str(self._about.get("version"))
@@ -81,7 +86,7 @@ class ServiceSide(Side):
         }
 
     def fetch(self, table: str, keys: Keys) -> FoundRows:
-        parts = [self._fetch(table, part) for part in _parts(keys, _KEYS)]
+        parts = [self._fetch(table, part) for part in _parts(keys, self._at_once)]
         values = np.concatenate([values for _, values in parts])
         return FoundRows(keys, np.concatenate([found for found, _ in parts]), values)
 
@@ -101,7 +106,12 @@ class ServiceSide(Side):
         """By the binary form; `trace` goes by JSON."""
         inputs = self._model.schema.inputs
         table = pa.table({item.name: _column(item, arrays) for item in inputs})
-        answer = self._client.post_for_table("/v1/predict", table)
+        starts = range(0, max(table.num_rows, 1), self._at_once)
+        slices = [table.slice(start, self._at_once) for start in starts]
+        answer = pa.concat_tables(
+            self._client.post_for_table("/v1/predict", part).replace_schema_metadata()
+            for part in slices
+        )
         found = {}
         for target in self._model.schema.targets:
             if target.name not in answer.column_names:

@@ -46,6 +46,13 @@ def test_service_of_the_export_passes_without_findings(engine: Any) -> None:
     assert "199 rows of 2 tables" in rows.summary
 
 
+def test_service_that_takes_few_examples_is_asked_in_parts() -> None:
+    with service(days().export, engine="torch", max_examples=9) as url:
+        report = against(url, label="click")
+    assert report.passed, report.to_json()
+    assert not report.findings
+
+
 @pytest.mark.parametrize(
     ("wrong", "check", "name"),
     [
