@@ -17,7 +17,7 @@ __all__ = ["difference_histogram", "layer_ladder", "row_bars", "score_scatter"]
 
 Numbers = NDArray[np.float64]
 
-_SIZE, _MARGIN = 340, 46
+_SIZE, _MARGIN = 364, 58
 _POINTS = 2000
 _LAYERS = 80
 _LEAST = 1e-9
