@@ -90,7 +90,7 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
         help="holds the bearer token of the service (default: SPARSEFLEET_SERVE_TOKEN, else none)",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=30.0, help="of a request (default 30)"
+        "--timeout", metavar="SECONDS", type=float, default=90.0, help="of a request (default 90)"
     )
 
 

@@ -141,7 +141,7 @@ def test_a_delta_is_not_built_on_the_checkpoint_of_another_job(
         def batches() -> Iterator[Any]:
             for number, batch in enumerate(click_batches(9)):
                 if number == 4:
-                    trainer._series.wait()
+                    trainer._writers.wait()
                     other.save(tmp_path / "series" / "step-000000000003")
                 yield batch
 

@@ -59,8 +59,8 @@ class VerifyConfig:
     token: str | None = None
     """The bearer token of the service."""
 
-    timeout_s: float = 30.0
-    """Of one request to an online side."""
+    timeout_s: float = 90.0
+    """Of one request to an online side; the first trace may take a service a minute."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_examples", 1), ("sample", 1), ("tolerance", 0)):

@@ -196,7 +196,8 @@ def test_server_that_never_comes_up_is_named(monkeypatch: pytest.MonkeyPatch) ->
     from sparsefleet.fleet import distributed_model
     from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
-    def hasty(endpoints: list[str], *, name: str) -> RemoteStore:
+    def hasty(endpoints: list[str], *, name: str, config: RemoteStoreConfig) -> RemoteStore:
+        assert config.connect_timeout_s > 1.0
         return RemoteStore(endpoints, name=name, config=RemoteStoreConfig(connect_timeout_s=0.5))
 
     monkeypatch.setattr(distributed_model, "RemoteStore", hasty)
