@@ -9,6 +9,7 @@ from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
+from typing import Any, cast
 
 __all__ = ["AliasFinder"]
 
@@ -65,16 +66,15 @@ class _AliasLoader(InspectLoader):
 
     def get_source(self, fullname: str) -> str | None:
         del fullname
-        loader = _loader_of(self._real)
-        return loader.get_source(self._real)
+        return cast("str | None", _loader_of(self._real).get_source(self._real))
 
     def get_code(self, fullname: str) -> CodeType | None:
         del fullname
-        return _loader_of(self._real).get_code(self._real)
+        return cast("CodeType | None", _loader_of(self._real).get_code(self._real))
 
     def is_package(self, fullname: str) -> bool:
         del fullname
-        return _loader_of(self._real).is_package(self._real)
+        return bool(_loader_of(self._real).is_package(self._real))
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
@@ -84,8 +84,9 @@ def _spec_of(name: str) -> ModuleSpec | None:
         return None
 
 
-def _loader_of(name: str) -> InspectLoader:
+def _loader_of(name: str) -> Any:
+    """Any loader with code: that of an editable install is of a class of its own."""
     spec = find_spec(name)
-    if spec is None or not isinstance(spec.loader, InspectLoader):
+    if spec is None or not hasattr(spec.loader, "get_code"):
         raise ImportError(f"{name} has no code that can be run", name=name)
     return spec.loader

@@ -20,7 +20,7 @@ __all__ = ["Batcher", "Work"]
 _MOST_BYTES = 1 << 20  # of inputs put together: rows take many times as much
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Work:
     """One request's share: inputs to predict, or a call to make by itself."""
 
@@ -78,13 +78,15 @@ class Batcher:
         key, examples = self._layout.key(arrays), self._layout.count(arrays)
         answer: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         size = sum(array.nbytes for array in arrays.values())
-        found: Arrays = await self._wait(Work(answer, arrays, examples, size, key))
+        found: Arrays = await self._wait(
+            Work(answer=answer, arrays=arrays, examples=examples, bytes=size, key=key)
+        )
         return found
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """What the function gives, called by one of the threads."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        return await self._wait(Work(answer, call=function))
+        return await self._wait(Work(answer=answer, call=function))
 
     def close(self) -> None:
         """Ends the threads when nothing waits any more."""
