@@ -14,8 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.launch_process import wait_until
 from tests.served_models import score_of, telling
-from tests.service_process import DEADLINE_S, ServiceProcess, wait_until
+from tests.service_process import DEADLINE_S, ServiceProcess
 
 EXAMPLES = {"examples": [{"ad": 5}, {"ad": 6}]}
 BODY = json.dumps(EXAMPLES).encode()

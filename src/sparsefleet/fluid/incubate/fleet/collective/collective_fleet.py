@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,8 @@ class Collective(Fleet):
         remain_all_checkpoint: bool = True,
     ) -> None:
         """A numbered checkpoint below a local `path`; else only the last one stays."""
-        _require_local(fs, local_cache_path)
+        del local_cache_path
+        _require_local(fs)
         root = Path(path)
         number = max(_numbers(root), default=-1) + 1
         draft, final = root / f"{_PREFIX}.{number}.tmp", root / f"{_PREFIX}.{number}"
@@ -116,8 +118,8 @@ class Collective(Fleet):
         ignore_empty: bool = True,
     ) -> TrainStatus | None:
         """The last checkpoint; None if there is none."""
-        del trainer_id
-        _require_local(fs, local_cache_path)
+        del trainer_id, local_cache_path
+        _require_local(fs)
         root = Path(path)
         number = max(_numbers(root), default=-1)
         if number < 0:
@@ -133,12 +135,10 @@ class Collective(Fleet):
         self, root_path: str | os.PathLike[str], fs: Any = None, checkpoint_num: int = 1
     ) -> None:
         """Removes all but the last ones."""
-        _require_local(fs, "")
+        _require_local(fs)
         root = Path(root_path)
         for number in sorted(_numbers(root))[: -max(checkpoint_num, 1)]:
-            for file in (root / f"{_PREFIX}.{number}").iterdir():
-                file.unlink()
-            (root / f"{_PREFIX}.{number}").rmdir()
+            shutil.rmtree(root / f"{_PREFIX}.{number}")
 
 
 class CollectiveOptimizer:
@@ -172,7 +172,6 @@ def _numbers(root: Path) -> list[int]:
     return [int(number) for prefix, _, number in names if prefix == _PREFIX and number.isdigit()]
 
 
-def _require_local(fs: Any, local_cache_path: str) -> None:
-    del local_cache_path
+def _require_local(fs: Any) -> None:
     if fs is not None and type(fs).__name__ != "LocalFS":
         raise ConfigError(f"checkpoints are kept in local folders here, got fs={fs!r}")
