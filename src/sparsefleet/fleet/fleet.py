@@ -329,9 +329,6 @@ class Fleet:
 
         return load_inference_model(dirname)
 
-    def _warn_running(self) -> None:
-        _log.warning("init_worker() was called again: the worker is running already")
-
     def publish_rows(
         self, dirname: str | os.PathLike[str], target: str | os.PathLike[str]
     ) -> Update:
@@ -352,6 +349,9 @@ class Fleet:
         publisher = self._publishers[key]
         publisher.take()
         return publisher.write()
+
+    def _warn_running(self) -> None:
+        _log.warning("init_worker() was called again: the worker is running already")
 
     def _require_server(self, call: str) -> None:
         if not self.role.is_server:
