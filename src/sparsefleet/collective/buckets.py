@@ -105,7 +105,8 @@ class Bucket:
         length = -(-(used + num_notes) // multiple_of) * multiple_of
         self.places = list(places)
         """Of its parameters among all."""
-        self.buffer = torch.zeros(length, dtype=tensors[0].dtype, device=tensors[0].device)
+        like = tensors[0] if tensors else parameters[0][1]
+        self.buffer = torch.zeros(length, dtype=like.dtype, device=like.device)
         self.gradients = self.buffer[:used]
         """[S]"""
         self.notes = self.buffer[used : used + num_notes]

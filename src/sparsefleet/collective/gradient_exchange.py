@@ -6,13 +6,14 @@ Letters: R ranks, P parameters.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from sparsefleet.collective.buckets import Bucket, LayerOf, layer_by_module, plan_buckets
 from sparsefleet.collective.reduction import Reduction, make_reductions
+from sparsefleet.collective.row_gather import gather_gradient
 from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.collective.traffic import Traffic
 from sparsefleet.collective.world import World
@@ -49,9 +50,14 @@ class GradientExchange:
         strategy: CollectiveStrategy,
         *,
         layer_of: LayerOf = layer_by_module,
+        sparse_names: Collection[str] = (),
         traffic: Traffic | None = None,
     ) -> None:
-        """All ranks must make it with the same parameters and strategy, in the same order."""
+        """All ranks must make it with the same arguments.
+
+        layer_of: the layer of a parameter, by its name. sparse_names: parameters [K, D] whose
+        gradients are sparse; they travel as rows, not in buckets.
+        """
         self._parameters = list(named_parameters)
         self._places = {name: place for place, (name, _) in enumerate(self._parameters)}
         if len(self._places) != len(self._parameters) or not self._parameters:
@@ -61,27 +67,34 @@ class GradientExchange:
         """What this rank has sent."""
         self._world = world
         self._reductions = make_reductions(world, strategy, self.traffic)
-        plan = plan_buckets(self._parameters, strategy, layer_of)
-        self._buckets = self._make_buckets(plan) if world.size > 1 else []
-        self._bucket_of = {place: b for b, places in enumerate(plan) for place in places}
+        self._sparse = sorted(self._places[name] for name in sparse_names)
         self._hooks: list[RemovableHandle] = []
         self._is_held = False
         self._is_broken = False
         self._step = 0
         self._results: list[torch.Tensor | None] = [None] * len(self._parameters)
+        self._buckets: list[Bucket] = []
+        self._bucket_of: dict[int, int] = {}
+        if world.size > 1:
+            sparse = set(self._sparse)
+            plan = plan_buckets(self._parameters, strategy, layer_of)
+            plan = [[place for place in places if place not in sparse] for places in plan]
+            self._make_buckets([places for places in plan if places] or [[]])
         self._begin_step()
 
-    def _make_buckets(self, plan: list[list[int]]) -> list[Bucket]:
+    def _make_buckets(self, plan: list[list[int]]) -> None:
         size = self._world.size
         *before, last = plan
         made = [Bucket(places, self._parameters, multiple_of=size) for places in before]
         num_notes = size + len(self._parameters)
         made.append(Bucket(last, self._parameters, num_notes=num_notes, multiple_of=size))
-        return made
+        self._buckets = made
+        self._bucket_of = {place: b for b, places in enumerate(plan) for place in places}
 
     def _begin_step(self) -> None:
         self._arrived: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._missing = [len(bucket.places) for bucket in self._buckets]
+        self._full: list[int] = []  # buckets in the order in which they filled
         self._num_sent = 0
         self._waits: list[Callable[[], object]] = []
 
@@ -140,17 +153,27 @@ class GradientExchange:
                 f"parameter '{self._parameters[place][0]}' got a second gradient in one step: call "
                 "backward once a step, or set CollectiveStrategy.gradient_merge_steps"
             )
-        if gradient.is_sparse:
+        bucket = self._bucket_of.get(place)
+        if self._buckets and gradient.is_sparse != (bucket is None):
             raise ConfigError(
-                f"parameter '{self._parameters[place][0]}' has a sparse gradient, which cannot "
-                "travel in a bucket: make it dense, or exchange it by gather_rows"
+                f"parameter '{self._parameters[place][0]}' has a "
+                f"{'sparse' if gradient.is_sparse else 'dense'} gradient: sparse_names must name "
+                "those with sparse gradients, and no others"
             )
         self._arrived[place] = gradient
-        if self._buckets:
-            bucket = self._bucket_of[place]
-            self._missing[bucket] -= 1
-            while self._num_sent < len(self._buckets) and not self._missing[self._num_sent]:
-                self._send_next(_PRESENT)
+        if bucket is None:
+            return
+        self._missing[bucket] -= 1
+        if not self._missing[bucket]:
+            self._full.append(bucket)
+            self._send_full()
+
+    def _send_full(self) -> None:
+        # With sparse gradients the last bucket stays until the end: gathering them follows on it,
+        # so that it must tell whether this rank comes that far.
+        last = len(self._buckets) - bool(self._sparse)
+        while self._num_sent < last and not self._missing[self._num_sent]:
+            self._send_next(_PRESENT)
 
     def finish(self, divisor: float = 1.0) -> int:
         """Waits for all ranks; then gradients are sums over ranks, divided by how many took part
@@ -199,45 +222,69 @@ class GradientExchange:
     def _end_step(self, state: int, divisor: float) -> int:
         if self._is_broken:
             raise InternalError("this exchange failed before; make a new one")
-        if not self._buckets:
-            return self._end_step_alone(state, divisor)
         try:
-            notes = self._complete(state)
+            if not self._buckets:
+                return self._end_step_alone(state, divisor)
+            return self._end_step_together(state, divisor)
+        except WorkerError:
+            raise
         except Exception:
             self._is_broken = True
             raise
         finally:
             self._begin_step()
             self._step += 1
-        states, uses = notes[: self._world.size], notes[self._world.size :]
-        failed = [rank for rank, found in enumerate(states) if found == _FAILED]
-        if failed:
-            cause = RuntimeError(f"gave up in step {self._step - 1}; its own error says why")
-            raise WorkerError(dict.fromkeys(failed, cause))
-        present = states.count(_PRESENT)
-        if present * divisor not in (0, 1):
-            torch._foreach_div_([bucket.gradients for bucket in self._buckets], present * divisor)
-        for bucket in self._buckets:
-            for place, view in zip(bucket.places, bucket.views, strict=True):
-                self._results[place] = view if uses[place] else None
-        self._hand_out()
-        return present
 
     def _end_step_alone(self, state: int, divisor: float) -> int:
         if state == _PRESENT and self._hooks:
-            for place, (_, parameter) in enumerate(self._parameters):
-                self._arrived[place] = parameter.grad
-        self._results = self._arrived
-        there = [gradient for gradient in self._arrived if gradient is not None]
-        if divisor != 1 and there:
-            torch._foreach_div_(there, divisor)
-        self._begin_step()
-        self._hand_out()
+            self._arrived = [parameter.grad for _, parameter in self._parameters]
+        for gradient in self._arrived:
+            if gradient is not None and divisor != 1:
+                gradient.div_(divisor)
+        self._hand_out(self._arrived)
         return int(state == _PRESENT)
 
-    def _hand_out(self) -> None:
+    def _end_step_together(self, state: int, divisor: float) -> int:
+        notes = self._complete(state)
+        states, uses = notes[: self._world.size], notes[self._world.size :]
+        failed = [rank for rank, found in enumerate(states) if found == _FAILED]
+        if failed:
+            cause = RuntimeError(f"gave up in step {self._step}; its own error says why")
+            raise WorkerError(dict.fromkeys(failed, cause))
+        present = states.count(_PRESENT)
+        results: list[torch.Tensor | None] = [None] * len(self._parameters)
+        if present:
+            divisor *= present
+            if divisor != 1:
+                torch._foreach_div_([bucket.gradients for bucket in self._buckets], divisor)
+            for bucket in self._buckets:
+                for place, view in zip(bucket.places, bucket.views, strict=True):
+                    results[place] = view if uses[place] else None
+            for place in self._sparse:
+                results[place] = self._gathered(place, divisor) if uses[place] else None
+        self._hand_out(results)
+        if not self._step:
+            self._learn_order()
+        return present
+
+    def _gathered(self, place: int, divisor: float) -> torch.Tensor:
+        gradient, parameter = self._arrived[place], self._parameters[place][1]
+        return gather_gradient(self._world, gradient, parameter, traffic=self.traffic) / divisor
+
+    def _learn_order(self) -> None:
+        """Buckets set out from now on in the order in which they filled in the first step on
+        rank 0, so that none waits for one that fills later."""
+        others = [bucket for bucket in range(len(self._buckets)) if bucket not in self._full]
+        order = torch.tensor(self._full + others, device=self._world.device)
+        self._world.broadcast([order])
+        learned: list[int] = order.tolist()
+        if learned != sorted(learned):
+            self._make_buckets([self._buckets[bucket].places for bucket in learned])
+
+    def _hand_out(self, results: list[torch.Tensor | None]) -> None:
+        self._results = results
         if self._hooks:
-            for (_, parameter), result in zip(self._parameters, self._results, strict=True):
+            for (_, parameter), result in zip(self._parameters, results, strict=True):
                 parameter.grad = result
 
     def _complete(self, state: int) -> list[float]:
