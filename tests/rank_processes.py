@@ -1,7 +1,7 @@
 """Rank processes for tests: forked from one that has imported torch, so that they cost little.
 
 A test module names functions ``work(world, *arguments)``; every call of ``RankProcesses.run`` runs
-one of them in fresh processes and a fresh process group. The fixture ``ranks`` of all tests is one::
+one of them in fresh processes and a fresh process group. The fixture ``ranks`` is there for all::
 
     def scaled_rank(world: World, scale: float) -> float:
         return world.rank * scale
