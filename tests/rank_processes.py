@@ -197,7 +197,8 @@ def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
 
 
 if __name__ == "__main__":
-    # Before the first fork, so that no rank pays for it.
-    for name in ("pytest", "torch", "torch.distributed", "sparsefleet.collective"):
+    # Before the first fork, so that no rank pays for it. Optimizers import the one before the last
+    # when they are made.
+    for name in ("pytest", "torch.distributed", "torch._dynamo", "sparsefleet.collective"):
         importlib.import_module(name)
     _fork_ranks()
