@@ -16,6 +16,8 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CMAKE := $(BIN)/cmake
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
+# One process more than cores: many tests wait for processes of their own.
+PYTEST := $(BIN)/python -m pytest -q -n $(shell expr $(JOBS) + 1) --dist loadfile
 CONFIGURE := $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 
 NATIVE := CMakeLists.txt $(shell find core bindings -name "*.h" -o -name "*.cc" -o -name CMakeLists.txt)
@@ -69,7 +71,11 @@ test-native: $(STAMPS)/package  ## Run the C++ tests
 
 .PHONY: test-python
 test-python: $(STAMPS)/package  ## Run the Python tests
-	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not job and not slow"
+
+.PHONY: test-jobs
+test-jobs: $(STAMPS)/package  ## Run the Python tests that start more jobs
+	$(PYTEST) -m "job and not slow"
 
 .PHONY: test-slow
 test-slow: $(STAMPS)/package  ## Run the Python tests that take long
