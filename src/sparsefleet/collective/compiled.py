@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import shutil
-import sys
 
 from torch import nn
 
@@ -22,22 +21,13 @@ def found_compiler() -> str | None:
 
 
 def compile_module(module: nn.Module) -> bool:
-    """Has ``module`` compile its forward at the first call, in place; False if that is not
-    possible here, which is said once."""
-    reason = _why_not()
-    if reason is not None:
-        _say_once(reason)
+    """Has ``module`` compile its forward at the first call, in place; False if there is no
+    compiler, which is said once."""
+    if found_compiler() is None:
+        _say_once("no C++ compiler was found")
         return False
     module.compile()
     return True
-
-
-def _why_not() -> str | None:
-    if found_compiler() is None:
-        return "no C++ compiler was found"
-    if sys.platform == "win32":
-        return "torch.compile is not supported on this system"
-    return None
 
 
 @functools.cache
