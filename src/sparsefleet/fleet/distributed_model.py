@@ -12,6 +12,7 @@ from torch import nn
 
 from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.dense_optimizer import DenseGroup, OptimizerLike, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
@@ -127,6 +128,11 @@ class DistributedModel(StepCalls):
     def store(self) -> Store:
         """Where the tables are; there is one from `start()` on."""
         return _of_started(self._store)
+
+    @property
+    def board(self) -> Board:
+        """Where workers leave notes for each other, from `start()` on: the servers, if any."""
+        return self.store
 
     @property
     def mode(self) -> Mode:

@@ -47,7 +47,7 @@ class TrainingStops:
                 rhythms[name] = Rhythm(config.every_steps, config.every_s)
         self._schedule = SaveSchedule(
             rhythms,
-            distributed.store,
+            distributed.board,
             name=f"{distributed.name}/{place.fit}",
             is_alone=distributed.meeting.is_alone,
             steps_together=distributed.mode.steps_together,
