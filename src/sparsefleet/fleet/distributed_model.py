@@ -34,6 +34,7 @@ from sparsefleet.modes import (
     Mode,
     ModeConfig,
     ModeSetting,
+    RankSetting,
     Schedule,
     make_mode,
     mode_config,
@@ -245,6 +246,13 @@ class DistributedModel(StepCalls):
         save.open()
         save.write()
 
+    def notes_to_save(self) -> dict[str, Any]:
+        """What a checkpoint is to remember besides tensors and tables."""
+        return {}
+
+    def take_notes(self, notes: Mapping[str, Any]) -> None:
+        """What a checkpoint that is being loaded remembered so."""
+
     def load(
         self,
         directory: str | os.PathLike[str],
@@ -304,7 +312,7 @@ class DistributedModel(StepCalls):
             config=RemoteStoreConfig(connect_timeout_s=self._connect_s),
         )
 
-    def _mode_setting(self) -> ModeSetting:
+    def _mode_setting(self, ranks: RankSetting | None = None) -> ModeSetting:
         return ModeSetting(
             store=self.store,
             tables=self._tables,
@@ -324,7 +332,8 @@ class DistributedModel(StepCalls):
             first_step=self._steps,
             go_on_without_lost=self._keeps_going,
             wait_s=self.wait_s,
-            dense_step=self._step_by_torch if self._by_torch else None,
+            dense_step=self._step_by_torch if self._by_torch and ranks is None else None,
+            ranks=ranks,
         )
 
     def _rates_of(self, schedule: ScheduleLike | Schedule | None) -> Schedule | None:

@@ -57,7 +57,7 @@ class TrainingStops:
 
     def begin_pass(self) -> SaveGate:
         """The gate for the threads of the pass that now begins."""
-        self._schedule.begin_pass(self._distributed.mode.steps_of_schedule)
+        self._schedule.begin_pass(self._distributed.mode.steps_taken)
         return SaveGate(
             self._distributed.threads,
             self,
@@ -93,7 +93,7 @@ class TrainingStops:
             "has_data": has_data,
             "found": sorted(self._schedule.found),
             "rank": self._distributed.role.index,
-            "steps": mode.steps_of_schedule,
+            "steps": mode.steps_taken,
             "report": self._place.report(self._distributed).to_json(),
         }
         checkpoints = self._writers.checkpoints
