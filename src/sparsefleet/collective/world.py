@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # typed there only
 
 from sparsefleet.collective.connections import Connections, name_ranks
 from sparsefleet.collective.device_choice import backend_of, choose_device
@@ -70,7 +71,7 @@ class World:
         rank: int = 0,
         size: int = 1,
         ranks_per_node: int = 0,
-        meeting_point: str | dist.Store | None = None,
+        meeting_point: str | Store | None = None,
         is_kept_elsewhere: bool = False,
         attempt: int = 0,
         device: str | torch.device | None = None,
