@@ -68,6 +68,8 @@ class GradientExchange:
         self._is_held = False
         self._is_broken = False
         self._step = 0
+        self.num_present = 0
+        """Ranks that took part in the last step with gradients."""
         self._results: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._begin_step()
 
@@ -214,7 +216,7 @@ class GradientExchange:
         if failed:
             cause = RuntimeError(f"gave up in step {self._step - 1}; its own error says why")
             raise WorkerError(dict.fromkeys(failed, cause))
-        present = states.count(_PRESENT)
+        present = self.num_present = states.count(_PRESENT)
         if present * divisor not in (0, 1):
             torch._foreach_div_([bucket.gradients for bucket in self._buckets], present * divisor)
         for bucket in self._buckets:
@@ -233,7 +235,8 @@ class GradientExchange:
             torch._foreach_div_(there, divisor)
         self._begin_step()
         self._hand_out()
-        return int(state == _PRESENT)
+        self.num_present = int(state == _PRESENT)
+        return self.num_present
 
     def _hand_out(self) -> None:
         if self._hooks:

@@ -191,6 +191,17 @@ class World:
             for tensor, whole in copies:
                 tensor.copy_(whole)
 
+    @property
+    def store(self) -> Store:
+        """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
+        if self._connections is None:
+            raise ConfigError("World.store: this rank is alone, or has left the others")
+        return self._connections.store
+
+    def require_present(self, what: str, ranks: Iterable[int]) -> None:
+        """Raises PeerLostError naming who of the ranks is gone, if any; takes seconds if so."""
+        self._check_absence(what, ranks)
+
     def lost_ranks(self) -> list[int]:
         """The ranks that give no sign of life. Takes some seconds if there are any."""
         if self._connections is None:
