@@ -192,6 +192,11 @@ class World:
                 tensor.copy_(whole)
 
     @property
+    def is_open(self) -> bool:
+        """Whether this rank has not left the others."""
+        return self.size == 1 or self._connections is not None
+
+    @property
     def store(self) -> Store:
         """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
         if self._connections is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch.distributed as dist
@@ -13,20 +15,37 @@ from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
 
 
-def nobody_lost() -> list[int]:
-    return []
+class StoreWorld:
+    """As much of a World as a board needs: ranks are threads over one store."""
+
+    timeout_s = 30.0
+
+    def __init__(self, store: dist.Store, lost: int | None = None) -> None:
+        self.store = store
+        self._lost = lost
+
+    def naming_lost(self, what: str) -> AbstractContextManager[None]:
+        del what
+        return nullcontext()
+
+    def require_present(self, what: str, ranks: Sequence[int]) -> None:
+        if self._lost in ranks:
+            raise PeerLostError(f"{what}: rank {self._lost} is lost")
 
 
-def meeting(store: dist.Store, rank: int, size: int = 3, wait_s: float = 30.0) -> Meeting:
-    role = RoleInfo(kind="worker", index=rank, worker_num=size)
-    return Meeting(RankBoard(store, nobody_lost), role, wait_s=wait_s)
+def board(store: dist.Store | None = None, lost: int | None = None) -> RankBoard:
+    return RankBoard(StoreWorld(store or dist.HashStore(), lost))  # type: ignore[arg-type]
+
+
+def meeting(board: RankBoard, rank: int, size: int = 3, wait_s: float = 30.0) -> Meeting:
+    return Meeting(board, RoleInfo(kind="worker", index=rank, worker_num=size), wait_s=wait_s)
 
 
 def test_ranks_gather_and_decide_as_workers_with_servers_do() -> None:
     store = dist.HashStore()
 
     def meet(rank: int) -> tuple[list[bytes], bytes | None]:
-        met = meeting(store, rank)
+        met = meeting(board(store), rank)
         for _ in range(3):
             met.barrier()
         large = met.all_gather(bytes([rank]) * (rank * 100_000))
@@ -42,7 +61,7 @@ def test_what_was_met_for_leaves_no_more_than_the_last_clocks() -> None:
     store = dist.HashStore()
 
     def meet(rank: int) -> None:
-        met = meeting(store, rank, size=2)
+        met = meeting(board(store), rank, size=2)
         for _ in range(20):
             met.barrier()
             met.all_gather(b"x")
@@ -53,25 +72,23 @@ def test_what_was_met_for_leaves_no_more_than_the_last_clocks() -> None:
 
 
 def test_who_does_not_come_is_named() -> None:
-    with pytest.raises(DeadlineError, match=r"waited 0\.1 s for ranks 1, 2"):
-        meeting(dist.HashStore(), 0, wait_s=0.1).barrier()
+    with pytest.raises(DeadlineError, match=r"waited 0\.1 s for rank 1, 2"):
+        meeting(board(), 0, wait_s=0.1).barrier()
 
 
 def test_who_is_lost_is_named() -> None:
-    board = RankBoard(dist.HashStore(), lambda: [2])
-    role = RoleInfo(kind="worker", index=0, worker_num=3)
     with pytest.raises(PeerLostError, match="rank 2 is lost"):
-        Meeting(board, role, wait_s=0.1).barrier()
+        meeting(board(lost=2), 0, wait_s=0.1).barrier()
 
 
 def test_a_note_that_is_not_there_is_told() -> None:
-    board = RankBoard(dist.HashStore(), nobody_lost)
+    notes = board()
     with pytest.raises(NotFoundError, match="no note 'save/1'"):
-        board.get_note("save/1")
+        notes.get_note("save/1")
     with pytest.raises(NotFoundError, match="no note 'save/1'"):
-        board.delete_note("save/1")
-    board.put_note("save/1", b"\x00\xff")
-    assert board.get_note("save/1", wait=True) == b"\x00\xff"
-    board.delete_note("save/1")
+        notes.delete_note("save/1")
+    notes.put_note("save/1", b"\x00\xff")
+    assert notes.get_note("save/1", wait=True) == b"\x00\xff"
+    notes.delete_note("save/1")
     with pytest.raises(DeadlineError, match="the note 'save/1': waited"):
-        board.get_note("save/1", wait=True, timeout_s=0.05)
+        notes.get_note("save/1", wait=True, timeout_s=0.05)
