@@ -141,7 +141,7 @@ def fit_alone(kind: str, optimizer: str, data: list[Batch]) -> tuple[list[float]
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
-    with RankProcesses() as processes:
+    with RankProcesses("sparsefleet.train", "tests.parity.test_trainer_in_ranks") as processes:
         yield processes
 
 

@@ -79,7 +79,7 @@ class Fleet:
         """
         self._world = world
         if role_maker is None and world is not None:
-            from sparsefleet.fleet.rank_world import JoinedRoleMaker
+            from sparsefleet.fleet.joined_role import JoinedRoleMaker
 
             role_maker = JoinedRoleMaker(world)
         if role_maker is None:
@@ -375,10 +375,10 @@ class Fleet:
 
     def _join(self, strategy: CollectiveStrategy) -> World:
         """The workers of this job, connected to each other: once for all models of the process."""
-        from sparsefleet.fleet.rank_world import join_world
+        from sparsefleet.fleet.joined_role import join_workers
 
         if self._world is None or not self._world.is_open:
-            self._world = join_world(self.role, strategy)
+            self._world = join_workers(self.role, timeout_s=strategy.timeout_s)
         return self._world
 
     def _warn_running(self) -> None:
