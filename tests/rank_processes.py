@@ -30,6 +30,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 JOIN_S = 30.0
+LOADED_BY_OPTIMIZERS = ("torch._dynamo", "torch.distributed.tensor")
+"""What torch loads in the first step of an optimizer, for seconds: for ``RankProcesses(...)``."""
 AFTER_FAILURE_S = 5.0
 """How long the other ranks may take once one has failed."""
 
