@@ -30,8 +30,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 JOIN_S = 30.0
-LOADED_BY_OPTIMIZERS = ("torch._dynamo", "torch.distributed.tensor")
-"""What torch loads in the first step of an optimizer, for seconds: for ``RankProcesses(...)``."""
 AFTER_FAILURE_S = 5.0
 """How long the other ranks may take once one has failed."""
 
@@ -200,8 +198,9 @@ def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
 
 
 if __name__ == "__main__":
-    # Before the first fork, so that no rank pays for it.
-    always = ("pytest", "torch", "torch.distributed", "sparsefleet.collective")
+    # Before the first fork, so that no rank pays for it. Optimizers import the one before the last
+    # when they are made.
+    always = ("pytest", "torch.distributed", "torch._dynamo", "sparsefleet.collective")
     for name in (*always, *sys.argv[1:]):
         importlib.import_module(name)
     _fork_ranks()

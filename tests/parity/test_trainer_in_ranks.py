@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.rank_processes import LOADED_BY_OPTIMIZERS, RankProcesses
+from tests.rank_processes import RankProcesses
 from torch import Tensor, nn
 
 from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig, World
@@ -141,7 +141,7 @@ def fit_alone(kind: str, optimizer: str, data: list[Batch]) -> tuple[list[float]
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
-    with RankProcesses(*LOADED_BY_OPTIMIZERS, __name__) as processes:
+    with RankProcesses(__name__) as processes:
         yield processes
 
 
