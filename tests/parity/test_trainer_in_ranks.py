@@ -43,6 +43,20 @@ class Clicks(nn.Module):
         return self.layers(torch.cat(rows, dim=1)).squeeze(1)
 
 
+class Visits(nn.Module):
+    """Two tables, each looked up once, so that the first batch is summed as all others are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = SparseEmbedding("users", 4, seed=1)
+        self.pages = SparseEmbeddingBag("pages", 4, mode="sum", seed=2)
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = torch.cat([self.users(ids[:, 0]), self.pages(ids[:, 1:])], dim=1)
+        return self.layer(rows).squeeze(1)
+
+
 def digits_model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))
 
@@ -71,6 +85,7 @@ def digit_batches(seed: int, count: int = STEPS) -> list[Batch]:
 
 MODELS: dict[str, tuple[Any, Any, Any]] = {
     "clicks": (Clicks, nn.BCEWithLogitsLoss(), click_batches),
+    "visits": (Visits, nn.BCEWithLogitsLoss(), click_batches),
     "digits": (digits_model, nn.CrossEntropyLoss(), digit_batches),
 }
 STRATEGIES = {

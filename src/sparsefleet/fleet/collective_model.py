@@ -17,11 +17,13 @@ from sparsefleet.fleet.board import Board, RankBoard
 from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.model_checkpoint import Predicate, load_model
+from sparsefleet.fleet.rank_tensors import RankTensors
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.torch_optimizers import torch_optimizer
 from sparsefleet.fleet.trainable import require_started
 from sparsefleet.modes import CollectiveConfig, CollectiveMode, ModeSetting, RankSetting
 from sparsefleet.store import Store
+from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 
 __all__ = ["CollectiveModel"]
 
@@ -69,6 +71,8 @@ class CollectiveModel(DistributedModel):
             trained = [p for p in model.parameters() if p.requires_grad]
             optimizer = torch_optimizer(optimizer, trained) if trained else optimizer
         super().__init__(model, optimizer, mode, role=role, **settings)
+        self._rank_tensors = self._make_tensors()
+        self.tensors = self._rank_tensors
         if not self._groups:
             raise ConfigError(
                 f"{type(model).__name__} has no dense parameter that workers could exchange: "
@@ -113,8 +117,20 @@ class CollectiveModel(DistributedModel):
 
     # -- files --------------------------------------------------------------------------------
 
+    def collect(self) -> None:
+        if self._strategy.local_sgd is not None and self.world.size > 1:
+            self._rank_tensors.gather(self.world)
+
+    def fitted(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        return self._rank_tensors.fitted(tensors, self.role.index)
+
     def notes_to_save(self) -> dict[str, Any]:
-        return {_NOTE: self._collective.training.state_dict()}
+        kinds = {
+            group.table: described.kind
+            for group, described in zip(self._groups, self._described, strict=True)
+            if described is not None
+        }
+        return {_NOTE: self._collective.training.state_dict(), DENSE_OPTIMIZERS: kinds}
 
     def take_notes(self, notes: Mapping[str, Any]) -> None:
         self._training_state = notes.get(_NOTE)
@@ -155,6 +171,15 @@ class CollectiveModel(DistributedModel):
     @property
     def _keeps_going(self) -> bool:
         return False  # a sum over workers needs all of them
+
+    def _make_tensors(self) -> RankTensors:
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        described = {
+            names[id(parameter)]: optimizer
+            for group, optimizer in zip(self._groups, self._described, strict=True)
+            for parameter in group.parameters
+        }
+        return RankTensors(self.model, self._stepping.optimizer, described)
 
     def _groups_of_torch(self) -> list[DenseGroup]:
         return self._groups

@@ -21,6 +21,7 @@ from sparsefleet.fleet.model_checkpoint import ModelSave, Predicate, load_model
 from sparsefleet.fleet.model_tensors import ModelTensors
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.save_hooks import SaveHooks
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.step_calls import StepCalls
 from sparsefleet.fleet.torch_stepping import TorchStepping
@@ -47,7 +48,7 @@ __all__ = ["DistributedModel"]
 Floats = NDArray[np.float32]
 
 
-class DistributedModel(StepCalls):
+class DistributedModel(StepCalls, SaveHooks):
     """A model whose tables and parameters live in a store; made by `fleet.distribute`.
 
     Nothing happens on the wire before `start()`. Dense parameters become views of flat buffers.
@@ -246,13 +247,6 @@ class DistributedModel(StepCalls):
         save.open()
         save.write()
 
-    def notes_to_save(self) -> dict[str, Any]:
-        """What a checkpoint is to remember besides tensors and tables."""
-        return {}
-
-    def take_notes(self, notes: Mapping[str, Any]) -> None:
-        """What a checkpoint that is being loaded remembered so."""
-
     def load(
         self,
         directory: str | os.PathLike[str],
@@ -344,7 +338,13 @@ class DistributedModel(StepCalls):
         following: list[str] = []
         if self._table_default() is not None:
             following = [module.name for module in self._modules if module.own_optimizer is None]
-        return RateSchedule(schedule, self._optimizer, self._groups, following)
+        return RateSchedule(
+            schedule,
+            self._optimizer,
+            self._groups,
+            following,
+            torch_steps=bool(self._by_torch),
+        )
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
         """One step of an optimizer that only torch knows, on the shared parameters."""

@@ -131,7 +131,7 @@ def load_model(
     path = absolute_path(path)
     checkpoint = Checkpoint.open(path, dict(storage_options or {}) or None)
     _require_fits(checkpoint, distributed, only)
-    own = checkpoint.dense() if distributed.tensors.own_names() else {}
+    own = distributed.fitted(checkpoint.dense()) if distributed.tensors.own_names() else {}
     tables = _chosen_tables(distributed, only or _everything) if with_tables else []
     if tables:
         load_tables(

@@ -89,6 +89,7 @@ class TrainingStops:
         """One stop of all workers; whether anybody has data left."""
         mode, meeting = self._distributed.mode, self._distributed.meeting
         mode.pause()
+        self._distributed.collect()
         told = {
             "has_data": has_data,
             "found": sorted(self._schedule.found),
