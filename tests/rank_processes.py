@@ -37,7 +37,8 @@ AFTER_FAILURE_S = 5.0
 class RankProcesses:
     """A process that forks ranks on demand; ``with`` ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *imports: str) -> None:
+        """imports: modules that the work needs, loaded once for all ranks."""
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._runs = 0
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -45,7 +46,7 @@ class RankProcesses:
             [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_processes"],
+            [sys.executable, "-m", "tests.rank_processes", *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -199,6 +200,7 @@ def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
 if __name__ == "__main__":
     # Before the first fork, so that no rank pays for it. Optimizers import the one before the last
     # when they are made.
-    for name in ("pytest", "torch.distributed", "torch._dynamo", "sparsefleet.collective"):
+    always = ("pytest", "torch.distributed", "torch._dynamo", "sparsefleet.collective")
+    for name in (*always, *sys.argv[1:]):
         importlib.import_module(name)
     _fork_ranks()
