@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.data_parallel import DataParallel
 from sparsefleet.fluid.framework import Program
@@ -68,7 +67,8 @@ class CompiledProgram:
         loss_name: needed if the program trains.
         build_strategy: in the place of the one given before.
         share_vars_from: a data-parallel program that has been run, whose variables are used.
-        places: a replica on each; by default CPU_NUM of CPUPlace.
+        places: a replica on each; by default CPU_NUM of CPUPlace. With num_trainers > 1 in the
+            strategy, replicas of all these ranks train together.
         """
         if self._is_data_parallel:
             raise AssertionError("this CompiledProgram is data-parallel already: make another")
@@ -83,12 +83,7 @@ class CompiledProgram:
         if build_strategy is not None:
             self._build_strategy = _own_copy(build_strategy, BuildStrategy)
         self._exec_strategy = _own_copy(exec_strategy, ExecutionStrategy)
-        trainers = self._build_strategy.num_trainers
-        if trainers > 1:
-            raise ConfigError(
-                f"BuildStrategy.num_trainers is {trainers}: a data-parallel program trains within "
-                "one process; use fleet to train in several"
-            )
+        self._build_strategy.update(self._program._exchange_settings)
         self._share_vars_from = share_vars_from
         self._places = None if places is None else places_of(places)
         self._is_data_parallel = True
