@@ -1,0 +1,45 @@
+"""Kernel fusion by torch.compile, where there is a compiler."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import sys
+
+from torch import nn
+
+__all__ = ["compile_module", "found_compiler"]
+
+_log = logging.getLogger("sparsefleet.collective")
+
+
+def found_compiler() -> str | None:
+    """The C++ compiler that torch.compile would use; None if there is none."""
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def compile_module(module: nn.Module) -> bool:
+    """Has ``module`` compile its forward at the first call, in place; False if that is not
+    possible here, which is said once."""
+    reason = _why_not()
+    if reason is not None:
+        _say_once(reason)
+        return False
+    module.compile()
+    return True
+
+
+def _why_not() -> str | None:
+    if found_compiler() is None:
+        return "no C++ compiler was found"
+    if sys.platform == "win32":
+        return "torch.compile is not supported on this system"
+    return None
+
+
+@functools.cache
+def _say_once(reason: str) -> None:
+    _log.warning("kernel fusion is off: %s; training goes on without it", reason)
