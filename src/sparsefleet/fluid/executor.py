@@ -331,6 +331,8 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
     value = value.detach()
+    if value.dtype is torch.bfloat16:
+        value = value.float()  # NumPy has no such type
     if not return_numpy:
         return LoDTensor(value.clone(), [level.numpy() for level in lod])
     if lod:

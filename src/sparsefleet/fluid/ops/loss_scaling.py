@@ -38,12 +38,8 @@ def _is_finite(gradient: Any) -> bool:
 
 @op("keep_if", "X Condition", lod="none", infer=_no_shapes)
 def keep_if(gradient: Any, condition: Tensor) -> Any:
-    """The gradient, or zeros in its place."""
-    if gradient is None or bool(condition):
-        return gradient
-    if isinstance(gradient, tuple):
-        return gradient[0], np.zeros_like(gradient[1])
-    return torch.zeros_like(gradient)
+    """The gradient, or None: then nothing is updated."""
+    return gradient if bool(condition) else None
 
 
 @op(

@@ -15,8 +15,10 @@ Tensor = torch.Tensor
 
 
 @op("cast", "X")
-def cast(x: Tensor, *, out_dtype: str) -> Tensor:
-    return x.to(getattr(torch, out_dtype))
+def cast(x: Tensor, *, out_dtype: str, by_place: bool = False) -> Tensor:
+    """by_place: float16 is what the device computes well with, on a CPU bfloat16."""
+    half = torch.bfloat16 if by_place and x.device.type == "cpu" else torch.float16
+    return x.to(half if out_dtype == "float16" else getattr(torch, out_dtype))
 
 
 def _reshaped(
