@@ -40,9 +40,12 @@ AFTER_FAILURE_S = 5.0
 
 
 class RankProcesses:
-    """A process that forks ranks on demand; ``with`` ends it."""
+    """A process that forks ranks on demand; ``with`` ends it.
 
-    def __init__(self) -> None:
+    preload: modules that ranks need, imported once, before the first fork.
+    """
+
+    def __init__(self, *preload: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._runs = 0
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -50,7 +53,7 @@ class RankProcesses:
             [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_processes"],
+            [sys.executable, "-m", "tests.rank_processes", *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -201,6 +204,7 @@ def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
 
 if __name__ == "__main__":
     # Before the first fork, so that no rank pays for it; none of it starts a thread.
-    for name in ("pytest", "torch", "torch.distributed", "sparsefleet.collective"):
+    modules = ("pytest", "torch", "torch.distributed", "sparsefleet.collective")
+    for name in (*modules, *sys.argv[1:]):
         importlib.import_module(name)
     _fork_ranks()

@@ -17,7 +17,7 @@ from sparsefleet.fleet.role_info import RoleInfo
 if TYPE_CHECKING:
     from sparsefleet.collective import World
 
-__all__ = ["Ranks", "Training", "join_ranks", "present_ranks", "set_ranks", "worker_role"]
+__all__ = ["Ranks", "Training", "check_nodes", "join_ranks", "present_ranks", "set_ranks", "worker_role"]
 
 
 class Training(Protocol):
@@ -169,3 +169,18 @@ def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
             )
         known = set_ranks(Ranks(worker_role(rank, endpoints)))
     known.world  # noqa: B018  (joins)
+
+
+def check_nodes(inner: int, ranks: Ranks) -> None:
+    """AssertionError unless ranks make several nodes of `inner`; 1 or less: those of this one."""
+    inner = inner if inner > 1 else ranks.ranks_per_node
+    if not ranks.size > inner:
+        raise AssertionError(
+            f"hierarchical_allreduce_inter_nranks is {inner}: wanted less than all {ranks.size} "
+            "ranks"
+        )
+    if ranks.size % inner:
+        raise AssertionError(
+            f"hierarchical_allreduce_inter_nranks is {inner}, which does not divide the "
+            f"{ranks.size} ranks"
+        )

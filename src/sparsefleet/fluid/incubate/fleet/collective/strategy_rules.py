@@ -11,7 +11,7 @@ from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.execution import BuildStrategy
 from sparsefleet.fluid.collective.rank_program import exchange_strategy
-from sparsefleet.fluid.collective.ranks import Ranks
+from sparsefleet.fluid.collective.ranks import Ranks, check_nodes
 from sparsefleet.fluid.contrib.mixed_precision import decorate
 from sparsefleet.fluid.incubate.fleet.collective.distributed_strategy import DistributedStrategy
 from sparsefleet.fluid.optimizer import RecomputeOptimizer
@@ -99,7 +99,7 @@ def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
         calls = 2 if strategy.use_hierarchical_allreduce else 1
         execution.num_threads = calls * strategy.nccl_comm_num + 1
     if strategy.use_hierarchical_allreduce:
-        _check_nodes(strategy.hierarchical_allreduce_inter_nranks, ranks)
+        check_nodes(strategy.hierarchical_allreduce_inter_nranks, ranks)
     strategy.num_trainers, strategy.trainer_id = ranks.size, ranks.rank
     strategy.trainers_endpoints = list(ranks.role.worker_endpoints)
     strategy.enable_backward_optimizer_op_deps = True
@@ -144,17 +144,3 @@ def _reset(strategy: DistributedStrategy, field: str, value: Any, reason: str) -
     if getattr(strategy, field) != value:
         _log.warning("%s is set to %s because %s", field, value, reason)
         setattr(strategy, field, value)
-
-
-def _check_nodes(inner: int, ranks: Ranks) -> None:
-    inner = inner if inner > 1 else ranks.ranks_per_node
-    if not ranks.size > inner:
-        raise AssertionError(
-            f"hierarchical_allreduce_inter_nranks is {inner}: wanted less than all {ranks.size} "
-            "ranks"
-        )
-    if ranks.size % inner:
-        raise AssertionError(
-            f"hierarchical_allreduce_inter_nranks is {inner}, which does not divide the "
-            f"{ranks.size} ranks"
-        )
