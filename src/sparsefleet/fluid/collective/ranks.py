@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.role_info import RoleInfo
 
 if TYPE_CHECKING:
@@ -54,39 +53,23 @@ class Ranks:
         return self.role.worker_num
 
     @property
-    def node_num(self) -> int:
-        """Machines; ranks of which no endpoints are known count as on one."""
-        return len(self._ranks_of_hosts()) or 1
+    def ranks_per_node(self) -> int:
+        """Ranks of each machine."""
+        return self.role.workers_per_node or self.size
 
     @property
-    def ranks_per_node(self) -> int:
-        """Ranks of this machine."""
-        hosts = self._ranks_of_hosts()
-        if not hosts:
-            return self.size
-        return hosts[parse_endpoint(self.role.worker_endpoints[self.rank]).host]
-
-    def _ranks_of_hosts(self) -> Counter[str]:
-        return Counter(parse_endpoint(one).host for one in self.role.worker_endpoints)
+    def node_num(self) -> int:
+        """Machines."""
+        return self.size // self.ranks_per_node
 
     @property
     def world(self) -> World:
         """Joined: waits for the other ranks at the first call."""
         with self._lock:
             if self._world is None:
-                self._world = self._join()
+                self._world = join_world(self.role)
                 atexit.register(self._part_at_exit)
             return self._world
-
-    def _join(self) -> World:
-        from sparsefleet.collective import World
-
-        return World.join(
-            rank=self.rank,
-            size=self.size,
-            ranks_per_node=self.ranks_per_node,
-            meeting_point=self.role.worker_endpoints[0] if self.size > 1 else None,
-        )
 
     def of_size(self, wanted: int, what: str) -> Ranks:
         """Itself; ConfigError if a program was made for another number of ranks."""
