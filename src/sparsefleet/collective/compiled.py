@@ -10,7 +10,7 @@ import sys
 
 from torch import nn
 
-__all__ = ["compile_module", "found_compiler"]
+__all__ = ["can_compile", "compile_module", "found_compiler"]
 
 _log = logging.getLogger("sparsefleet.collective")
 
@@ -24,12 +24,18 @@ def found_compiler() -> str | None:
 def compile_module(module: nn.Module) -> bool:
     """Has ``module`` compile its forward at the first call, in place; False if that is not
     possible here, which is said once."""
-    reason = _why_not()
-    if reason is not None:
-        _say_once(reason)
+    if not can_compile():
         return False
     module.compile()
     return True
+
+
+def can_compile() -> bool:
+    """Whether torch.compile works here; if not, that is said once."""
+    reason = _why_not()
+    if reason is not None:
+        _say_once(reason)
+    return reason is None
 
 
 def _why_not() -> str | None:
