@@ -41,6 +41,8 @@ class Program:
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
         self._distributed: ProgramRole | None = None  # what it is in a parameter-server job
+        self.fused_with_activation: frozenset[str] = frozenset()
+        """Types of operators that are computed together with an activation behind them."""
         self.version = 0
         """Grows with each change, so that what was made of the program can be kept."""
 
@@ -161,6 +163,7 @@ class Program:
     def _copy_with(self, ops: Sequence[Operator], variables: Sequence[Variable]) -> Program:
         made = Program()
         made.random_seed = self.random_seed
+        made.fused_with_activation = self.fused_with_activation
         made._loaders = list(self._loaders)
         made._distributed = self._distributed
         for variable in variables:

@@ -28,6 +28,7 @@ _FAMILIES = (
     "elementwise",
     "embedding",
     "filling",
+    "fused",
     "gradients",
     "indexing",
     "inspection",
