@@ -10,7 +10,7 @@ import sys
 
 from torch import nn
 
-__all__ = ["compile_module", "found_compiler"]
+__all__ = ["can_compile", "compile_module", "found_compiler", "say_fusion_is_off"]
 
 _log = logging.getLogger("sparsefleet.collective")
 
@@ -24,12 +24,18 @@ def found_compiler() -> str | None:
 def compile_module(module: nn.Module) -> bool:
     """Has ``module`` compile its forward at the first call, in place; False if that is not
     possible here, which is said once."""
-    reason = _why_not()
-    if reason is not None:
-        _say_once(reason)
+    if not can_compile():
         return False
     module.compile()
     return True
+
+
+def can_compile() -> bool:
+    """Whether torch.compile works here; if not, that is said once."""
+    reason = _why_not()
+    if reason is not None:
+        say_fusion_is_off(reason)
+    return reason is None
 
 
 def _why_not() -> str | None:
@@ -41,5 +47,6 @@ def _why_not() -> str | None:
 
 
 @functools.cache
-def _say_once(reason: str) -> None:
+def say_fusion_is_off(reason: str) -> None:
+    """Once for each reason."""
     _log.warning("kernel fusion is off: %s; training goes on without it", reason)

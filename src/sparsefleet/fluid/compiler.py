@@ -53,6 +53,7 @@ class CompiledProgram:
         self._places: list[Place] | None = None
         self._compiled: DataParallel | None = None
         self._compiled_for: tuple[Scope, Place] | None = None
+        self._ask_for_fusion()
 
     def with_data_parallel(
         self,
@@ -82,12 +83,25 @@ class CompiledProgram:
             )
         if build_strategy is not None:
             self._build_strategy = _own_copy(build_strategy, BuildStrategy)
+            self._ask_for_fusion()
         self._exec_strategy = _own_copy(exec_strategy, ExecutionStrategy)
         self._build_strategy.update(self._program._exchange_settings)
         self._share_vars_from = share_vars_from
         self._places = None if places is None else places_of(places)
         self._is_data_parallel = True
         return self
+
+    def _ask_for_fusion(self) -> None:
+        """Holds for the program itself, whose results it does not change."""
+        build = self._build_strategy
+        asked = {
+            "batch_norm": build.fuse_bn_act_ops or build.enable_auto_fusion,
+            "elementwise_add": build.fuse_elewise_add_act_ops or build.enable_auto_fusion,
+        }
+        types = frozenset(type for type, is_asked in asked.items() if is_asked)
+        if types - self._program.fused_with_activation:
+            self._program.fused_with_activation |= types
+            self._program.changed()
 
     def compiled(self, scope: Scope, place: Place) -> DataParallel:
         """What runs it, made at the first call; ValueError for another scope or place later."""

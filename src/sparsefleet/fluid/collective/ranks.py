@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
 
 if TYPE_CHECKING:
     from sparsefleet.collective import World
@@ -132,13 +133,7 @@ def set_ranks(ranks: Ranks) -> Ranks:
 
 def worker_role(rank: int, endpoints: Sequence[str]) -> RoleInfo:
     """That of a rank of a job with these endpoints."""
-    return RoleInfo(
-        kind="worker",
-        index=rank,
-        worker_num=len(endpoints),
-        worker_endpoints=tuple(endpoints),
-        current_endpoint=endpoints[rank],
-    )
+    return UserDefinedCollectiveRoleMaker(rank, list(endpoints)).info
 
 
 def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:

@@ -42,6 +42,8 @@ class Program:
         self._loaders: list[weakref.ref[Any]] = []
         self._distributed: ProgramRole | None = None  # what it is in a job
         self._exchange_settings: dict[str, object] = {}  # of a BuildStrategy, by a transpiler
+        self.fused_with_activation: frozenset[str] = frozenset()
+        """Types of operators that are computed together with an activation behind them."""
         self.version = 0
         """Grows with each change, so that what was made of the program can be kept."""
 
@@ -162,6 +164,7 @@ class Program:
     def _copy_with(self, ops: Sequence[Operator], variables: Sequence[Variable]) -> Program:
         made = Program()
         made.random_seed = self.random_seed
+        made.fused_with_activation = self.fused_with_activation
         made._loaders = list(self._loaders)
         for variable in variables:
             if not made.global_block().has_var(variable.name):

@@ -29,6 +29,7 @@ _FAMILIES = (
     "elementwise",
     "embedding",
     "filling",
+    "fused",
     "gradients",
     "indexing",
     "inspection",
