@@ -128,12 +128,18 @@ class CompiledProgram:
                 )
         return DataParallel(
             self._program,
-            len(self._places or _default_places(place)),
+            len(self._places or self._default_places(place)),
             self._build_strategy,
             self._exec_strategy,
             scope=scope if shared is None else shared.replicas.scope,
             locals=() if shared is None else shared.replicas.locals,
         )
+
+    def _default_places(self, place: Place) -> Sequence[Place]:
+        if not isinstance(place, CUDAPlace):
+            return cpu_places()
+        # A rank has one GPU; without any, the CPU stands for one.
+        return [place] if self._build_strategy.num_trainers > 1 else cuda_places() or [place]
 
 
 def plain_program(program: Any) -> Any:
@@ -148,7 +154,3 @@ def _own_copy(strategy: AnyStrategy | None, kind: type[AnyStrategy]) -> AnyStrat
     if not isinstance(strategy, kind):
         raise TypeError(f"wanted a fluid.{kind.__name__}, got {strategy!r}")
     return copy.deepcopy(strategy)
-
-
-def _default_places(place: Place) -> Sequence[Place]:
-    return cuda_places() if isinstance(place, CUDAPlace) else cpu_places()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 import threading
 from collections.abc import Sequence
@@ -69,7 +68,8 @@ class Ranks:
         with self._lock:
             if self._world is None:
                 self._world = join_world(self.role)
-                atexit.register(self._part_at_exit)
+                # Not `atexit`: pools of threads, which an exchange may need, take no more work then.
+                threading._register_atexit(self._part_at_exit)  # type: ignore[attr-defined]
             return self._world
 
     def of_size(self, wanted: int, what: str) -> Ranks:
