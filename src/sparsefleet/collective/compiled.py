@@ -9,7 +9,7 @@ import shutil
 
 from torch import nn
 
-__all__ = ["compile_module", "found_compiler"]
+__all__ = ["can_compile", "compile_module", "found_compiler", "say_fusion_is_off"]
 
 _log = logging.getLogger("sparsefleet.collective")
 
@@ -21,15 +21,23 @@ def found_compiler() -> str | None:
 
 
 def compile_module(module: nn.Module) -> bool:
-    """Has ``module`` compile its forward at the first call, in place; False if there is no
-    compiler, which is said once."""
-    if found_compiler() is None:
-        _say_once("no C++ compiler was found")
+    """Has ``module`` compile its forward at the first call, in place; False if that is not
+    possible here, which is said once."""
+    if not can_compile():
         return False
     module.compile()
     return True
 
 
+def can_compile() -> bool:
+    """Whether torch.compile works here; if not, that is said once."""
+    if found_compiler() is None:
+        say_fusion_is_off("no C++ compiler was found")
+        return False
+    return True
+
+
 @functools.cache
-def _say_once(reason: str) -> None:
+def say_fusion_is_off(reason: str) -> None:
+    """Once for each reason."""
     _log.warning("kernel fusion is off: %s; training goes on without it", reason)

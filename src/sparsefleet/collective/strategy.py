@@ -88,7 +88,7 @@ class AmpConfig:
         require_positive(self, "init_loss_scaling")
         require_bool(self, "dynamic")
         require_int(self, "incr_every_n_steps", 1, _MANY)
-        require_int(self, "decr_every_n_nan_or_inf", 1, _MANY)
+        require_int(self, "decr_every_n_nan_or_inf", 0, _MANY)
         require(self.incr_ratio > 1, self, "incr_ratio", "> 1")
         require(0 < self.decr_ratio < 1, self, "decr_ratio", "between 0 and 1")
         _require_names(self, "float32_modules")

@@ -1,4 +1,7 @@
-"""The backward pass, and what is done to gradients before the update."""
+"""The backward pass, and what is done to gradients before the update.
+
+A gradient is a tensor, the rows (keys, values) for a table, or None: then there is no update.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,11 @@ def clip_factor(squares: list[Tensor], *, max_norm: float) -> Tensor:
 
 
 @op("decay_gradient", "Param Grad", lod="none", infer=_no_shapes)
-def decay_gradient(param: Tensor, gradient: Tensor, *, l1: float = 0.0, l2: float = 0.0) -> Tensor:
+def decay_gradient(
+    param: Tensor, gradient: Tensor | None, *, l1: float = 0.0, l2: float = 0.0
+) -> Tensor | None:
     """Adds the gradient of l1 * |w| + l2 / 2 * w * w."""
+    if gradient is None:
+        return None
     with torch.no_grad():
         return gradient + (l1 * param.sign() if l1 else l2 * param)
