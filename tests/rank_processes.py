@@ -1,18 +1,13 @@
 """Rank processes for tests: forked from one that has imported torch, so that they cost little.
 
 A test module names functions ``work(world, *arguments)``; every call of ``RankProcesses.run`` runs
-one of them in fresh processes and a fresh process group::
+one of them in fresh processes and a fresh process group. The fixture ``ranks`` is there for all::
 
-    @pytest.fixture(scope="module")
-    def ranks() -> Iterator[RankProcesses]:
-        with RankProcesses() as processes:
-            yield processes
+    def scaled_rank(world: World, scale: float) -> float:
+        return world.rank * scale
 
-    def sum_of_ranks(world: World, scale: float) -> float:
-        ...
-
-    def test_sum(ranks: RankProcesses) -> None:
-        assert ranks.run(sum_of_ranks, 2, 10.0) == [10.0, 10.0]
+    def test_scaled_rank(ranks: RankProcesses) -> None:
+        assert ranks.run(scaled_rank, 2, 10.0) == [0.0, 10.0]
 
 Arguments and results travel as JSON: numbers, texts, lists, dicts. A float32 survives exactly.
 """
@@ -40,9 +35,12 @@ AFTER_FAILURE_S = 5.0
 
 
 class RankProcesses:
-    """A process that forks ranks on demand; ``with`` ends it."""
+    """A process that forks ranks on demand; ``with`` ends it.
 
-    def __init__(self) -> None:
+    preload: modules that ranks need, imported once, before the first fork.
+    """
+
+    def __init__(self, *preload: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._runs = 0
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -50,7 +48,7 @@ class RankProcesses:
             [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_processes"],
+            [sys.executable, "-m", "tests.rank_processes", *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -130,6 +128,8 @@ def _fork_ranks() -> None:
     """Carries out one order a line until stdin ends."""
     for line in sys.stdin:
         order = json.loads(line)
+        with contextlib.suppress(Exception):  # each rank would say it again
+            importlib.import_module(order["module"])
         pids = {}
         for rank in range(order["size"]):
             pid = os.fork()
@@ -200,7 +200,8 @@ def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
 
 
 if __name__ == "__main__":
-    # Before the first fork, so that no rank pays for it; none of it starts a thread.
-    for name in ("pytest", "torch", "torch.distributed", "sparsefleet.collective"):
+    # Before the first fork, so that no rank pays for it.
+    modules = ("pytest", "torch", "torch.distributed", "sparsefleet.collective")
+    for name in (*modules, *sys.argv[1:]):
         importlib.import_module(name)
     _fork_ranks()

@@ -105,11 +105,22 @@ class Bucket:
         length = -(-(used + num_notes) // multiple_of) * multiple_of
         self.places = list(places)
         """Of its parameters among all."""
-        self.buffer = torch.zeros(length, dtype=tensors[0].dtype, device=tensors[0].device)
+        like = tensors[0] if tensors else parameters[0][1]
+        self.buffer = torch.zeros(length, dtype=like.dtype, device=like.device)
         self.gradients = self.buffer[:used]
         """[S]"""
         self.notes = self.buffer[used : used + num_notes]
         """[num_notes]"""
         flat = torch.split_with_sizes(self.gradients, sizes)
-        self.views = [part.view_as(tensor) for part, tensor in zip(flat, tensors, strict=True)]
+        self.views = [_view_like(part, of) for part, of in zip(flat, tensors, strict=True)]
         """P views in the shapes of the parameters."""
+
+
+def _view_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """``flat`` in the shape of ``tensor``, and in its order of memory if that is channels-last, as
+    gradients then are."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    order = formats.get(tensor.dim())
+    if order is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=order):
+        return flat.view(tensor.shape)
+    return flat.as_strided(tensor.shape, tensor.stride())

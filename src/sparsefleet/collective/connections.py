@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore  # typed there only
 
 from sparsefleet.collective.heartbeat import Heartbeat
 from sparsefleet.collective.rendezvous import (
@@ -88,7 +89,7 @@ class Connections:
             with loopback_sockets(self._meeting.is_loopback):
                 dist.init_process_group(
                     backend,
-                    store=dist.PrefixStore("group", self.store),
+                    store=PrefixStore("group", self.store),
                     rank=self._rank,
                     world_size=len(self._others) + 1,
                     timeout=self._timeout,
@@ -161,7 +162,7 @@ class Connections:
         try:
             if self._heartbeat.is_store_gone or not self.store.check([key]):
                 return ""
-            return self.store.get(key).decode()
+            return str(self.store.get(key), "utf-8")
         except RuntimeError:
             return ""
 

@@ -6,13 +6,15 @@ Letters: R ranks, P parameters.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from sparsefleet.collective.buckets import Bucket, LayerOf, layer_by_module, plan_buckets
+from sparsefleet.collective.bucket_round import BucketRound
+from sparsefleet.collective.buckets import LayerOf, layer_by_module, plan_buckets
 from sparsefleet.collective.reduction import Reduction, make_reductions
+from sparsefleet.collective.row_gather import gather_gradient
 from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.collective.traffic import Traffic
 from sparsefleet.collective.world import World
@@ -49,9 +51,14 @@ class GradientExchange:
         strategy: CollectiveStrategy,
         *,
         layer_of: LayerOf = layer_by_module,
+        sparse_names: Collection[str] = (),
         traffic: Traffic | None = None,
     ) -> None:
-        """All ranks must make it with the same parameters and strategy, in the same order."""
+        """All ranks must make it with the same arguments.
+
+        layer_of: the layer of a parameter, by its name. sparse_names: parameters [K, D] whose
+        gradients are sparse; they travel as rows, not in buckets.
+        """
         self._parameters = list(named_parameters)
         self._places = {name: place for place, (name, _) in enumerate(self._parameters)}
         if len(self._places) != len(self._parameters) or not self._parameters:
@@ -61,9 +68,12 @@ class GradientExchange:
         """What this rank has sent."""
         self._world = world
         self._reductions = make_reductions(world, strategy, self.traffic)
-        plan = plan_buckets(self._parameters, strategy, layer_of)
-        self._buckets = self._make_buckets(plan) if world.size > 1 else []
-        self._bucket_of = {place: b for b, places in enumerate(plan) for place in places}
+        self._sparse = sorted(self._places[name] for name in sparse_names)
+        self._round: BucketRound | None = None
+        if world.size > 1:
+            plan = plan_buckets(self._parameters, strategy, layer_of)
+            plan = [[place for place in places if place not in self._sparse] for places in plan]
+            self._make_round([places for places in plan if places] or [[]])
         self._hooks: list[RemovableHandle] = []
         self._is_held = False
         self._is_broken = False
@@ -71,19 +81,14 @@ class GradientExchange:
         self._results: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._begin_step()
 
-    def _make_buckets(self, plan: list[list[int]]) -> list[Bucket]:
-        size = self._world.size
-        *before, last = plan
-        made = [Bucket(places, self._parameters, multiple_of=size) for places in before]
-        num_notes = size + len(self._parameters)
-        made.append(Bucket(last, self._parameters, num_notes=num_notes, multiple_of=size))
-        return made
+    def _make_round(self, plan: list[list[int]]) -> None:
+        self._round = BucketRound(plan, self._parameters, self._world, self._reductions)
 
     def _begin_step(self) -> None:
         self._arrived: list[torch.Tensor | None] = [None] * len(self._parameters)
-        self._missing = [len(bucket.places) for bucket in self._buckets]
-        self._num_sent = 0
-        self._waits: list[Callable[[], object]] = []
+        buckets = self._round.buckets if self._round is not None else []
+        self._missing = [len(bucket.places) for bucket in buckets]
+        self._full: list[int] = []  # buckets in the order in which they filled
 
     @property
     def reduction(self) -> Reduction | None:
@@ -140,17 +145,39 @@ class GradientExchange:
                 f"parameter '{self._parameters[place][0]}' got a second gradient in one step: call "
                 "backward once a step, or set CollectiveStrategy.gradient_merge_steps"
             )
-        if gradient.is_sparse:
-            raise ConfigError(
-                f"parameter '{self._parameters[place][0]}' has a sparse gradient, which cannot "
-                "travel in a bucket: make it dense, or exchange it by gather_rows"
-            )
         self._arrived[place] = gradient
-        if self._buckets:
-            bucket = self._bucket_of[place]
+        if self._round is None:
+            return
+        bucket = self._round.bucket_of.get(place)
+        if gradient.is_sparse != (bucket is None):
+            raise ConfigError(
+                f"parameter '{self._parameters[place][0]}' has a "
+                f"{'sparse' if gradient.is_sparse else 'dense'} gradient: sparse_names must name "
+                "those with sparse gradients, and no others"
+            )
+        if bucket is not None:
             self._missing[bucket] -= 1
-            while self._num_sent < len(self._buckets) and not self._missing[self._num_sent]:
-                self._send_next(_PRESENT)
+            if not self._missing[bucket]:
+                self._full.append(bucket)
+                self._send_full(self._round)
+
+    def _send_full(self, round_: BucketRound) -> None:
+        # The last bucket says whether this rank comes to the end of the step. It stays until that
+        # is known where ranks do more together afterwards.
+        stays = bool(self._sparse) or not self._step
+        while round_.num_sent < len(self._missing) - stays and not self._missing[round_.num_sent]:
+            self._send_next(round_, _PRESENT)
+
+    def _send_next(self, round_: BucketRound, state: int) -> None:
+        try:
+            round_.send_next(self._arrived, state, self._what)
+        except Exception:
+            self._is_broken = True
+            raise
+
+    @property
+    def _what(self) -> str:
+        return f"all-reduce of gradients, step {self._step}"
 
     def finish(self, divisor: float = 1.0) -> int:
         """Waits for all ranks; then gradients are sums over ranks, divided by how many took part
@@ -170,21 +197,22 @@ class GradientExchange:
 
         Otherwise gradients are there as after ``finish``, for the same update as on other ranks.
         """
-        if self._num_sent or any(gradient is not None for gradient in self._arrived):
+        if any(gradient is not None for gradient in self._arrived):
             raise ConfigError("GradientExchange.shadow: this rank has gradients; call finish")
         return self._end_step(_ABSENT, divisor) > 0
 
     def abandon(self) -> None:
         """Gives up a step after an error: other ranks are told in their ``finish``, not left
         waiting. Returns when nothing is under way any more."""
-        if self._is_broken or not self._buckets:
-            self._begin_step()
-            return
-        try:
-            self._complete(_FAILED)
-        except Exception:
-            self._is_broken = True  # the error that made the caller give up is the one to tell
+        if self._round is not None:
+            try:
+                while not (self._is_broken or self._round.is_all_sent):
+                    self._send_next(self._round, _FAILED)
+                self._round.wait(self._what)
+            except Exception:
+                self._is_broken = True  # the error that made the caller give up is the one to tell
         self._begin_step()
+        self._step += 1
 
     def gradient(self, name: str) -> torch.Tensor | None:
         """The result of the last step for one parameter; None if no rank had a gradient of it."""
@@ -199,101 +227,75 @@ class GradientExchange:
     def _end_step(self, state: int, divisor: float) -> int:
         if self._is_broken:
             raise InternalError("this exchange failed before; make a new one")
-        if not self._buckets:
-            return self._end_step_alone(state, divisor)
         try:
-            notes = self._complete(state)
+            if state == _PRESENT:
+                self._take_left_over()
+            if self._round is None:
+                return self._end_alone(state, divisor)
+            return self._end_together(self._round, state, divisor)
+        except WorkerError:
+            raise
         except Exception:
             self._is_broken = True
             raise
         finally:
             self._begin_step()
             self._step += 1
-        states, uses = notes[: self._world.size], notes[self._world.size :]
-        failed = [rank for rank, found in enumerate(states) if found == _FAILED]
-        if failed:
-            cause = RuntimeError(f"gave up in step {self._step - 1}; its own error says why")
-            raise WorkerError(dict.fromkeys(failed, cause))
-        present = states.count(_PRESENT)
-        if present * divisor not in (0, 1):
-            torch._foreach_div_([bucket.gradients for bucket in self._buckets], present * divisor)
-        for bucket in self._buckets:
-            for place, view in zip(bucket.places, bucket.views, strict=True):
-                self._results[place] = view if uses[place] else None
-        self._hand_out()
-        return present
-
-    def _end_step_alone(self, state: int, divisor: float) -> int:
-        if state == _PRESENT and self._hooks:
-            for place, (_, parameter) in enumerate(self._parameters):
-                self._arrived[place] = parameter.grad
-        self._results = self._arrived
-        there = [gradient for gradient in self._arrived if gradient is not None]
-        if divisor != 1 and there:
-            torch._foreach_div_(there, divisor)
-        self._begin_step()
-        self._hand_out()
-        return int(state == _PRESENT)
-
-    def _hand_out(self) -> None:
-        if self._hooks:
-            for (_, parameter), result in zip(self._parameters, self._results, strict=True):
-                parameter.grad = result
-
-    def _complete(self, state: int) -> list[float]:
-        """Sends what has not been sent, waits for everything; the notes of all ranks."""
-        if state == _PRESENT:
-            self._take_left_over()
-        while self._num_sent < len(self._buckets):
-            self._send_next(state)
-        failure: Exception | None = None
-        for wait in self._waits:  # all of them, so that none is left under way
-            try:
-                with self._world.naming_lost(f"all-reduce of gradients, step {self._step}"):
-                    wait()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        notes: list[float] = self._buckets[-1].notes.tolist()
-        return notes
 
     def _take_left_over(self) -> None:
-        """Gradients of parameters that only earlier of several merged batches used."""
-        if self._hooks and any(self._missing[self._num_sent :]):
+        """Gradients of parameters which only earlier ones of several merged batches used."""
+        if self._hooks and any(gradient is None for gradient in self._arrived):
             for place, (_, parameter) in enumerate(self._parameters):
                 if self._arrived[place] is None and parameter.grad is not None:
                     self._arrive(place, parameter.grad)
 
-    def _send_next(self, state: int) -> None:
-        bucket = self._buckets[self._num_sent]
-        gradients = [self._arrived[place] for place in bucket.places]
-        with torch.no_grad():
-            _copy_gradients(bucket.views, gradients)
-            if len(bucket.notes):
-                self._write_notes(bucket.notes, state)
-        reduction = self._reductions[self._num_sent % len(self._reductions)]
-        self._num_sent += 1
-        with self._world.naming_lost(f"all-reduce of gradients, step {self._step}"):
-            self._waits.append(reduction.start(bucket.buffer))
+    def _end_alone(self, state: int, divisor: float) -> int:
+        for gradient in self._arrived:
+            if gradient is not None and divisor != 1:
+                gradient.div_(divisor)
+        self._hand_out(self._arrived)
+        return int(state == _PRESENT)
 
-    def _write_notes(self, notes: torch.Tensor, state: int) -> None:
-        """[R] what each rank is, [P] whether it used each parameter."""
-        size = self._world.size
-        notes[:size].zero_()
-        notes[self._world.rank] = state
-        used = [float(gradient is not None) for gradient in self._arrived]
-        notes[size:].copy_(torch.tensor(used))
+    def _end_together(self, round_: BucketRound, state: int, divisor: float) -> int:
+        while not round_.is_all_sent:
+            self._send_next(round_, state)
+        states, uses = round_.wait(self._what)
+        failed = [rank for rank, found in enumerate(states) if found == _FAILED]
+        if failed:
+            cause = RuntimeError(f"gave up in step {self._step}; its own error says why")
+            raise WorkerError(dict.fromkeys(failed, cause))
+        present = states.count(_PRESENT)
+        results: list[torch.Tensor | None] = [None] * len(self._parameters)
+        if present:
+            divisor *= present
+            if divisor != 1:
+                torch._foreach_div_([bucket.gradients for bucket in round_.buckets], divisor)
+            for bucket in round_.buckets:
+                for place, view in zip(bucket.places, bucket.views, strict=True):
+                    results[place] = view if uses[place] else None
+            for place in self._sparse:
+                results[place] = self._gathered(place, divisor) if uses[place] else None
+        self._hand_out(results)
+        if not self._step:
+            self._learn_order(round_)
+        return present
 
+    def _gathered(self, place: int, divisor: float) -> torch.Tensor:
+        gradient, parameter = self._arrived[place], self._parameters[place][1]
+        return gather_gradient(self._world, gradient, parameter, traffic=self.traffic) / divisor
 
-def _copy_gradients(views: list[torch.Tensor], gradients: list[torch.Tensor | None]) -> None:
-    """Fills the views; where there is no gradient, with zeros."""
-    there = [gradient for gradient in gradients if gradient is not None]
-    if len(there) == len(views):
-        torch._foreach_copy_(views, there)
-        return
-    for view, gradient in zip(views, gradients, strict=True):
-        if gradient is None:
-            view.zero_()
-        else:
-            view.copy_(gradient)
+    def _hand_out(self, results: list[torch.Tensor | None]) -> None:
+        self._results = results
+        if self._hooks:
+            for (_, parameter), result in zip(self._parameters, results, strict=True):
+                parameter.grad = result
+
+    def _learn_order(self, round_: BucketRound) -> None:
+        """Buckets set out from now on in the order in which they filled on rank 0 in the first
+        step, so that none waits for one that fills later."""
+        others = [bucket for bucket in range(len(self._missing)) if bucket not in self._full]
+        order = torch.tensor(self._full + others, device=self._world.device)
+        self._world.broadcast([order])
+        learned: list[int] = order.tolist()
+        if learned != sorted(learned):
+            self._make_round([round_.buckets[bucket].places for bucket in learned])

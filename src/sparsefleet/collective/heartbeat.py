@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # typed there only
 
 __all__ = ["Heartbeat"]
 
@@ -22,7 +22,7 @@ class Heartbeat:
     `store` is for this object alone, as calls to one store wait for each other. Thread-safe.
     """
 
-    def __init__(self, store: dist.Store, rank: int, *, silence_s: float = 5.0) -> None:
+    def __init__(self, store: Store, rank: int, *, silence_s: float = 5.0) -> None:
         self._store = store
         self._rank = rank
         self._silence_s = silence_s

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # typed there only
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError, DeadlineError
@@ -30,7 +31,7 @@ _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 # A process keeps its store, for those that still ask it when a world has ended, and for the next
 # world; each world finds its keys under a number of its own.
-_stores: dict[str, dist.Store] = {}
+_stores: dict[str, Store] = {}
 _times_met: Counter[str] = Counter()
 
 
@@ -38,7 +39,7 @@ _times_met: Counter[str] = Counter()
 class MeetingStore:
     """A store that all ranks of one world share, and what is known of it."""
 
-    store: dist.Store
+    store: Store
     where: str
     """In words."""
     is_loopback: bool
@@ -48,7 +49,7 @@ class MeetingStore:
 
 
 def open_meeting(
-    meeting_point: str | dist.Store | None,
+    meeting_point: str | Store | None,
     rank: int,
     *,
     is_kept_elsewhere: bool,
@@ -65,7 +66,7 @@ def open_meeting(
         where = meeting_point
         keeper = None if is_kept_elsewhere else 0
         endpoint = parse_endpoint(where)
-        is_one_node = endpoint.is_loopback
+        is_one_node = is_one_node or endpoint.is_loopback
         if where not in _stores:
             _stores[where] = _open_store(endpoint, is_keeper=keeper == rank, timeout_s=timeout_s)
         store = _stores[where]
@@ -78,14 +79,14 @@ def open_meeting(
         )
     _times_met[where] += 1
     prefix = f"sparsefleet/{attempt}/{_times_met[where]}"
-    return MeetingStore(dist.PrefixStore(prefix, store), where, is_one_node, keeper)
+    return MeetingStore(PrefixStore(prefix, store), where, is_one_node, keeper)
 
 
-def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -> dist.Store:
+def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -> Store:
     """`is_keeper` keeps the store in this process, listening at `meeting_point` only."""
     listener = _listen(meeting_point) if is_keeper else None
     try:
-        return dist.TCPStore(
+        return TCPStore(
             meeting_point.host,
             meeting_point.port,
             is_master=is_keeper,
@@ -100,18 +101,17 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
         ) from error
 
 
-def second_connection(store: dist.Store) -> dist.Store:
+def second_connection(store: Store) -> Store:
     """The same store for another thread, which does not wait for calls of the first."""
     if hasattr(store, "clone"):  # torch 2.7 and later
-        return store.clone()
-    if isinstance(store, dist.TCPStore):
-        return dist.TCPStore(
-            store.host, store.port, is_master=False, timeout=store.timeout, wait_for_workers=False
-        )
+        clone: Store = store.clone()
+        return clone
+    if isinstance(store, TCPStore):
+        return TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
     return store
 
 
-def missing_keys(store: dist.Store, keys: Iterable[str], timeout_s: float) -> list[str]:
+def missing_keys(store: Store, keys: Iterable[str], timeout_s: float) -> list[str]:
     """Those of the keys that nobody has set, after waiting for them at most that long.
 
     Asks again and again, as a wait of the store that ends without them is logged by torch.

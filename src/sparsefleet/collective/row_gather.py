@@ -12,7 +12,7 @@ from sparsefleet.collective.traffic import Traffic, Transfer
 from sparsefleet.collective.world import World
 from sparsefleet.errors import ShapeError
 
-__all__ = ["gather_rows"]
+__all__ = ["gather_gradient", "gather_rows"]
 
 
 def gather_rows(
@@ -42,6 +42,25 @@ def gather_rows(
     return found
 
 
+def gather_gradient(
+    world: World,
+    gradient: torch.Tensor | None,
+    parameter: torch.Tensor,
+    *,
+    traffic: Traffic | None = None,
+) -> torch.Tensor:
+    """The sum over ranks of a sparse gradient of ``parameter`` [K, D], as a sparse tensor with each
+    row once. All ranks must call it; None stands for a gradient without rows."""
+    if gradient is None:
+        keys = torch.zeros(0, dtype=torch.int64, device=parameter.device)
+        rows = parameter.new_zeros((0, *parameter.shape[1:]))
+    else:
+        own = gradient.coalesce()
+        keys, rows = own.indices()[0], own.values()
+    keys, rows = gather_rows(world, keys, rows.detach(), traffic=traffic)
+    return torch.sparse_coo_tensor(keys[None], rows, parameter.shape).coalesce()
+
+
 def _gather(world: World, own: torch.Tensor, lengths: list[int]) -> torch.Tensor:
     """What the ranks have, in a row; shorter ones travel filled up to the longest."""
     longest = max(lengths)
@@ -57,7 +76,7 @@ def _gather(world: World, own: torch.Tensor, lengths: list[int]) -> torch.Tensor
 def _count(
     world: World, lengths: list[int], parts: tuple[torch.Tensor, ...], traffic: Traffic
 ) -> None:
-    width = sum(part[:1].nbytes if len(part) else 0 for part in parts)
+    width = sum(part.element_size() * (part.shape[1] if part.dim() > 1 else 1) for part in parts)
     sent = max(lengths) * width
     others = world.size - 1
     traffic.count(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -51,20 +51,28 @@ class CollectiveTraining:
         strategy: CollectiveStrategy,
         *,
         layer_of: LayerOf = layer_by_module,
+        sparse_names: Collection[str] = (),
         norm_group: NormGroup | None = None,
     ) -> None:
         """optimizer_step: applies ``parameter.grad`` of all parameters; clipping belongs there. A
-        parameter may have no gradient. norm_group: what ``prepare_module`` made."""
-        self._parameters = [pair for pair in named_parameters if pair[1].requires_grad]
+        parameter may have no gradient. sparse_names: parameters with sparse gradients. norm_group:
+        what ``prepare_module`` made."""
+        everything = list(named_parameters)
+        self._parameters = [pair for pair in everything if pair[1].requires_grad]
         self._optimizer_step = optimizer_step
         self._world = world
         self._strategy = strategy
         self._norm_group = norm_group
         self.traffic = Traffic()
         """What this rank has sent."""
-        world.broadcast([parameter.data for _, parameter in self._parameters])
+        world.broadcast([parameter.data for _, parameter in everything])
         self._exchange = GradientExchange(
-            self._parameters, world, strategy, layer_of=layer_of, traffic=self.traffic
+            self._parameters,
+            world,
+            strategy,
+            layer_of=layer_of,
+            sparse_names=sparse_names,
+            traffic=self.traffic,
         )
         self._exchange.attach()
         self._scaler = None if strategy.amp is None else LossScaler(strategy.amp)

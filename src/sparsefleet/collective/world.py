@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # typed there only
 
 from sparsefleet.collective.connections import Connections, name_ranks
 from sparsefleet.collective.device_choice import backend_of, choose_device
@@ -70,9 +71,10 @@ class World:
         rank: int = 0,
         size: int = 1,
         ranks_per_node: int = 0,
-        meeting_point: str | dist.Store | None = None,
+        meeting_point: str | Store | None = None,
         is_kept_elsewhere: bool = False,
         attempt: int = 0,
+        gpu: int | None = None,
         device: str | torch.device | None = None,
         timeout_s: float = 300.0,
     ) -> Self:
@@ -82,6 +84,8 @@ class World:
         `is_kept_elsewhere`; or a store of torch.distributed used for nothing else. None: a
         process group that the script has made itself (it comes before all).
         ranks_per_node: 0 if all are on one machine. attempt: how often the job was restarted.
+        gpu: the one to use, if there are any (default: one each, by place on the machine);
+        device: to be used in any case.
         Raises ConfigError for facts that cannot be, DeadlineError naming the ranks that did not
         come in time.
         """
@@ -92,7 +96,8 @@ class World:
             raise ConfigError(
                 f"World.join: ranks_per_node must be in 1..{size}, or 0, got {ranks_per_node}"
             )
-        chosen = choose_device(rank % per_node, count=per_node, wanted=device)
+        index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
+        chosen = choose_device(index, count=count, wanted=device)
         world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
         if size > 1:
             meeting = open_meeting(

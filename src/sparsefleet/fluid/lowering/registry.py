@@ -22,6 +22,7 @@ _FAMILIES = (
     "beams",
     "blocks",
     "click_rates",
+    "collective",
     "comparisons",
     "convolutions",
     "decoding",
