@@ -179,7 +179,7 @@ def test_a_compiler_that_fails_is_said_once_and_done_without(
         raise CompilerError("no such kernel\nand much more")
 
     monkeypatch.setattr(fused, "can_compile", lambda: True)
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: fail)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
     monkeypatch.setattr(fused, "_compiler_error", lambda: CompilerError)
     kernel = fused._one_kernel(torch.relu)
     with caplog.at_level(logging.WARNING):
