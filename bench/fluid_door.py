@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS, make_batches
-from ctr_sides import LR, layers
+from ctr_network import LR, layers
 from measure import console, machine, parse_arguments, report, take_turns, write_json
 from sparsefleet import fluid, optim
 from sparsefleet.nn import SparseEmbeddingBag
