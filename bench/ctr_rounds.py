@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ctr_start import OURS, PRODUCTS, TORCH, SideSpec, Sources, StartedSide, start
+from ctr_start import SideSpec, Sources, StartedSide, start
 from measure import console
 from side_processes import Section
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctr_batches import NUM_COUNTS, Batch, make_batches
+from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from side_processes import Side, SideProcess, start_servers
 
-OURS, PADDLE, TORCH, PRODUCTS = "sparsefleet", "PaddlePaddle", "torch", "products"
 TRANSPORT = "tls"
 JOB_KEY = os.urandom(32).hex()
 PROGRAM = Path(__file__).resolve().parent / "ctr_sides.py"
@@ -116,9 +116,7 @@ def start(spec: SideSpec, sources: Sources) -> StartedSide:
     except BaseException:
         side.close()
         raise
-    return StartedSide(
-        spec=spec, side=side, startup_s=time.monotonic() - begun, proxy=proxy
-    )
+    return StartedSide(spec=spec, side=side, startup_s=time.monotonic() - begun, proxy=proxy)
 
 
 def _start_workers(

@@ -150,7 +150,7 @@ class Training:
             part = slice(begin, begin + SCORED_AT_ONCE)
             columns = [ids[part, slot : slot + 1] for slot in range(NUM_SLOTS)]
             values = [counts[part], *columns, clicks[part].reshape(-1, 1)]
-            feed = {variable.name: value for variable, value in zip(self.test_inputs, values)}
+            feed = {one.name: values[index] for index, one in enumerate(self.test_inputs)}
             [found] = self.executor.run(self.test_program, feed, [self.test_chances.name])
             scores.append(found[:, 1])
         return area_under_curve(np.concatenate(scores), clicks)

@@ -21,6 +21,7 @@ from ctr_network import LR, ONE_ID_SLOTS, FleetModel, FleetModelOfSlots
 from sparsefleet.data import CriteoTsv, MultiSlot, Reader
 from sparsefleet.train import Trainer, TrainerConfig
 
+
 @dataclass(frozen=True, slots=True)
 class TrainingPass:
     """One epoch."""

@@ -170,6 +170,10 @@ class Side:
         cpu_s = server_cpu_s + sum(answer["cpu_s"] for answer in answers)
         return Section(examples / took_s, 1e6 * cpu_s / examples, 1e6 * server_cpu_s / examples)
 
+    def score(self, file: str) -> float:
+        """AUC over the examples of a file; all workers take part, and the first one tells."""
+        return float(self.ask(f"auc {file}")[0]["auc"])
+
     def peak_memory_bytes(self) -> tuple[int, int]:
         """Of the largest worker and of the largest server."""
         workers = max(worker.peak_memory_bytes() for worker in self._workers)
