@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--follow", default="")
     options = parser.parse_args()
     if options.quick:
-        options.rows, options.seconds = 50_000, 4.0
+        options.rows, options.seconds = 50_000, 6.0
     if options.follow:
         follow(options.follow, options.target, options.seconds)
         return

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from charts import draw_charts
-from day_report import write_report
-
 from day_record import SKIPPED, DayRecord, circumstances
+from day_report import write_report
 from measure import ROOT, console
 from parts import FOLDER, PARTS, Part, choose
 
@@ -94,7 +93,7 @@ def run_part(part: Part, options: argparse.Namespace, logs: Path) -> dict[str, A
 
 def shown(command: list[str], out: Path) -> str:
     """As one would type it."""
-    typed = ["python", str(Path(command[1]).relative_to(ROOT)), *command[2:]]
+    typed = ["python", os.path.relpath(command[1], ROOT), *command[2:]]
     return " ".join("FILE" if word == str(out) else word for word in typed)
 
 
