@@ -126,6 +126,7 @@ def started(
         command,
         cwd=ROOT,
         env=environ,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -142,7 +143,8 @@ def started(
     finally:
         timer.cancel()
         end_all()
-        process.wait()
+        with process:  # waits, and closes its output
+            pass
 
 
 def run_parts(parts: list[Part], record: DayRecord, options: argparse.Namespace) -> None:
