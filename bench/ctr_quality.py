@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 from click_log import ClickLog, generate
 
-NUM_TRAINED = {False: 120_000, True: 8_000}
+NUM_TRAINED = {False: 80_000, True: 8_000}
 NUM_HELD_OUT = {False: 40_000, True: 4_000}
 BATCH = 100
 LR = 0.5

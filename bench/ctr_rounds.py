@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ctr_names import PADDLE
 from ctr_start import SideSpec, Sources, StartedSide, start
 from measure import console
 from side_processes import Section
@@ -90,10 +91,12 @@ def _take_rounds(
 
 
 def section_examples(one: StartedSide, batch: int, config: RoundsConfig) -> int:
-    """Whole steps of all workers, after two sections that warm."""
+    """Whole steps of all workers, after two sections that warm; or one, out of files."""
     step = batch * one.side.num_workers
     warm = max(step, config.warm_examples // step * step)
     one.side.run(batch, warm)
+    if one.spec.from_files or one.spec.engine == PADDLE:
+        return warm  # they train on all of their files, whatever is asked for
     rate = one.side.run(batch, warm).examples_per_s
     steps = max(1, round(rate * config.section_s / step))
     if one.spec.mode == "geo":

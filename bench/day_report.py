@@ -58,10 +58,12 @@ def _head(record: DayRecord) -> list[str]:
 def _runs(record: DayRecord) -> str:
     rows = []
     for name, entry in record.parts.items():
-        outcome = first_line(entry["error"]) if entry["error"] else f"{entry['took_s']:.0f} s"
+        outcome = f"{entry['took_s']:.0f} s, CPU {entry['cpu_s']:.0f} s"
+        if entry["error"]:
+            outcome = first_line(entry["error"])
         load = f"{entry['load']:.1f}"
-        rows.append([name, entry["when"], entry["commit"], load, outcome, f"`{entry['command']}`"])
-    columns = ["part", "when", "commit", "load before", "took", "command"]
+        rows.append([name, f"`{entry['command']}`", entry["when"], entry["commit"], load, outcome])
+    columns = ["part", "command", "when", "commit", "load before", "took"]
     return table(columns, rows)
 
 

@@ -112,6 +112,17 @@ def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     console.print(table)
 
 
+def judge(text: str, holds: bool) -> None:
+    """Prints a target, with what was measured, and whether it was met."""
+    verdict, colour = ("met", "green") if holds else ("missed", "red")
+    console.print(f"  {text} [{colour}]{verdict}[/{colour}]", highlight=False)
+
+
+def note(text: str) -> None:
+    """Prints what belongs to the table above."""
+    console.print(f"  {text}", highlight=False, markup=False)
+
+
 def write_json(path: Path | None, figures: Mapping[str, object]) -> None:
     """Writes the figures with the machine they were measured on, if a path is given."""
     if path is not None:

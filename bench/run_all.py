@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -71,8 +72,9 @@ def folders(options: argparse.Namespace) -> tuple[Path, Path]:
 
 def run_part(part: Part, options: argparse.Namespace, logs: Path) -> dict[str, Any]:
     """An entry of the record, whatever happens to the part."""
-    entry = {**circumstances(), "quick": options.quick, "error": None, "figures": {}}
-    begun = time.monotonic()
+    entry = {**circumstances(), "quick": options.quick, "took_s": 0.0, "cpu_s": 0.0}
+    entry |= {"error": None, "figures": {}}
+    begun, cpu_begun_s = time.monotonic(), children_cpu_s()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
         command = part.command(sys.executable, out, quick=options.quick, repeats=options.repeats)
@@ -87,8 +89,14 @@ def run_part(part: Part, options: argparse.Namespace, logs: Path) -> dict[str, A
             entry["figures"] = json.loads(out.read_text(encoding="utf-8"))
             entry["error"] = None
     entry["took_s"] = round(time.monotonic() - begun, 1)
-    entry["load_after"] = round(os.getloadavg()[0], 2)
+    entry["cpu_s"] = round(children_cpu_s() - cpu_begun_s, 1)
     return entry
+
+
+def children_cpu_s() -> float:
+    """User and system time of all that was started and has ended."""
+    taken = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return taken.ru_utime + taken.ru_stime
 
 
 def shown(command: list[str], out: Path) -> str:
@@ -162,7 +170,7 @@ def run_parts(parts: list[Part], record: DayRecord, options: argparse.Namespace)
             console.print(f"load {load:.1f}: others use this machine, or the last part did")
         entry = run_part(part, options, logs)
         record.put(part.name, entry)
-        outcome = entry["error"] or f"done in {entry['took_s']:.0f} s"
+        outcome = entry["error"] or f"{entry['took_s']:.0f} s, CPU {entry['cpu_s']:.0f} s"
         console.print(f"{part.name}: {outcome}", highlight=False, markup=False)
 
 

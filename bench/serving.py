@@ -182,7 +182,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    seconds = 0.5 if options.quick else options.seconds
+    seconds = 0.1 if options.quick else options.seconds
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)

@@ -87,7 +87,11 @@ WANTED = (
     Wanted("background", "geo 2x2", "geo", DDP, (3.0, 2.0), (1.15, 2.0), (0.75, 0.60)),
 )  # fmt: skip
 WORD2VEC = {"local 2": 1.5, "async 2x2": 4.0, "geo 2x2": 2.0}
-READER_THREADS = {"1 thread": "torch, in process", "2 threads": "torch, 2 workers"}
+READER_THREADS = {
+    "1 thread": ("torch, in process",),
+    "2 threads": ("torch, in process", "torch, 2 workers"),
+}
+"""And the DataLoaders of which the fastest counts."""
 READER_PADDLE, READER_TORCH = 3.0, 8.0
 CPU_PADDLE, CPU_TORCH = 0.5, 1.0
 MEMORY_PADDLE, MEMORY_TORCH = 0.5, 1.0

@@ -18,7 +18,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def recorded(folder: Path, *, without: tuple[str, ...] = ()) -> DayRecord:
     record = DayRecord(folder / "2026-01-02.json")
-    entry = {**circumstances(), "quick": False, "error": None, "took_s": 3.0, "load_after": 0.1}
+    entry = {**circumstances(), "quick": False, "error": None, "took_s": 3.0, "cpu_s": 5.0}
     for name, figures in all_figures().items():
         if name not in without:
             record.put(name, {**entry, "command": f"python bench/{name}.py", "figures": figures})
