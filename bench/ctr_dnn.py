@@ -46,6 +46,7 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
         *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
     ),
     "files": (
+        *FLOOR,
         *(SideSpec(engine=OURS, threads=threads, from_files=True) for threads in (1, 2)),
         *(fleet(mode, from_files=True) for mode in ("sync", "half_async", "async", "geo")),
         SideSpec(engine=PADDLE, threads=2, from_files=True),

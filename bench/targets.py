@@ -156,16 +156,19 @@ def _reading(figures: dict[str, Any] | None) -> list[TargetRow]:
     def rate(name: str) -> float | None:
         return statistics.median(one[0] for one in passes[name]) if name in passes else None
 
-    return [
-        TargetRow(
-            f"MultiSlot reading, {threads}: records/s",
-            Verdict(
-                ratio(rate(f"ours, {threads}"), rate(f"Paddle 1.8.5, {threads}")), READER_PADDLE
-            ),
-            Verdict(ratio(rate(f"ours, {threads}"), rate(loader)), READER_TORCH),
+    rows = []
+    for threads, loaders in READER_THREADS.items():
+        ours, paddle = rate(f"ours, {threads}"), rate(f"Paddle 1.8.5, {threads}")
+        found = [rate(name) for name in loaders]
+        loader = max((one for one in found if one is not None), default=None)
+        rows.append(
+            TargetRow(
+                f"MultiSlot reading, {threads}: records/s",
+                Verdict(ratio(ours, paddle), READER_PADDLE),
+                Verdict(ratio(ours, loader), READER_TORCH),
+            )
         )
-        for threads, loader in READER_THREADS.items()
-    ]
+    return rows
 
 
 def _cpu(ctr: SideMedians) -> list[TargetRow]:
