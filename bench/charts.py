@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from ctr_names import OURS, PADDLE, TORCH
 from day_record import DayRecord
@@ -20,6 +21,7 @@ from side_medians import BATCHES, SideMedians
 
 COLOURS = ("#1f6feb", "#d1812d", "#2da44e", "#8250df", "#cf222e", "#57606a", "#0a7ea4")
 DOTS_PER_INCH = 150
+THOUSANDS = StrMethodFormatter("{x:,.0f}")
 PLACES = (
     ("local", "local 2", "1 process,\n2 threads"),
     ("rounds", "sync 2x2", "sync"),
@@ -55,7 +57,7 @@ def draw_charts(record: DayRecord, folder: Path) -> dict[str, list[Path]]:
 
 def _ctr_bars(ctr: SideMedians, what: str) -> Figure:
     """For each batch size: ours, Paddle's, torch's in each mode, and the floor above."""
-    figure, every_axes = plt.subplots(1, len(BATCHES), figsize=(11, 4.2))
+    figure, every_axes = plt.subplots(1, len(BATCHES), figsize=(11, 4.2), layout="constrained")
     for axes, batch in zip(every_axes, BATCHES, strict=True):
         get = getattr(ctr, what)
         theirs = {"local": f"{TORCH} local 2"}
@@ -73,7 +75,8 @@ def _ctr_bars(ctr: SideMedians, what: str) -> Figure:
             _draw_floor(axes, [ctr.floor(group, batch) for group, _, _ in PLACES])
         axes.set_title(f"batch {batch}")
         axes.set_ylabel("examples/s" if what == "rate" else "CPU us an example, all processes")
-    every_axes[0].legend(frameon=False, fontsize=8)
+    handles, labels = every_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     return figure
 
 
@@ -85,6 +88,7 @@ def _draw_bars(axes: Axes, bars: Mapping[str, list[float | None]], names: list[s
             places, [height or 0 for height in heights], width, label=label, color=COLOURS[index]
         )
     axes.set_xticks(range(len(names)), names, fontsize=8)
+    axes.yaxis.set_major_formatter(THOUSANDS)
     _plain(axes)
 
 
@@ -98,22 +102,21 @@ def _draw_floor(axes: Axes, floors: list[float | None]) -> None:
 
 def _auc_bars(figures: Mapping[str, Any]) -> Figure:
     scores = {name: one["auc"] for name, one in figures["sides"].items() if "auc" in one}
-    figure, axes = plt.subplots(figsize=(7, 0.35 * len(scores) + 1.2))
+    figure, axes = plt.subplots(figsize=(7, 0.35 * len(scores) + 1.2), layout="constrained")
     engines = (OURS, TORCH, PADDLE)
     colours = [COLOURS[engines.index(name.split()[0])] for name in scores]
     axes.barh(list(scores), list(scores.values()), color=colours)
-    axes.axvline(figures["best"], color="black", lw=1, label="best possible")
+    axes.axvline(figures["best"], color="black", lw=1)
     axes.set_xlim(0.5, figures["best"] + 0.02)
-    axes.set_xlabel(f"AUC after {figures['examples']:,} examples")
+    axes.set_xlabel(f"AUC after {figures['examples']:,} examples; the line: best possible")
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=8)
     _plain(axes)
     return figure
 
 
 def _lines(wanted: Mapping[str, Any]) -> Figure:
     """Medians as lines, with what lies between least and greatest shaded."""
-    figure, axes = plt.subplots(figsize=(6, 3.8))
+    figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
     for (name, points), colour in zip(wanted["series"].items(), COLOURS, strict=False):
         xs, medians, least, greatest = zip(*sorted(points), strict=True)
         axes.plot(xs, medians, marker="o", ms=4, label=name, color=colour)
@@ -126,6 +129,7 @@ def _lines(wanted: Mapping[str, Any]) -> Figure:
     else:
         axes.set_ylim(bottom=0)
     axes.set_xticks(xs, [f"{x:,g}" if x < 1e5 else f"{x:.0e}".replace("e+0", "e") for x in xs])
+    axes.yaxis.set_major_formatter(THOUSANDS)
     axes.minorticks_off()
     axes.set_xlabel(wanted["x_label"])
     axes.set_ylabel(wanted["y_label"])
@@ -143,7 +147,6 @@ def _plain(axes: Axes) -> None:
 
 def _save(figure: Figure, path: Path) -> Path:
     """Without a date in the file: the same figures give the same bytes."""
-    figure.tight_layout()
     figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None})
     plt.close(figure)
     return path

@@ -37,6 +37,7 @@ def write_report(record: DayRecord, charts: Mapping[str, list[Path]]) -> Path:
             continue
         blocks += _images(charts.get(name, []), page)
         blocks += make(entry["figures"])
+    blocks += ["## How it was run", _runs(record)]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
     return page
@@ -52,7 +53,7 @@ def _head(record: DayRecord) -> list[str]:
         + ", ".join(f"{name} {version}" for name, version in entry["versions"].items())
         for entry in entries
     }
-    return [*blocks, *sorted(facts), HOW, _runs(record)]
+    return [*blocks, *sorted(facts), HOW]
 
 
 def _runs(record: DayRecord) -> str:

@@ -39,6 +39,7 @@ def test_report_shows_every_part_its_charts_and_its_failures(tmp_path: Path) -> 
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Targets",
         *(f"## {title}" for title, _ in SECTIONS.values()),
+        "## How it was run",
     ]
     files = [path for paths in charts.values() for path in paths]
     assert len(files) == len({path.name for path in files}) >= 9
