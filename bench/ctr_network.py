@@ -1,7 +1,4 @@
-"""CTR-DNN as each side of bench/ctr_dnn.py has it: plain torch, our tables, matrix products alone.
-
-Letters: B examples, F slots.
-"""
+"""CTR-DNN in plain torch, and its matrix products alone. Nothing of ours is imported here."""
 
 from __future__ import annotations
 
@@ -10,19 +7,9 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS
-from sparsefleet import optim
-from sparsefleet.data import Slot
-from sparsefleet.nn import SparseEmbedding
-from sparsefleet.store import Uniform
+from ctr_batches import DIM, NUM_IDS, WIDTHS
 
 LR = 0.1
-ONE_ID_SLOTS = (
-    Slot("dense", "float", (NUM_COUNTS,)),
-    *(Slot(f"C{column}", shape=()) for column in range(1, NUM_SLOTS + 1)),
-    Slot("label", shape=()),
-)
-"""Of a MultiSlot line; with one id a slot, columns are int64[B]."""
 
 
 class Products:
@@ -63,26 +50,3 @@ class PlainModel(nn.Module):
     def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
         logits: Tensor = self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
         return logits
-
-
-class FleetModel(nn.Module):
-    """The same with its rows in a table."""
-
-    def __init__(self, lr: float = LR) -> None:
-        super().__init__()
-        self.embedding = SparseEmbedding(
-            "ids", DIM, optimizer=optim.SGD(lr=lr), initializer=Uniform(-0.05, 0.05)
-        )
-        self.layers = layers()
-
-    def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
-        logits: Tensor = self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
-        return logits
-
-
-class FleetModelOfSlots(FleetModel):
-    """The same for columns of `ONE_ID_SLOTS`."""
-
-    def forward(self, dense: Tensor, **slots: Tensor) -> Tensor:  # type: ignore[override]
-        ids = torch.stack([slots[f"C{column}"] for column in range(1, NUM_SLOTS + 1)], dim=1)
-        return super().forward(dense, ids)

@@ -11,7 +11,6 @@ file, with all processes of the side. Ends when its input does.
 from __future__ import annotations
 
 import argparse
-import atexit
 import json
 import sys
 import time
@@ -19,57 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from ctr_batches import NUM_IDS, Batch, make_batches
-from ctr_network import (
-    LR,
-    ONE_ID_SLOTS,
-    FleetModel,
-    FleetModelOfSlots,
-    PlainModel,
-    Products,
-)
-from sparsefleet import fluid
-from sparsefleet.metrics import AUC
-from sparsefleet.train import Trainer, TrainerConfig
-
-NUM_DISTINCT_EXAMPLES = 60_000
-FILLED_AT_ONCE = 50_000
-SCORED_AT_ONCE = 2_000
-
-
-class Examples:
-    """What this process trains on, by batch size: drawn, or its share of an .npz file."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        if options.data is None:
-            [self._whole] = make_batches(1, NUM_DISTINCT_EXAMPLES, seed=options.rank)
-        else:
-            self._whole = share_of(options.data, options.rank, options.processes)
-
-    def turn(self, batch: int, count: int) -> list[Batch]:
-        """`count` whole batches, beginning again where they end."""
-        split = zip(*(part.split(batch) for part in self._whole), strict=True)
-        batches = list(split)[: len(self._whole[0]) // batch]
-        return (batches * (count // len(batches) + 1))[:count]
-
-
-def share_of(path: Path, rank: int, processes: int) -> Batch:
-    with np.load(path) as arrays:
-        counts, ids, clicks = (
-            torch.from_numpy(arrays[name][rank::processes]) for name in ("counts", "ids", "clicks")
-        )
-    return counts, ids, clicks
-
-
-def as_slots(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """As `ONE_ID_SLOTS` are read from a file."""
-    counts, ids, clicks = batch
-    names = [slot.name for slot in ONE_ID_SLOTS[1:-1]]
-    return {"dense": counts, **dict(zip(names, ids.T, strict=True))}, clicks
+from ctr_examples import Examples, share_of
+from ctr_network import LR, PlainModel, Products
 
 
 class ProductsSide:
@@ -80,9 +33,10 @@ class ProductsSide:
         self._products: dict[int, Products] = {}
 
     def run(self, batch: int, num_batches: int) -> int:
-        products = self._products.setdefault(batch, Products(batch))
+        if batch not in self._products:
+            self._products[batch] = Products(batch)
         for _ in range(num_batches):
-            products.step()
+            self._products[batch].step()
         return batch * num_batches
 
 
@@ -113,6 +67,8 @@ class TorchSide:
         return batch * num_batches
 
     def auc(self, path: Path) -> float:
+        from sparsefleet.metrics import AUC  # not in a process whose memory is measured
+
         counts, ids, clicks = share_of(path, 0, 1)
         metric = AUC()
         with torch.no_grad():
@@ -121,60 +77,17 @@ class TorchSide:
         return metric.compute()
 
 
-class OursSide:
-    """Our Trainer, as the environment says: in this process, or as one worker of a job."""
+def ours_side(options: argparse.Namespace) -> Any:
+    """Imported for itself alone: other sides pay nothing for us."""
+    from ctr_ours import OursSide
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        from_files = bool(options.files)
-        model = FleetModelOfSlots(options.lr) if from_files else FleetModel(options.lr)
-        self._trainer = Trainer(
-            model,
-            nn.functional.cross_entropy,
-            torch.optim.SGD(model.parameters(), lr=options.lr),
-            mode=options.mode,
-            threads=options.threads,
-            config=TrainerConfig(quiet=True),
-        )
-        self._examples = Examples(options)
-        first = self._examples.turn(100, 2)
-        self._fit([as_slots(batch) for batch in first] if from_files else first)  # connects
-        if options.rank == 0:
-            self._fill_table()
-        atexit.register(self._trainer.close)
-
-    def run(self, batch: int, num_batches: int) -> int:
-        if not self._options.files:
-            return self._fit(self._examples.turn(batch, num_batches))
-        return self._fit(self._dataset(batch).batches(label="label"))
-
-    def auc(self, path: Path) -> float:
-        place = (self._options.rank, self._options.processes)
-        parts = (part.split(SCORED_AT_ONCE) for part in share_of(path, *place))
-        return self._trainer.evaluate(list(zip(*parts, strict=True)))["auc"]
-
-    def _fit(self, data: Any) -> int:
-        return self._trainer.fit(data).examples
-
-    def _dataset(self, batch: int) -> Any:
-        made = fluid.DatasetFactory().create_dataset("QueueDataset")
-        made.set_use_var(list(ONE_ID_SLOTS))
-        made.set_batch_size(batch)
-        made.set_thread(self._options.threads)
-        made.set_filelist(self._options.files)
-        return made
-
-    def _fill_table(self) -> None:
-        """Other sides have all rows from the start; ours would be born at their first use."""
-        for begin in range(0, NUM_IDS, FILLED_AT_ONCE):
-            keys = np.arange(begin, min(begin + FILLED_AT_ONCE, NUM_IDS))
-            self._trainer.distributed.store.pull("ids", keys)
+    return OursSide(options)
 
 
 SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "products": ProductsSide,
     "torch": TorchSide,
-    "ours": OursSide,
+    "ours": ours_side,
 }
 
 

@@ -40,7 +40,8 @@ def pass_on(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
                     return
                 sink.sendall(piece)
 
-    threading.Thread(target=send, daemon=True).start()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
     piece = b"-"
     while piece:
         try:
@@ -48,20 +49,26 @@ def pass_on(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
         except OSError:
             piece = b""
         pieces.put((time.monotonic() + delay.seconds, piece))
+    sender.join()
+
+
+def connect(client: socket.socket, target: tuple[str, int], delay: Delay) -> None:
+    """Passes bytes both ways until both have ended."""
+    with client, socket.create_connection(target) as server:
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=pass_on, args=(server, client, delay), daemon=True)
+        back.start()
+        pass_on(client, server, delay)
+        back.join()
 
 
 def serve(listener: socket.socket, target: tuple[str, int], delay: Delay) -> None:
-    while True:
-        client, _ = listener.accept()
-        try:
-            server = socket.create_connection(target)
-        except OSError:
-            client.close()
-            continue
-        for end in (client, server):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for ends in ((client, server), (server, client)):
-            threading.Thread(target=pass_on, args=(*ends, delay), daemon=True).start()
+    """Until the listener is shut down."""
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=connect, args=(client, target, delay), daemon=True).start()
 
 
 def main() -> None:

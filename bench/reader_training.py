@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ctr_network import LR, ONE_ID_SLOTS, FleetModel, FleetModelOfSlots
+from ctr_network import LR
+from ctr_ours import ONE_ID_SLOTS, FleetModel, FleetModelOfSlots
 from sparsefleet.data import CriteoTsv, MultiSlot, Reader
 from sparsefleet.train import Trainer, TrainerConfig
 
