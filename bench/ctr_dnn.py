@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
     ),
 }
 LEFT_OUT_OF_QUICK = (
+    "sparsefleet half_async 2x2",
     "sparsefleet hybrid 2x2",
     "PaddlePaddle half_async 2x2",
     "PaddlePaddle geo 2x2",
