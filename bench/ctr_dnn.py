@@ -20,7 +20,7 @@ from typing import Any
 
 from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from ctr_rounds import RoundsConfig, run_rounds
-from ctr_start import TRANSPORT, SideSpec, Sources, drawn_files, fleet
+from ctr_start import SideSpec, Sources, drawn_files, fleet
 from measure import argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
 
@@ -38,12 +38,14 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
         *FLOOR,
         DDP,
         *(fleet(mode) for mode in ("sync", "half_async", "hybrid")),
+        fleet("sync", transport="tls"),
         *(fleet(mode, PADDLE) for mode in ("sync", "half_async")),
     ),
     "background": (
         *FLOOR,
         DDP,
         *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
+        fleet("async", transport="tls"),
     ),
     "files": (
         *FLOOR,
@@ -56,6 +58,8 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
 LEFT_OUT_OF_QUICK = (
     "sparsefleet half_async 2x2",
     "sparsefleet hybrid 2x2",
+    "sparsefleet sync 2x2, tls",
+    "sparsefleet async 2x2, tls",
     "PaddlePaddle half_async 2x2",
     "PaddlePaddle geo 2x2",
     "sparsefleet local 1, files",
@@ -120,7 +124,7 @@ def main() -> None:
     parser = argument_parser(__doc__ or "")
     parser.add_argument("--groups", default=",".join(GROUPS), help="some of them, by comma")
     options = parser.parse_args()
-    console.print(f"[bold]CTR-DNN[/bold]: 26 slots x 10, 400-400-400-2, SGD; {TRANSPORT}.")
+    console.print("[bold]CTR-DNN[/bold]: 26 slots x 10, 400-400-400-2, SGD.")
     console.print(machine())
     figures = {}
     for name in options.groups.split(","):

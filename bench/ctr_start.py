@@ -10,12 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ctr_batches import NUM_COUNTS, Batch, make_batches
 from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from side_processes import Side, SideProcess, start_servers
 
-TRANSPORT = "tls"
 JOB_KEY = os.urandom(32).hex()
 PROGRAM = Path(__file__).resolve().parent / "ctr_sides.py"
 PADDLE_PROGRAM = PROGRAM.with_name("paddle_ctr.py")
@@ -37,6 +37,8 @@ class SideSpec:
     """Of a worker."""
     from_files: bool = False
     """Out of MultiSlot files, not out of memory."""
+    transport: str | None = None
+    """Between workers and servers; None is what ours choose by themselves."""
     is_proxied: bool = False
     """Every byte to and from servers passes a proxy that can delay it."""
 
@@ -52,10 +54,11 @@ class SideSpec:
             how = f"DDP {self.workers}"
         else:
             how += f" {self.threads}"
+        how += f", {self.transport}" if self.transport else ""
         return f"{self.engine} {how}{', files' if self.from_files else ''}"
 
 
-def fleet(mode: str, engine: str = OURS, **changes: int | bool) -> SideSpec:
+def fleet(mode: str, engine: str = OURS, **changes: Any) -> SideSpec:
     """Two servers and two workers, unless said otherwise."""
     return SideSpec(engine=engine, mode=mode, **{"servers": 2, "workers": 2, **changes})
 
@@ -144,7 +147,7 @@ def _start_workers(
 
 
 def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | None]:
-    servers, endpoints = start_servers(spec.servers, TRANSPORT, JOB_KEY)
+    servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY)
     proxy = None
     if spec.is_proxied:
         proxy = SideProcess([sys.executable, str(DELAY_PROGRAM), *endpoints], {})
@@ -156,7 +159,7 @@ def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | 
             "SPARSEFLEET_INDEX": str(rank),
             "SPARSEFLEET_SERVERS": ",".join(endpoints),
             "SPARSEFLEET_WORKERS": str(spec.workers),
-            "SPARSEFLEET_TRANSPORT": TRANSPORT,
+            **({"SPARSEFLEET_TRANSPORT": spec.transport} if spec.transport else {}),
         }
         for rank in range(spec.workers)
     ]

@@ -17,7 +17,6 @@ from sparsefleet import optim
 from sparsefleet.store import LocalStore, RemoteStore, Store, TableSpec
 
 NUM_SERVERS = 2
-TRANSPORT = "tls"
 BATCH = 26_000
 DIM = 10
 FILLED_AT_ONCE = 200_000
@@ -32,10 +31,10 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 def both_stores() -> Iterator[dict[str, Store]]:
     """Tables in this process, and on servers of this machine."""
     key = os.urandom(32).hex()
-    servers, endpoints = start_servers(NUM_SERVERS, TRANSPORT, key)
+    servers, endpoints = start_servers(NUM_SERVERS, None, key)
     try:
         with LocalStore() as local:
-            remote = RemoteStore(endpoints, transport=TRANSPORT, job_key=key.encode())
+            remote = RemoteStore(endpoints, job_key=key.encode())
             with remote:
                 yield {"in process": local, f"{NUM_SERVERS} servers": remote}
     finally:
@@ -91,7 +90,7 @@ def measure_rows(quick: bool, repeats: int) -> list[dict[str, Any]]:
     sizes = (10_000, 100_000) if quick else (100_000, 1_000_000, 5_000_000, 20_000_000)
     cost = Figure("rows", "Cost of a row", "rows of the table", "ns a row", is_x_log=True)
     memory = Figure("memory", "Memory of a row", "rows of the table", "bytes a row", is_x_log=True)
-    cost.about = f"{DIM} floats wide, SGD, calls of {BATCH:,} rows; servers over {TRANSPORT}"
+    cost.about = f"{DIM} floats wide, SGD, calls of {BATCH:,} rows; servers on this machine"
     memory.about = f"{4 * DIM} bytes of values and 8 of key, as the table counts what it holds"
     with both_stores() as stores:
         for store in stores.values():
@@ -118,7 +117,7 @@ def measure_width(quick: bool, repeats: int) -> list[dict[str, Any]]:
     cost = Figure(
         "width", "Cost of a wide row", "floats of a row", "ns a row", is_x_log=True, is_y_log=True
     )
-    cost.about = f"{num_rows:,} rows, SGD, calls of {BATCH:,} rows; servers over {TRANSPORT}"
+    cost.about = f"{num_rows:,} rows, SGD, calls of {BATCH:,} rows; servers on this machine"
     with both_stores() as stores:
         for dim in dims:
             for store in stores.values():

@@ -199,14 +199,20 @@ class Side:
         self.close()
 
 
-def start_servers(count: int, transport: str, job_key: str) -> tuple[list[SideProcess], list[str]]:
-    """`sparsefleet server` processes on free ports, and their endpoints."""
+def start_servers(
+    count: int, transport: str | None, job_key: str
+) -> tuple[list[SideProcess], list[str]]:
+    """`sparsefleet server` processes on free ports, and their endpoints.
+
+    transport: None is what they choose by themselves.
+    """
     servers: list[SideProcess] = []
     try:
         for index in range(count):
             command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
             command += ["--index", str(index), "--num-servers", str(count)]
-            command += ["--transport", transport, "--log-level", "warning"]
+            command += ["--log-level", "warning"]
+            command += [] if transport is None else ["--transport", transport]
             servers.append(SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key}))
         endpoints = [server.wait_for(r"listening on (\S+)", READY_S)[1] for server in servers]
     except Exception:
