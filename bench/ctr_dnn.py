@@ -61,6 +61,7 @@ LEFT_OUT_OF_QUICK = (
     "sparsefleet sync 2x2, tls",
     "sparsefleet async 2x2, tls",
     "PaddlePaddle half_async 2x2",
+    "PaddlePaddle async 2x2",
     "PaddlePaddle geo 2x2",
     "sparsefleet local 1, files",
     "sparsefleet sync 2x2, files",

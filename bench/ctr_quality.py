@@ -42,7 +42,7 @@ SPECS = (
     SideSpec(engine=PADDLE),
     *(fleet(mode, PADDLE) for mode in MODES),
 )
-QUICK_SPECS = (SideSpec(engine=OURS), fleet("async"), SideSpec(engine=PADDLE))
+QUICK_SPECS = (fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
 
 
 def write_arrays(path: Path, log: ClickLog) -> None:
