@@ -8,6 +8,7 @@ PYTHON ?= python3
 JOBS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 FUZZ_SECONDS ?= 60
 DEMO_FLAGS ?=
+BENCH_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -82,15 +83,12 @@ test-slow: $(STAMPS)/package  ## Run the Python tests that take long
 	$(BIN)/python -m pytest -q -m slow
 
 .PHONY: bench
-bench: $(STAMPS)/package  ## Measure tables, reading, saving, transport and serving (need redis-server), training
-	$(BIN)/python bench/tables.py
-	$(BIN)/python bench/reader.py
-	$(BIN)/python bench/checkpoint.py
-	$(BIN)/python bench/transport.py
-	$(BIN)/python bench/serving.py --seconds 1
-	$(BIN)/python bench/freshness.py
-	$(BIN)/python bench/ctr_dnn.py
-	$(BIN)/python bench/fluid_door.py
+bench: $(STAMPS)/package  ## Measure all beside others, half an hour (BENCH_FLAGS="--only ctr"; needs redis-server)
+	$(BIN)/python bench/run_all.py $(BENCH_FLAGS)
+
+.PHONY: bench-quick
+bench-quick: $(STAMPS)/package  ## Run all benchmarks with small sizes, under five minutes
+	$(BIN)/python bench/run_all.py --quick $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: $(STAMPS)/package  ## Check style, types and spelling
