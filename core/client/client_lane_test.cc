@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -66,7 +67,7 @@ const Test kUsesLane("a client of this host moves to shared memory, for frames o
   const auto server = StartServer(TransportKind::kAuto);
   const auto client = Connect(*server, TransportKind::kAuto);
   const std::size_t size = 3'000'000;  // 12 MB, more than the memory has
-  RequireOk(client->DefineDense(Tower(size), kTimeout_s));
+  RequireOk(client->Define(Tower(size), kTimeout_s));
   std::vector<float> gradients(size);
   std::iota(gradients.begin(), gradients.end(), 0.0F);
   Push(*client, gradients);
@@ -77,12 +78,12 @@ const Test kUsesLane("a client of this host moves to shared memory, for frames o
 });
 
 const Test kForcedTls("an end that asks for TLS gets it", [] {
-  for (const auto [ours, theirs] : {std::pair(TransportKind::kTls, TransportKind::kAuto),
+  for (const auto& [ours, theirs] : {std::pair(TransportKind::kTls, TransportKind::kAuto),
                                     std::pair(TransportKind::kAuto, TransportKind::kTls),
                                     std::pair(TransportKind::kTls, TransportKind::kTls)}) {
     const auto server = StartServer(theirs);
     const auto client = Connect(*server, ours);
-    RequireOk(client->DefineDense(Tower(10), kTimeout_s));
+    RequireOk(client->Define(Tower(10), kTimeout_s));
     Push(*client, std::vector<float>(10, 1.0F));
     ExpectEqual(Pull(*client, 10)[9], -1.0F);
     ExpectEqual(LaneConnections(*server), 0.0);
@@ -130,7 +131,7 @@ const Test kExactlyOnce("pushes over a lane that keeps breaking are applied exac
   const auto server = StartServer(TransportKind::kAuto);
   const auto client = Connect(*server, TransportKind::kAuto);
   const std::size_t size = 100'000;
-  RequireOk(client->DefineDense(Tower(size), kTimeout_s));
+  RequireOk(client->Define(Tower(size), kTimeout_s));
   constexpr int kPushes = 100;
   std::atomic<int> begun = 0;
   std::jthread cutter([&] {
@@ -153,7 +154,7 @@ const Test kExactlyOnce("pushes over a lane that keeps breaking are applied exac
 const Test kComesBack("after its connections broke a client is back on the lane", [] {
   const auto server = StartServer(TransportKind::kAuto);
   const auto client = Connect(*server, TransportKind::kAuto);
-  RequireOk(client->DefineDense(Tower(10), kTimeout_s));
+  RequireOk(client->Define(Tower(10), kTimeout_s));
   for (int i = 0; i < 3; ++i) {
     Push(*client, std::vector<float>(10, 1.0F));
     ExpectEqual(CutLanes(), 1);
@@ -165,7 +166,7 @@ const Test kComesBack("after its connections broke a client is back on the lane"
 const Test kLost("a server that is gone is lost for a client on the lane as for any other", [] {
   auto server = StartServer(TransportKind::kAuto);
   const auto client = Connect(*server, TransportKind::kAuto);
-  RequireOk(client->DefineDense(Tower(10), kTimeout_s));
+  RequireOk(client->Define(Tower(10), kTimeout_s));
   Push(*client, std::vector<float>(10, 1.0F));
   server.reset();
   const std::vector<float> gradients(10, 1.0F);

@@ -50,7 +50,7 @@ const Test kShake("both ends with one key finish the handshake and carry bytes b
   const std::array<iovec, 3> buffers = {Buffer(std::span(text).first(40)), iovec{nullptr, 0},
                                         Buffer(std::span(text).subspan(40))};
   for (int i = 0; i < 1000; ++i) {
-    for (auto [from, to] : {std::pair(pair.client.get(), pair.server.get()),
+    for (const auto& [from, to] : {std::pair(pair.client.get(), pair.server.get()),
                             std::pair(pair.server.get(), pair.client.get())}) {
       ExpectEqual(RequireOk(from->Write(buffers)).bytes, text.size());
       std::vector<std::byte> got(100);
@@ -104,7 +104,7 @@ struct Flow {
   std::span<const std::byte> data;
   std::mt19937 generator{7};
   std::size_t sent = 0;
-  std::vector<std::byte> got;
+  std::vector<std::byte> got{};
 
   bool is_over() const { return got.size() == data.size(); }
   void Step() {
@@ -148,7 +148,7 @@ const Test kManySmall("many small writes that nobody reads fill the socket, and 
     wants = progress.ready;
   }
   Expect(wants == Ready::kWantWrite);
-  std::vector<std::byte> got;
+  std::vector<std::byte> got{};
   while (got.size() < data.size()) {
     std::byte room[100];
     const auto progress = RequireOk(pair.server->Read(room));
