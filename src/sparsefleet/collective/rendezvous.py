@@ -66,7 +66,7 @@ def open_meeting(
         where = meeting_point
         keeper = None if is_kept_elsewhere else 0
         endpoint = parse_endpoint(where)
-        is_one_node = endpoint.is_loopback
+        is_one_node = is_one_node or endpoint.is_loopback
         if where not in _stores:
             _stores[where] = _open_store(endpoint, is_keeper=keeper == rank, timeout_s=timeout_s)
         store = _stores[where]

@@ -74,6 +74,7 @@ class World:
         meeting_point: str | Store | None = None,
         is_kept_elsewhere: bool = False,
         attempt: int = 0,
+        gpu: int | None = None,
         device: str | torch.device | None = None,
         timeout_s: float = 300.0,
     ) -> Self:
@@ -83,6 +84,8 @@ class World:
         `is_kept_elsewhere`; or a store of torch.distributed used for nothing else. None: a
         process group that the script has made itself (it comes before all).
         ranks_per_node: 0 if all are on one machine. attempt: how often the job was restarted.
+        gpu: the one to use, if there are any (default: one each, by place on the machine);
+        device: to be used in any case.
         Raises ConfigError for facts that cannot be, DeadlineError naming the ranks that did not
         come in time.
         """
@@ -93,7 +96,8 @@ class World:
             raise ConfigError(
                 f"World.join: ranks_per_node must be in 1..{size}, or 0, got {ranks_per_node}"
             )
-        chosen = choose_device(rank % per_node, count=per_node, wanted=device)
+        index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
+        chosen = choose_device(index, count=count, wanted=device)
         world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
         if size > 1:
             meeting = open_meeting(
@@ -190,6 +194,22 @@ class World:
                 work.wait()
             for tensor, whole in copies:
                 tensor.copy_(whole)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this rank has not left the others."""
+        return self.size == 1 or self._connections is not None
+
+    @property
+    def store(self) -> Store:
+        """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
+        if self._connections is None:
+            raise ConfigError("World.store: this rank is alone, or has left the others")
+        return self._connections.store
+
+    def require_present(self, what: str, ranks: Iterable[int]) -> None:
+        """Raises PeerLostError naming who of the ranks is gone, if any; takes seconds if so."""
+        self._check_absence(what, ranks)
 
     def lost_ranks(self) -> list[int]:
         """The ranks that give no sign of life. Takes some seconds if there are any."""
