@@ -139,6 +139,24 @@ def test_killed_rank_is_named_by_all_others(ranks: RankProcesses, calls: str, wh
         assert "rank 1 is lost" in told
 
 
+def be_stopped_or_tell(rank: int, size: int, path: str) -> str:
+    store = dist.FileStore(path, size)
+    world = World.join(rank=rank, size=size, meeting_point=store, timeout_s=3.0)
+    pids = [int(text) for text in world.all_gather_bytes(str(os.getpid()).encode())]
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    with pytest.raises(PeerLostError) as found, world.naming_lost("all-reduce of step 12"):
+        dist.all_reduce(torch.ones(4), group=world.group)
+    world.close(found.value)
+    os.kill(pids[1], signal.SIGKILL)  # so that nobody waits for it
+    return str(found.value)
+
+
+def test_stopped_rank_is_named_when_its_time_is_over(ranks: RankProcesses) -> None:
+    told, _ = ranks.run(be_stopped_or_tell, 2, bare=True, lost=(1,))
+    assert told == "all-reduce of step 12: rank 1 is lost"
+
+
 def fail_or_tell(world: World) -> str:
     if world.rank == 1:
         # Nobody answers it; the process must end all the same.
