@@ -6,11 +6,10 @@ import functools
 import logging
 import os
 import shutil
-import sys
 
 from torch import nn
 
-__all__ = ["compile_module", "found_compiler"]
+__all__ = ["can_compile", "compile_module", "found_compiler", "say_fusion_is_off"]
 
 _log = logging.getLogger("sparsefleet.collective")
 
@@ -24,22 +23,21 @@ def found_compiler() -> str | None:
 def compile_module(module: nn.Module) -> bool:
     """Has ``module`` compile its forward at the first call, in place; False if that is not
     possible here, which is said once."""
-    reason = _why_not()
-    if reason is not None:
-        _say_once(reason)
+    if not can_compile():
         return False
     module.compile()
     return True
 
 
-def _why_not() -> str | None:
+def can_compile() -> bool:
+    """Whether torch.compile works here; if not, that is said once."""
     if found_compiler() is None:
-        return "no C++ compiler was found"
-    if sys.platform == "win32":
-        return "torch.compile is not supported on this system"
-    return None
+        say_fusion_is_off("no C++ compiler was found")
+        return False
+    return True
 
 
 @functools.cache
-def _say_once(reason: str) -> None:
+def say_fusion_is_off(reason: str) -> None:
+    """Once for each reason."""
     _log.warning("kernel fusion is off: %s; training goes on without it", reason)

@@ -253,7 +253,7 @@ class Fleet:
                 endpoint=role.server_endpoints[role.index],
                 index=role.index,
                 num_servers=role.server_num,
-                transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
+                transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
                 notes=notes,
             )
         )
