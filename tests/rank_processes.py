@@ -35,12 +35,10 @@ AFTER_FAILURE_S = 5.0
 
 
 class RankProcesses:
-    """A process that forks ranks on demand; ``with`` ends it.
+    """A process that forks ranks on demand; ``with`` ends it."""
 
-    preload: modules that ranks need, imported once, before the first fork.
-    """
-
-    def __init__(self, *preload: str) -> None:
+    def __init__(self, *imports: str) -> None:
+        """imports: modules that the work needs, loaded once for all ranks."""
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._runs = 0
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -48,7 +46,7 @@ class RankProcesses:
             [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_processes", *preload],
+            [sys.executable, "-m", "tests.rank_processes", *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -200,8 +198,9 @@ def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
 
 
 if __name__ == "__main__":
-    # Before the first fork, so that no rank pays for it.
-    modules = ("pytest", "torch", "torch.distributed", "sparsefleet.collective")
-    for name in (*modules, *sys.argv[1:]):
+    # Before the first fork, so that no rank pays for it. Optimizers import the one before the last
+    # when they are made.
+    always = ("pytest", "torch.distributed", "torch._dynamo", "sparsefleet.collective")
+    for name in (*always, *sys.argv[1:]):
         importlib.import_module(name)
     _fork_ranks()

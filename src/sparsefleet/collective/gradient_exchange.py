@@ -78,6 +78,8 @@ class GradientExchange:
         self._is_held = False
         self._is_broken = False
         self._step = 0
+        self.num_present = 0
+        """Ranks that took part in the last step with gradients."""
         self._results: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._begin_step()
 
@@ -254,7 +256,8 @@ class GradientExchange:
             if gradient is not None and divisor != 1:
                 gradient.div_(divisor)
         self._hand_out(self._arrived)
-        return int(state == _PRESENT)
+        self.num_present = int(state == _PRESENT)
+        return self.num_present
 
     def _end_together(self, round_: BucketRound, state: int, divisor: float) -> int:
         while not round_.is_all_sent:
@@ -264,7 +267,7 @@ class GradientExchange:
         if failed:
             cause = RuntimeError(f"gave up in step {self._step}; its own error says why")
             raise WorkerError(dict.fromkeys(failed, cause))
-        present = states.count(_PRESENT)
+        present = self.num_present = states.count(_PRESENT)
         results: list[torch.Tensor | None] = [None] * len(self._parameters)
         if present:
             divisor *= present

@@ -66,8 +66,13 @@ def test_layers_for_ranks_give_their_input_when_there_is_one() -> None:
     array = np.ones((3, 2), "float32")
     found = fluid.Executor().run(feed={"x": array}, fetch_list=[total, rows])
     assert all((each == array).all() for each in found)
-    with pytest.raises(ProgramError, match="nranks=1"):
-        L.collective._c_allgather(x, nranks=2)
+    both = L.collective._c_allgather(x, nranks=2)
+    with pytest.raises(ProgramError, match="nranks=2, but this job has 1"):
+        fluid.Executor().run(feed={"x": array}, fetch_list=[both])
+    with pytest.raises(ProgramError, match="reduce_type must be sum, max, min or prod"):
+        L.collective._c_allreduce(x, reduce_type="mean")
+    with pytest.raises(ProgramError, match="3 rows, which 2 ranks cannot share"):
+        L.collective._c_reducescatter(fluid.data("odd", [3, 2]), nranks=2)
 
 
 def test_a_layer_that_a_user_writes_with_the_helper() -> None:
