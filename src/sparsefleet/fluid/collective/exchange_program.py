@@ -85,7 +85,9 @@ def add_averaging(program: Program, loss: str | None = None) -> None:
                 "a table: give its embedding is_sparse=False"
             )
     updated = [
-        op.input("Param")[0] for op in block.ops if {"Param", "Grad", "LearningRate"} <= {*op.inputs}
+        op.input("Param")[0]
+        for op in block.ops
+        if {"Param", "Grad", "LearningRate"} <= {*op.inputs}
     ]
     inputs = {"Param": updated, **({} if loss is None else {"Loss": [loss]})}
     averaging = _operator(

@@ -49,9 +49,7 @@ class LocalSgdRole(GradientRole):
         (op,) = [op for op in self.program.global_block().ops if op.type == "average_over_ranks"]
         self._known = {name: self.value(name).detach() for name in op.attrs["parameters"]}
         (reduction, *_) = make_reductions(self.world, CollectiveStrategy(), self.traffic)
-        self._local = LocalSgd(
-            self._known.items(), self.world, self._config, reduction=reduction
-        )
+        self._local = LocalSgd(self._known.items(), self.world, self._config, reduction=reduction)
 
     # -- operators ------------------------------------------------------------------------------
 

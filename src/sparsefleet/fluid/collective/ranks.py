@@ -16,7 +16,15 @@ from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
 if TYPE_CHECKING:
     from sparsefleet.collective import World
 
-__all__ = ["Ranks", "Training", "check_nodes", "join_ranks", "present_ranks", "set_ranks", "worker_role"]
+__all__ = [
+    "Ranks",
+    "Training",
+    "check_nodes",
+    "join_ranks",
+    "present_ranks",
+    "set_ranks",
+    "worker_role",
+]
 
 
 class Training(Protocol):

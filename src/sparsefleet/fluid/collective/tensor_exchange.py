@@ -62,7 +62,9 @@ def broadcast_values(
         return list(values)
     part_unless_training(ranks)
     made = [
-        value.detach().clone() if isinstance(value, Tensor) else broadcast_table(ranks.world, value, root)
+        value.detach().clone()
+        if isinstance(value, Tensor)
+        else broadcast_table(ranks.world, value, root)
         for value in values
     ]
     ranks.world.broadcast([value for value in made if isinstance(value, Tensor)], root)

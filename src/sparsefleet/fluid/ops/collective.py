@@ -111,9 +111,7 @@ def mean_over_ranks(
 
 
 @op("average_over_ranks", "Param* Loss?", "ParamOut*", lod="none", in_place=True)
-def average_over_ranks(
-    values: list[Tensor], loss: Tensor | None, *, parameters: list[str]
-) -> None:
+def average_over_ranks(values: list[Tensor], loss: Tensor | None, *, parameters: list[str]) -> None:
     """Parameters after a step of local SGD; in the steps between two meetings nothing."""
     collective_role("average_over_ranks").average(parameters, values, loss)
 
