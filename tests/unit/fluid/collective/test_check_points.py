@@ -66,6 +66,6 @@ def test_a_status_that_cannot_be_is_told(tmp_path: Path) -> None:
     for text in ('{"epoch": 1}', "{", '{"epoch_no": -3}'):
         status.write_text(text)
         with pytest.raises(CheckpointError, match="epoch_no"):
-            points.load(0, lambda folder: None, "", 0)
+            points.load(0, lambda _: None, "", 0)
     status.unlink()
-    assert points.load(0, lambda folder: None, "", 0) == TrainStatus()
+    assert points.load(0, lambda _: None, "", 0) == TrainStatus()
