@@ -8,13 +8,17 @@ PYTHON ?= python3
 JOBS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 FUZZ_SECONDS ?= 60
 DEMO_FLAGS ?=
+BENCH_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+EXTENSION := build/editable-$(shell $(PYTHON) -c "import sys; print(sys.implementation.cache_tag)")
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CMAKE := $(BIN)/cmake
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
+# One process more than cores: many tests wait for processes of their own.
+PYTEST := $(BIN)/python -m pytest -q -n $(shell expr $(JOBS) + 1) --dist loadfile
 CONFIGURE := $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 
 NATIVE := CMakeLists.txt $(shell find core bindings -name "*.h" -o -name "*.cc" -o -name CMakeLists.txt)
@@ -59,30 +63,32 @@ demo: $(STAMPS)/package  ## Train a click model on 2 servers x 2 workers and sho
 .PHONY: test
 test: test-native test-python  ## Run the C++ and the Python tests
 
+# In the extension's own build, so that core/ is compiled once and tested as it is used.
 .PHONY: test-native
-test-native: $(STAMPS)/tools  ## Run the C++ tests
-	$(CONFIGURE) -B build/test -DSPARSEFLEET_TESTS=ON
-	$(CMAKE) --build build/test -j $(JOBS)
-	$(CTEST) --test-dir build/test/core
+test-native: $(STAMPS)/package  ## Run the C++ tests
+	$(CMAKE) -S . -B $(EXTENSION) -DSPARSEFLEET_TESTS=ON
+	$(CMAKE) --build $(EXTENSION) -j $(JOBS) --target core_tests
+	$(CTEST) --test-dir $(EXTENSION)/core
 
 .PHONY: test-python
 test-python: $(STAMPS)/package  ## Run the Python tests
-	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not job and not slow"
+
+.PHONY: test-jobs
+test-jobs: $(STAMPS)/package  ## Run the Python tests that start more jobs
+	$(PYTEST) -m "job and not slow"
 
 .PHONY: test-slow
 test-slow: $(STAMPS)/package  ## Run the Python tests that take long
 	$(BIN)/python -m pytest -q -m slow
 
 .PHONY: bench
-bench: $(STAMPS)/package  ## Measure tables, reading, saving, transport and serving (need redis-server), training
-	$(BIN)/python bench/tables.py
-	$(BIN)/python bench/reader.py
-	$(BIN)/python bench/checkpoint.py
-	$(BIN)/python bench/transport.py
-	$(BIN)/python bench/serving.py --seconds 1
-	$(BIN)/python bench/freshness.py
-	$(BIN)/python bench/ctr_dnn.py
-	$(BIN)/python bench/fluid_door.py
+bench: $(STAMPS)/package  ## Measure all beside others, half an hour (BENCH_FLAGS="--only ctr"; needs redis-server)
+	$(BIN)/python bench/run_all.py $(BENCH_FLAGS)
+
+.PHONY: bench-quick
+bench-quick: $(STAMPS)/package  ## Run all benchmarks with small sizes, under five minutes
+	$(BIN)/python bench/run_all.py --quick $(BENCH_FLAGS)
 
 .PHONY: lint
 lint: $(STAMPS)/package  ## Check style, types and spelling
@@ -104,13 +110,13 @@ sanitize: sanitize-address sanitize-thread  ## Run the C++ tests under ASan+UBSa
 .PHONY: sanitize-address
 sanitize-address: $(STAMPS)/tools  ## Run the C++ tests under ASan+UBSan
 	$(CONFIGURE) -B build/asan -DSPARSEFLEET_TESTS=ON -DSPARSEFLEET_SANITIZE=address,undefined
-	$(CMAKE) --build build/asan -j $(JOBS)
+	$(CMAKE) --build build/asan -j $(JOBS) --target core_tests
 	$(CTEST) --test-dir build/asan/core
 
 .PHONY: sanitize-thread
 sanitize-thread: $(STAMPS)/tools  ## Run the C++ tests under TSan
 	$(CONFIGURE) -B build/tsan -DSPARSEFLEET_TESTS=ON -DSPARSEFLEET_SANITIZE=thread
-	$(CMAKE) --build build/tsan -j $(JOBS)
+	$(CMAKE) --build build/tsan -j $(JOBS) --target core_tests
 	TSAN_OPTIONS=halt_on_error=1 $(SETARCH) $(CTEST) --test-dir build/tsan/core
 
 .PHONY: fuzz

@@ -1,130 +1,138 @@
-"""CTR-DNN end to end, as a share of what its matrix products alone reach on the same cores.
+"""CTR-DNN end to end: ours, PaddlePaddle 1.8.5, plain torch, DDP, and its matrix products alone.
 
-    make bench            or    python bench/ctr_dnn.py [--quick] [--repeats 5] [--json FILE]
+    python bench/ctr_dnn.py [--groups local,rounds] [--quick] [--repeats 5] [--json FILE]
 
-Batches lie parsed in memory. A section begins and ends together on all processes of a side,
-start-up excluded; what was handed over must have been applied. Every side runs its section once
-a round, in turn. The floor is the better of two processes with a thread each, and of one with
-two. The servers share the cores with the workers.
+Examples lie parsed in memory, in group `files` they come out of MultiSlot files through a Dataset.
+A section begins and ends together on all processes of a side, start-up excluded; what was handed
+over must have been applied. Sides of a group run a section each a round, in turn. The floor is the
+better of two processes with a thread each, and of one with two. Servers share the cores with the
+workers. Rates are of all workers together, CPU times and memory of all processes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import argparse
 import statistics
-import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from measure import console, machine, parse_arguments, report, write_json
-from side_processes import Section, Side, SideProcess, start_servers
+from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
+from ctr_rounds import RoundsConfig, run_rounds
+from ctr_start import SideSpec, Sources, drawn_files, fleet
+from measure import argument_parser, console, machine, report, write_json
+from paddle_environment import find_paddle
 
-MODES = ("sync", "half_async", "async", "geo", "hybrid")
-NUM_SERVERS = 2
-NUM_WORKERS = 2
-NUM_THREADS = 2
-TRANSPORT = "tls"
-SECTION_EXAMPLES = {1000: 120_000, 100: 60_000}
-QUICK_EXAMPLES = 4_000
-TARGETS = {"local": {1000: 0.85, 100: 0.70}, "fleet": {1000: 0.75, 100: 0.55}}
-PROGRAM = Path(__file__).resolve().parent / "ctr_sides.py"
-JOB_KEY = os.urandom(32).hex()
+FLOOR = (
+    SideSpec(engine=PRODUCTS, workers=2),
+    SideSpec(engine=PRODUCTS, threads=2),
+)
+DDP = SideSpec(engine=TORCH, workers=2)
+GROUPS: dict[str, tuple[SideSpec, ...]] = {
+    "local": (
+        *FLOOR,
+        *(SideSpec(engine=e, threads=t) for t in (1, 2) for e in (TORCH, OURS, PADDLE)),
+    ),
+    "rounds": (
+        *FLOOR,
+        DDP,
+        *(fleet(mode) for mode in ("sync", "half_async", "hybrid")),
+        fleet("sync", transport="tls"),
+        *(fleet(mode, PADDLE) for mode in ("sync", "half_async")),
+    ),
+    "background": (
+        *FLOOR,
+        DDP,
+        *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
+        fleet("async", transport="tls"),
+    ),
+    "files": (
+        *FLOOR,
+        *(SideSpec(engine=OURS, threads=threads, from_files=True) for threads in (1, 2)),
+        *(fleet(mode, from_files=True) for mode in ("sync", "half_async", "async", "geo")),
+        SideSpec(engine=PADDLE, threads=2, from_files=True),
+        fleet("async", PADDLE, from_files=True),
+    ),
+}
+LEFT_OUT_OF_QUICK = (
+    "sparsefleet half_async 2x2",
+    "sparsefleet hybrid 2x2",
+    "sparsefleet sync 2x2, tls",
+    "sparsefleet async 2x2, tls",
+    "PaddlePaddle half_async 2x2",
+    "PaddlePaddle async 2x2",
+    "PaddlePaddle geo 2x2",
+    "sparsefleet local 1, files",
+    "sparsefleet sync 2x2, files",
+    "sparsefleet half_async 2x2, files",
+    "sparsefleet geo 2x2, files",
+    "PaddlePaddle async 2x2, files",
+)
+"""Processes take seconds to start, and a quick run has few minutes."""
+NUM_FILES = 2
+LINES = {False: 10_000, True: 2_000}
+PADDLE_LINES = {False: 6_000, True: 1_000}
+"""Of a file, by --quick: Paddle trains on all of its files in a section."""
 
 
-def start_side(name: str, batch: int, examples: int) -> Side:
-    """The processes of a side; ready some time later."""
-    kind, _, how = name.partition(" ")
-    words = ["--batch", str(batch), "--examples", str(examples)]
-    if kind == "fleet":
-        return start_fleet(how, words)
-    processes, threads = {"products 2x1": (2, 1)}.get(name, (1, NUM_THREADS))
-    return Side([start_worker(kind, words, rank, processes, threads) for rank in range(processes)])
+def rounds_config(options: argparse.Namespace) -> RoundsConfig:
+    if options.quick:
+        return RoundsConfig(repeats=1, section_s=0.2, warm_examples=2_000)
+    return RoundsConfig(repeats=options.repeats, section_s=1.2, warm_examples=8_000)
 
 
-def start_worker(
-    kind: str,
-    words: list[str],
-    rank: int,
-    processes: int,
-    threads: int,
-    environ: Mapping[str, str] | None = None,
-) -> SideProcess:
-    place = ["--rank", str(rank), "--processes", str(processes), "--threads", str(threads)]
-    return SideProcess([sys.executable, str(PROGRAM), kind, *words, *place], environ or {})
+def measure_group(
+    name: str, folder: Path, options: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """Figures of each side of the group."""
+    paddle, missing = find_paddle(may_install=not options.quick)
+    sources = Sources(
+        folder=folder,
+        files=drawn_files(folder, "part", NUM_FILES, LINES[options.quick]),
+        paddle_files=drawn_files(folder, "paddle", NUM_FILES, PADDLE_LINES[options.quick]),
+        paddle=paddle,
+        paddle_missing=missing,
+    )
+    left_out = LEFT_OUT_OF_QUICK if options.quick else ()
+    specs = [spec for spec in GROUPS[name] if spec.name not in left_out]
+    return run_rounds(specs, sources, rounds_config(options))
 
 
-def start_fleet(mode: str, words: list[str]) -> Side:
-    servers, endpoints = start_servers(NUM_SERVERS, TRANSPORT, JOB_KEY)
-    workers = []
-    for rank in range(NUM_WORKERS):
-        environ = {
-            "SPARSEFLEET_JOB_KEY": JOB_KEY,
-            "SPARSEFLEET_ROLE": "worker",
-            "SPARSEFLEET_INDEX": str(rank),
-            "SPARSEFLEET_SERVERS": ",".join(endpoints),
-            "SPARSEFLEET_WORKERS": str(NUM_WORKERS),
-            "SPARSEFLEET_TRANSPORT": TRANSPORT,
+def report_group(name: str, figures: Mapping[str, Any], batches: Sequence[int]) -> None:
+    """A line a side and batch size: its rate, its share of the floor, its CPU time."""
+    for batch in batches:
+        rates = {
+            side: [one["examples_per_s"] for one in of_side["sections"].get(str(batch), [])]
+            for side, of_side in figures.items()
         }
-        flags = [*words, "--mode", mode]
-        workers.append(start_worker("fleet", flags, rank, NUM_WORKERS, 1, environ))
-    return Side(workers, servers)
-
-
-def measure(names: list[str], batch: int, examples: int, repeats: int) -> dict[str, list[Section]]:
-    """All sections of all sides; the first round warms and is not kept."""
-    taken: dict[str, list[Section]] = {name: [] for name in names}
-    with contextlib.ExitStack() as stack:
-        sides = {}
-        for name in names:  # one after the other: they would keep each other from starting
-            sides[name] = stack.enter_context(start_side(name, batch, examples))
-            sides[name].wait_ready()
-        for side in sides.values():
-            side.run()
-        for _ in range(repeats):
-            for name, side in sides.items():
-                taken[name].append(side.run())
-    return taken
-
-
-def report_batch(batch: int, taken: Mapping[str, list[Section]]) -> None:
-    """A line a side: its rate, its share of the floor and whether that is what was aimed at."""
-    rates = {n: [s.examples_per_s for s in sections] for n, sections in taken.items()}
-    floor = max(statistics.median(r) for n, r in rates.items() if n.startswith("products"))
-    rows = []
-    for name, of_side in rates.items():
-        share = statistics.median(of_side) / floor
-        target = TARGETS.get(name.split()[0], {}).get(batch)
-        verdict = "" if target is None else f">= {target:.0%} " + met(share >= target)
-        cpu = statistics.median(section.cpu_us_per_example for section in taken[name])
-        servers = statistics.median(section.server_cpu_us_per_example for section in taken[name])
-        spread = f"{min(of_side):,.0f} .. {max(of_side):,.0f}"
-        median = f"{statistics.median(of_side):,.0f}"
-        rows.append([name, median, spread, f"{cpu:.1f}", f"{servers:.1f}", f"{share:.0%}", verdict])
-    columns = ["", "examples/s", "range", "CPU us/example", "of servers", "of floor", "target"]
-    report(f"batch {batch:,}", columns, rows)
-
-
-def met(is_met: bool) -> str:
-    return "[green]met[/green]" if is_met else "[red]missed[/red]"
+        floors = [statistics.median(r) for s, r in rates.items() if s.startswith(PRODUCTS) and r]
+        rows = []
+        for side, found in rates.items():
+            if not found:
+                rows.append([side, figures[side]["error"].splitlines()[0][:40], "", "", ""])
+                continue
+            sections = figures[side]["sections"][str(batch)]
+            cpu_us = statistics.median(one["cpu_us_per_example"] for one in sections)
+            spread = f"{min(found):,.0f} .. {max(found):,.0f}"
+            share = f"{statistics.median(found) / max(floors):.0%}" if floors else ""
+            rows.append([side, f"{statistics.median(found):,.0f}", spread, f"{cpu_us:.1f}", share])
+        columns = ["", "examples/s", "range", "CPU us/example", "of floor"]
+        report(f"{name}, batch {batch:,}", columns, rows)
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__ or "")
-    names = ["products 2x1", "products 1x2", "torch 1x2", "local 1x2"]
-    names += [f"fleet {mode}" for mode in MODES]
-    shape = f"{NUM_SERVERS} servers x {NUM_WORKERS} workers, {TRANSPORT}"
-    console.print(f"[bold]CTR-DNN[/bold]: 26 slots x 10, 400-400-400-2, SGD; {shape}. {machine()}")
-    figures: dict[str, object] = {}
-    for batch, examples in SECTION_EXAMPLES.items():
-        size = QUICK_EXAMPLES if arguments.quick else examples
-        taken = measure(names, batch, size, arguments.repeats)
-        report_batch(batch, taken)
-        figures[str(batch)] = {
-            name: [[s.examples_per_s, s.cpu_us_per_example] for s in sections]
-            for name, sections in taken.items()
-        }
-    write_json(arguments.json, figures)
+    parser = argument_parser(__doc__ or "")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="some of them, by comma")
+    options = parser.parse_args()
+    console.print("[bold]CTR-DNN[/bold]: 26 slots x 10, 400-400-400-2, SGD.")
+    console.print(machine())
+    figures = {}
+    for name in options.groups.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            figures[name] = measure_group(name, Path(folder), options)
+        report_group(name, figures[name], rounds_config(options).batches)
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -1,167 +1,129 @@
-"""One process of one side of bench/ctr_dnn.py.
+"""One process of one side of bench/ctr_dnn.py; that of Paddle is bench/paddle_ctr.py.
 
-    python bench/ctr_sides.py SIDE --batch 1000 --examples 60000 --rank 0 --processes 2 --threads 1
+    python bench/ctr_sides.py SIDE --rank 0 --processes 2 --threads 1 [--mode sync]
 
-Says `ready`, then runs a section for each line it is sent and answers with one line of JSON:
-examples, begin and end on the system's monotonic clock, and the CPU time taken. Ends when its
-input does.
+Says `ready`, then answers each line it is sent with one line of JSON. `run BATCH EXAMPLES` trains
+on that many examples, those of all processes counted, and tells how many were its own, begin and
+end on the system's monotonic clock, and the CPU time taken; `auc FILE` scores the arrays of an .npz
+file, with all processes of the side. Ends when its input does.
 """
 
 from __future__ import annotations
 
 import argparse
-import atexit
-import itertools
 import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from ctr_batches import DIM, NUM_IDS, WIDTHS, Batch, make_batches
-from sparsefleet import optim
-from sparsefleet.nn import SparseEmbedding
-from sparsefleet.train import Trainer, TrainerConfig
-
-LR = 0.1
-NUM_DISTINCT_EXAMPLES = 60_000
+from ctr_examples import Examples, share_of
+from ctr_network import LR, PlainModel, Products
 
 
-class Products:
-    """The matrix products of one step, nothing else: what no training can be faster than."""
+class ProductsSide:
+    """The floor."""
 
-    def __init__(self, batch_size: int) -> None:
-        pairs = list(itertools.pairwise(WIDTHS))
-        self.weights = [torch.randn(wide, narrow).T.contiguous() * 0.05 for wide, narrow in pairs]
-        self.weight_gradients = [torch.empty_like(weight) for weight in self.weights]
-        self.values = [torch.randn(batch_size, width) for width in WIDTHS]
-        self.value_gradients = [torch.randn(batch_size, width) for width in WIDTHS]
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.set_num_threads(options.threads)
+        self._products: dict[int, Products] = {}
 
-    def step(self) -> None:
-        for x, weight, y in zip(self.values, self.weights, self.values[1:], strict=False):
-            torch.mm(x, weight.T, out=y)
-        for i in reversed(range(len(self.weights))):
-            torch.mm(self.value_gradients[i + 1].T, self.values[i], out=self.weight_gradients[i])
-            torch.mm(self.value_gradients[i + 1], self.weights[i], out=self.value_gradients[i])
-
-
-def products_side(options: argparse.Namespace) -> Callable[[int], None]:
-    products = Products(options.batch)
-
-    def run(num_batches: int) -> None:
+    def run(self, batch: int, num_batches: int) -> int:
+        if batch not in self._products:
+            self._products[batch] = Products(batch)
         for _ in range(num_batches):
-            products.step()
-
-    return run
-
-
-def layers() -> nn.Sequential:
-    """Three layers of 400 with ReLU, and the two logits."""
-    made: list[nn.Module] = []
-    for wide, narrow in itertools.pairwise(WIDTHS):
-        made += [nn.Linear(wide, narrow), nn.ReLU()]
-    return nn.Sequential(*made[:-1])
+            self._products[batch].step()
+        return batch * num_batches
 
 
-class PlainModel(nn.Module):
-    """What one writes without us."""
+class TorchSide:
+    """The loop that one writes without us; with several processes, under DDP."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(NUM_IDS, DIM, sparse=True)
-        self.layers = layers()
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.set_num_threads(options.threads)
+        self._examples = Examples(options)
+        self._plain: nn.Module = PlainModel()
+        self._model = self._plain
+        if options.processes > 1:
+            torch.distributed.init_process_group(
+                "gloo",
+                init_method=f"file://{options.meeting}",
+                rank=options.rank,
+                world_size=options.processes,
+            )
+            self._model = nn.parallel.DistributedDataParallel(self._plain)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=options.lr)
 
-    def forward(self, counts: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
-
-
-def torch_side(options: argparse.Namespace) -> Callable[[int], None]:
-    model = PlainModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    batches = batches_of(options)
-
-    def run(num_batches: int) -> None:
-        for counts, ids, clicks in turn(batches, num_batches):
-            loss = nn.functional.cross_entropy(model(counts, ids), clicks)
-            optimizer.zero_grad()
+    def run(self, batch: int, num_batches: int) -> int:
+        for counts, ids, clicks in self._examples.turn(batch, num_batches):
+            loss = nn.functional.cross_entropy(self._model(counts, ids), clicks)
+            self._optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            self._optimizer.step()
+        return batch * num_batches
 
-    return run
+    def auc(self, path: Path) -> float:
+        from sparsefleet.metrics import AUC  # not in a process whose memory is measured
 
-
-class FleetModel(nn.Module):
-    """The same with its rows in a table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = SparseEmbedding("ids", DIM, optimizer=optim.SGD(lr=LR))
-        self.layers = layers()
-
-    def forward(self, counts: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
+        counts, ids, clicks = share_of(path, 0, 1)
+        metric = AUC()
+        with torch.no_grad():
+            chances = torch.softmax(self._plain(counts, ids), dim=1)[:, 1]
+        metric.update(chances.numpy(), clicks.numpy())
+        return metric.compute()
 
 
-def fleet_side(options: argparse.Namespace) -> Callable[[int], None]:
-    """Our Trainer, as the environment says: in this process, or as one worker of a job."""
-    model = FleetModel()
-    trainer = Trainer(
-        model,
-        nn.functional.cross_entropy,
-        torch.optim.SGD(model.parameters(), lr=LR),
-        mode=options.mode,
-        threads=options.threads,
-        config=TrainerConfig(quiet=True),
-    )
-    batches = batches_of(options)
+def ours_side(options: argparse.Namespace) -> Any:
+    """Imported for itself alone: other sides pay nothing for us."""
+    from ctr_ours import OursSide
 
-    def run(num_batches: int) -> None:
-        trainer.fit(turn(batches, num_batches))
-
-    run(2)  # connects and starts
-    atexit.register(trainer.close)
-    return run
+    return OursSide(options)
 
 
-def batches_of(options: argparse.Namespace) -> list[Batch]:
-    return make_batches(NUM_DISTINCT_EXAMPLES // options.batch, options.batch, seed=options.rank)
+SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "products": ProductsSide,
+    "torch": TorchSide,
+    "ours": ours_side,
+}
 
 
-def turn(batches: list[Batch], count: int) -> list[Batch]:
-    """`count` batches, beginning again where they end."""
-    return (batches * (count // len(batches) + 1))[:count]
-
-
-SIDES = {"products": products_side, "torch": torch_side, "local": fleet_side, "fleet": fleet_side}
-
-
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("side", choices=SIDES)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--examples", type=int, required=True, help="of a section, all processes")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="that train, or torch's own")
-    parser.add_argument("--mode", help="of the fleet")
-    options = parser.parse_args()
+    parser.add_argument("--mode", help="of our Trainer")
+    parser.add_argument("--lr", type=float, default=LR, help="of rows and layers")
+    parser.add_argument("--meeting", type=Path, help="a file of which the ranks of DDP know")
+    parser.add_argument("--data", type=Path, help="train on this .npz file")
+    parser.add_argument("--files", nargs="*", default=[], help="train on these MultiSlot files")
+    return parser.parse_args()
+
+
+def timed(side: Any, batch: int, num_batches: int) -> dict[str, float]:
+    begin, cpu_begin_s = time.monotonic(), time.process_time()
+    examples = side.run(batch, num_batches)
+    end, cpu_s = time.monotonic(), time.process_time() - cpu_begin_s
+    return {"examples": examples, "begin": begin, "end": end, "cpu_s": cpu_s}
+
+
+def main() -> None:
+    options = parse_arguments()
     torch.manual_seed(0)
-    if options.side in ("products", "torch"):
-        torch.set_num_threads(options.threads)
-    run = SIDES[options.side](options)
-    num_batches = options.examples // options.batch // options.processes
+    side = SIDES[options.side](options)
     print("ready", flush=True)
-    for _ in sys.stdin:
-        begin, cpu = time.monotonic(), time.process_time()
-        run(num_batches)
-        answer = {
-            "examples": num_batches * options.batch,
-            "begin": begin,
-            "end": time.monotonic(),
-            "cpu_s": time.process_time() - cpu,
-        }
+    for line in sys.stdin:
+        verb, *words = line.split()
+        if verb == "auc":
+            answer = {"auc": side.auc(Path(words[0]))}
+        else:
+            batch, examples = map(int, words)
+            answer = timed(side, batch, max(1, examples // batch // options.processes))
         print(json.dumps(answer), flush=True)
 
 

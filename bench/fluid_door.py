@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS, make_batches
-from ctr_sides import LR, layers
+from ctr_network import LR, layers
 from measure import console, machine, parse_arguments, report, take_turns, write_json
 from sparsefleet import fluid, optim
 from sparsefleet.nn import SparseEmbeddingBag
@@ -136,8 +136,8 @@ def _timed(call: Callable[[], object]) -> Pass:
 def main() -> None:
     arguments = parse_arguments(__doc__ or "")
     console.print(f"[bold]CTR-DNN through both doors[/bold], {NUM_THREADS} threads. {machine()}")
-    figures: dict[str, object] = {}
     size = QUICK_EXAMPLES if arguments.quick else NUM_EXAMPLES
+    figures: dict[str, object] = {"examples": size}
     with tempfile.TemporaryDirectory() as folder:
         files = write_files(Path(folder), size)
         for batch_size in BATCHES:

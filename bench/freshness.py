@@ -1,6 +1,6 @@
 """How soon what is trained is predicted: from a trainer's moment to a service in another process.
 
-    python bench/freshness.py [--rows 1000000] [--target redis://127.0.0.1:6379/0]
+    python bench/freshness.py [--quick] [--rows 1000000] [--target redis://127.0.0.1:6379/0]
 
 A trainer in this process trains a table and publishes every second; a service in a process of its
 own follows a directory, or Redis. Printed: the time between the moment of an update and its being
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from measure import write_json
 from sparsefleet import Trainer, optim
 from sparsefleet.export import read_manifest
 from sparsefleet.nn import SparseEmbeddingBag
@@ -67,11 +68,15 @@ def follow(export: str, target: str, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="short: does it run at all")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--target", default="")
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--follow", default="")
     options = parser.parse_args()
+    if options.quick:
+        options.rows, options.seconds = 50_000, 6.0
     if options.follow:
         follow(options.follow, options.target, options.seconds)
         return
@@ -105,6 +110,15 @@ def main() -> None:
     print(f"  first {first:.2f} (all rows are compared with the export), then")
     print(f"  median {statistics.median(others):.2f}, largest {max(others):.2f}")
     print(f"oldest that a trained step was when it became visible: {1.0 + max(others):.2f} s")
+    figures = {
+        "rows": options.rows,
+        "examples_per_s": history.examples / options.seconds,
+        "updates": len(delays),
+        "first_s": first,
+        "median_s": statistics.median(others),
+        "largest_s": max(others),
+    }
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,19 @@ console = Console(width=110)
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
+    """What `argument_parser` takes."""
+    return argument_parser(description).parse_args()
+
+
+def argument_parser(description: str) -> argparse.ArgumentParser:
     """``--quick`` for a smoke run, ``--repeats``, ``--json FILE`` for the figures."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all")
     parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (default 5)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    return parser.parse_args()
+    return parser
 
 
 def interleave(
@@ -103,6 +110,17 @@ def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def judge(text: str, holds: bool) -> None:
+    """Prints a target, with what was measured, and whether it was met."""
+    verdict, colour = ("met", "green") if holds else ("missed", "red")
+    console.print(f"  {text} [{colour}]{verdict}[/{colour}]", highlight=False)
+
+
+def note(text: str) -> None:
+    """Prints what belongs to the table above."""
+    console.print(f"  {text}", highlight=False, markup=False)
 
 
 def write_json(path: Path | None, figures: Mapping[str, object]) -> None:

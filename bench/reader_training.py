@@ -17,18 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ctr_batches import DIM, NUM_SLOTS
-from ctr_sides import LR, layers
-from reader_files import SLOTS
-from sparsefleet import optim
-from sparsefleet.data import CriteoTsv, MultiSlot, Reader, Slot
-from sparsefleet.nn import SparseEmbedding
+from ctr_network import LR
+from ctr_ours import ONE_ID_SLOTS, FleetModel, FleetModelOfSlots
+from sparsefleet.data import CriteoTsv, MultiSlot, Reader
 from sparsefleet.train import Trainer, TrainerConfig
-
-ONE_ID_SLOTS = tuple(
-    Slot(slot.name, slot.dtype, slot.shape if slot.shape is not None else ()) for slot in SLOTS
-)
-"""With one id a slot, columns are int64[B]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +33,11 @@ class TrainingPass:
     """Of the training thread's time, by the trainer's own clock."""
 
 
-class FromLogs(nn.Module):
-    """Columns of `CriteoTsv` -> logits float32[B, 2]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = SparseEmbedding("ids", DIM, optimizer=optim.SGD(lr=LR))
-        self.layers = layers()
+class FromLogs(FleetModel):
+    """For columns of `CriteoTsv`."""
 
     def forward(self, counts: Tensor, categories: Tensor) -> Tensor:
-        return self.layers(torch.cat([self.embedding(categories).flatten(1), counts], dim=1))
-
-
-class FromSlots(FromLogs):
-    """Columns of `ONE_ID_SLOTS` -> logits float32[B, 2]."""
-
-    def forward(self, dense: Tensor, **slots: Tensor) -> Tensor:  # type: ignore[override]
-        ids = torch.stack([slots[f"C{column}"] for column in range(1, NUM_SLOTS + 1)], dim=1)
-        return super().forward(dense, ids)
+        return super().forward(counts, categories)
 
 
 def training_sides(
@@ -68,7 +47,7 @@ def training_sides(
     slots = Reader(slot_files, MultiSlot(*ONE_ID_SLOTS), batch_size, label="label")
     logs = Reader(raw_files, CriteoTsv(), batch_size, label="label")
     return {
-        **_sides_of("MultiSlot", FromSlots(), slots),
+        **_sides_of("MultiSlot", FleetModelOfSlots(), slots),
         **_sides_of("Criteo", FromLogs(), logs),
     }
 

@@ -120,12 +120,16 @@ def wait_for(port: int) -> None:
 
 
 def measure(
-    sides: dict[str, Service], bare: Bare, bodies: dict[str, Path], seconds: float
+    sides: dict[str, Service],
+    bare: Bare,
+    bodies: dict[str, Path],
+    seconds: float,
+    every_clients: tuple[int, ...],
 ) -> dict[str, dict[str, Any]]:
     """Every form and number of clients, the sides in turn."""
     found: dict[str, dict[str, Any]] = {}
     for form, (batch, kind) in FORMS.items():
-        for clients in CLIENTS:
+        for clients in every_clients:
             for side, service in sides.items():
                 service.load(bodies[form], kind, clients, min(1.0, seconds))
                 taken = service.load(bodies[form], kind, clients, seconds)
@@ -182,7 +186,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    seconds = 0.5 if options.quick else options.seconds
+    seconds = 0.1 if options.quick else options.seconds
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
@@ -198,7 +202,9 @@ def main() -> int:
             sides["Redis"] = stack.enter_context(serving(folder / "model", "--rows", url))
             cold = serving(folder / "model", "--rows", url, "--cache-bytes", "0")
             sides["Redis, no cache"] = stack.enter_context(cold)
-        found = measure(sides, Bare(folder / "model", NUM_ROWS), bodies, seconds)
+        every_clients = CLIENTS[:2] if options.quick else CLIENTS
+        bare = Bare(folder / "model", NUM_ROWS)
+        found = measure(sides, bare, bodies, seconds, every_clients)
         show(found)
         held = True
         if options.hold:

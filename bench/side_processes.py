@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 120.0
-SECTION_S = 600.0
+SECTION_S = 180.0
 END_S = 30.0
+LOG_TAIL_BYTES = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +35,33 @@ class Section:
 
 
 class SideProcess:
-    """A process that answers on its stdout, line by line; its stderr is the caller's."""
+    """A process that answers on its stdout, line by line; its stderr is the caller's, or a log."""
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], folder: Path = ROOT
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        folder: Path = ROOT,
+        log: Path | None = None,
     ) -> None:
         self._name = " ".join(command[1:])
         self._unread = b""
-        self._process = subprocess.Popen(
-            [*command],
-            cwd=folder,
-            env={**os.environ, **environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
+        self._log = log
+        with contextlib.ExitStack() as stack:
+            self._process = subprocess.Popen(
+                [*command],
+                cwd=folder,
+                env={**os.environ, **environ},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if log is None else stack.enter_context(log.open("wb")),
+                bufsize=0,
+            )
 
     def send(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
+        with contextlib.suppress(BrokenPipeError):  # who reads its answer is told that it ended
+            self._process.stdin.write(f"{line}\n".encode())
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
         """The first line from here on in which the pattern is found; others are passed over."""
@@ -68,6 +78,15 @@ class SideProcess:
             return 0.0
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_memory_bytes(self) -> int:
+        """The most that was resident; 0 where the system does not tell, or after its end."""
+        try:
+            text = Path(f"/proc/{self._process.pid}/status").read_text()
+        except OSError:
+            return 0
+        found = re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE)
+        return int(found[1]) << 10 if found else 0
 
     def end_input(self) -> None:
         assert self._process.stdin is not None
@@ -95,43 +114,78 @@ class SideProcess:
             got = os.read(stdout.fileno(), 65536)
             if not got:
                 code = self._process.wait(END_S)
-                raise RuntimeError(f"ended with code {code}: {self._name}")
+                raise RuntimeError(f"ended with code {code}: {self._name}{self._log_tail()}")
             self._unread += got
         line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode()
+        return line.decode(errors="replace")
+
+    def _log_tail(self) -> str:
+        if self._log is None:
+            return ""
+        return "\n" + self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
 
 
 class Side:
-    """`with Side(workers, servers) as side: side.run()`. Workers know what a section is."""
+    """`with Side(workers, servers) as side: side.run()`. Workers know what a section is.
 
-    def __init__(self, workers: Sequence[SideProcess], servers: Sequence[SideProcess] = ()) -> None:
+    others: processes that belong to it, do no work of their own and end last.
+    is_patient: whether workers are waited for at the end, or told to go.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[SideProcess],
+        servers: Sequence[SideProcess] = (),
+        others: Sequence[SideProcess] = (),
+        *,
+        is_patient: bool = True,
+    ) -> None:
         self._workers = workers
         self._servers = servers
+        self._others = others
+        self._is_patient = is_patient
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._workers)
 
     def wait_ready(self) -> None:
         for worker in self._workers:
             worker.wait_for("^ready$", READY_S)
 
-    def run(self) -> Section:
-        """One section, on all workers at the same time."""
-        server_cpu_s = -sum(server.cpu_s() for server in self._servers)
+    def ask(self, line: str) -> list[dict[str, Any]]:
+        """Sends the line to all workers at the same time; their answers."""
         for worker in self._workers:
-            worker.send("run")
+            worker.send(line)
         found = [worker.wait_for(r"^\{.*\}$", SECTION_S) for worker in self._workers]
-        answers = [json.loads(match.group()) for match in found]
+        return [json.loads(match.group()) for match in found]
+
+    def run(self, *words: object) -> Section:
+        """One section, on all workers at the same time; `words` say which."""
+        server_cpu_s = -sum(server.cpu_s() for server in self._servers)
+        answers = self.ask(" ".join(["run", *map(str, words)]))
         examples = sum(answer["examples"] for answer in answers)
         took_s = max(a["end"] for a in answers) - min(a["begin"] for a in answers)
         server_cpu_s += sum(server.cpu_s() for server in self._servers)
         cpu_s = server_cpu_s + sum(answer["cpu_s"] for answer in answers)
         return Section(examples / took_s, 1e6 * cpu_s / examples, 1e6 * server_cpu_s / examples)
 
+    def score(self, file: str) -> float:
+        """AUC over the examples of a file; all workers take part, and the first one tells."""
+        return float(self.ask(f"auc {file}")[0]["auc"])
+
+    def peak_memory_bytes(self) -> tuple[int, int]:
+        """Of the largest worker and of the largest server."""
+        workers = max(worker.peak_memory_bytes() for worker in self._workers)
+        return workers, max((server.peak_memory_bytes() for server in self._servers), default=0)
+
     def close(self) -> None:
         for worker in self._workers:  # all before the first is waited for: they end together
             worker.end_input()
         for worker in self._workers:
-            worker.close()
-        for server in self._servers:
-            server.close(terminate=True)
+            worker.close(terminate=not self._is_patient)
+        for process in (*self._servers, *self._others):
+            process.close(terminate=True)
 
     def __enter__(self) -> Side:
         return self
@@ -145,13 +199,24 @@ class Side:
         self.close()
 
 
-def start_servers(count: int, transport: str, job_key: str) -> tuple[list[SideProcess], list[str]]:
-    """`sparsefleet server` processes on free ports, and their endpoints."""
-    servers = []
-    for index in range(count):
-        command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
-        command += ["--index", str(index), "--num-servers", str(count), "--transport", transport]
-        command += ["--log-level", "warning"]
-        servers.append(SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key}))
-    endpoints = [server.wait_for(r"listening on (\S+)", READY_S).group(1) for server in servers]
+def start_servers(
+    count: int, transport: str | None, job_key: str
+) -> tuple[list[SideProcess], list[str]]:
+    """`sparsefleet server` processes on free ports, and their endpoints.
+
+    transport: None is what they choose by themselves.
+    """
+    servers: list[SideProcess] = []
+    try:
+        for index in range(count):
+            command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
+            command += ["--index", str(index), "--num-servers", str(count)]
+            command += ["--log-level", "warning"]
+            command += [] if transport is None else ["--transport", transport]
+            servers.append(SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key}))
+        endpoints = [server.wait_for(r"listening on (\S+)", READY_S)[1] for server in servers]
+    except Exception:
+        for server in servers:
+            server.close(terminate=True)
+        raise
     return servers, endpoints

@@ -1,4 +1,4 @@
-"""Pull and push over loopback, with and without TLS, beside a bare socket echo and Redis.
+"""Pull and push on one machine, each way to talk, beside a bare socket echo and Redis.
 
     make bench            or    python bench/transport.py [--quick] [--repeats 5] [--json FILE]
 
@@ -45,15 +45,17 @@ REDIS_CHUNK = 1_000  # keys a command; the best of 100, 1,000 and all at once
 TARGET_FLOOR = 1.5  # plain over bare echo + table
 TARGET_REDIS = 5.0  # our rows/s over those of Redis
 TARGET_TLS = 0.5  # what TLS adds to a plain 2,600-row pull
+TRANSPORTS = {"plain": "plain", "tls": "tls", "chosen": None}
+"""By name; the last is what server and client choose by themselves."""
 JOB_KEY = os.urandom(32).hex()
 
 
 @contextlib.contextmanager
-def server(transport: str) -> Iterator[str]:
+def server(transport: str | None) -> Iterator[str]:
     """A `sparsefleet server` process; its endpoint."""
     command = [sys.executable, "-m", "sparsefleet.cli", "server", "--endpoint", "127.0.0.1:0"]
     process = subprocess.Popen(
-        [*command, "--transport", transport],
+        [*command, *([] if transport is None else ["--transport", transport])],
         env={**os.environ, "SPARSEFLEET_JOB_KEY": JOB_KEY},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -229,10 +231,10 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         key = JOB_KEY.encode()
         stores: dict[str, Store] = {"table": fill(stack.enter_context(LocalStore()), num_rows)}
-        for transport in ("plain", "tls"):
+        for name, transport in TRANSPORTS.items():
             endpoint = stack.enter_context(server(transport))
             store = RemoteStore([endpoint], transport=transport, job_key=key)  # type: ignore[arg-type]
-            stores[transport] = fill(stack.enter_context(store), num_rows)
+            stores[name] = fill(stack.enter_context(store), num_rows)
         cache = stack.enter_context(redis(num_rows, bytes(ROW_BYTES)))
         for n in SIZES:
             taken = interleave(sides_for(n, num_rows, stores, cache, echo), arguments.repeats)
@@ -245,7 +247,7 @@ def report_size(n: int, taken: dict[str, tuple[float, float, float]]) -> None:
     """One table a batch size: what each side took, then the ratios that have targets."""
     rows = []
     for verb in ("pull", "push"):
-        for side in ("table", "echo", "plain", "tls", "redis"):
+        for side in ("table", "echo", *TRANSPORTS, "redis"):
             if (figures := taken.get(f"{verb} {side}")) is not None:
                 median, low, high = (seconds * 1e6 for seconds in figures)
                 rate = f"{n / median:.2f} M"
@@ -261,7 +263,7 @@ def report_size(n: int, taken: dict[str, tuple[float, float, float]]) -> None:
         else:
             console.print(f"  {verb}, extra by TLS: {extra:.2f}")
         if "redis" in seconds:
-            for side in ("plain", "tls"):
+            for side in TRANSPORTS:
                 ratio = seconds["redis"] / seconds[side]
                 verdict(f"{verb}, rows/s {side} / Redis", ratio, TARGET_REDIS, ">=")
 

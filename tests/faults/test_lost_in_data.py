@@ -94,6 +94,7 @@ def test_a_killed_worker_ends_the_wait_for_its_mail(servers: NativeServers) -> N
             exchange.send(1, b"too late")
 
 
+@pytest.mark.job
 def test_a_killed_worker_ends_the_wait_for_the_others_end(servers: NativeServers) -> None:
     with doomed("exchange", servers), survivor(servers) as fleet:
         exchange = fleet.open_exchange()
@@ -145,6 +146,7 @@ def test_files_of_a_killed_worker_end_the_epoch_with_its_name(
                     list(batches)
 
 
+@pytest.mark.job
 def test_files_of_a_killed_worker_are_read_on_by_those_who_keep_going(
     servers: NativeServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

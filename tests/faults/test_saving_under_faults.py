@@ -54,7 +54,10 @@ def store() -> Iterator[RemoteStore]:
         yield connected
 
 
-@pytest.mark.parametrize("moment", ["before anything is written", "while it is written"])
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param("before anything is written", marks=pytest.mark.job), "while it is written"],
+)
 def test_killed_server_leaves_the_checkpoint_before_in_force(moment: str, tmp_path: Path) -> None:
     servers = [ServerProcess("--index", str(i), "--num-servers", "2") for i in range(2)]
     try:

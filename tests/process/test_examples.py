@@ -23,6 +23,7 @@ def test_deepfm_learns_alone() -> None:
     assert "trained 30,000 examples" in printed
 
 
+@pytest.mark.job
 def test_deepfm_learns_launched(tmp_path: Path) -> None:
     flags = ("--rows", "30000", "--mode", "half_async", "--quiet")
     printed = run_launched("deepfm", tmp_path, *flags, launch=("--native-servers",))
@@ -35,6 +36,7 @@ def test_word2vec_finds_the_planted_twins_alone() -> None:
     assert number_after("cosine of twins", printed) > 0.9
 
 
+@pytest.mark.job
 def test_word2vec_finds_the_planted_twins_launched(tmp_path: Path) -> None:
     flags = ("--pairs", "300000", "--mode", "geo", "--quiet")
     printed = run_launched("word2vec", tmp_path, *flags, launch=("--native-servers",))
@@ -45,6 +47,7 @@ def test_custom_loop_learns_alone() -> None:
     assert number_after("held-out AUC", run_alone("custom_loop", "--rows", "30000")) > 0.68
 
 
+@pytest.mark.job
 def test_custom_loop_learns_launched_with_servers_of_the_script(tmp_path: Path) -> None:
     printed = run_launched("custom_loop", tmp_path, "--rows", "30000", "--mode", "sync")
     assert number_after("held-out AUC", printed) > 0.66

@@ -32,7 +32,7 @@ def totals(launched: LaunchProcess, num_workers: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.job)])
 def test_job_trains_saves_and_another_with_more_servers_starts_from_it(
     mode: str, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def fall(printed: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
     ("mode", "compiled"),
@@ -75,6 +76,7 @@ def job(tmp_path: Path) -> Iterator[PlainJob]:
     made.close()
 
 
+@pytest.mark.job
 @pytest.mark.parametrize("source", SOURCES)
 def test_servers_go_on_from_what_the_first_trainer_saved(
     source: str, tmp_path: Path, job: PlainJob

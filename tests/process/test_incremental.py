@@ -11,6 +11,7 @@ NAME = "incremental/train_day"
 ROWS = ("--rows", "8000")
 
 
+@pytest.mark.job
 def test_second_day_beats_a_cold_start(tmp_path: Path) -> None:
     day_1 = str(tmp_path / "day-1")
     first = run_alone(NAME, "--day", "1", "--out", day_1, *ROWS)

@@ -138,6 +138,7 @@ def test_node_that_never_comes_is_named(start_node: StartNode) -> None:
     first.wait_for_no_child()
 
 
+@pytest.mark.job
 def test_hub_that_never_comes_is_named(start_node: StartNode) -> None:
     second = start_node(1, "--join-seconds", "1")
     assert second.wait() == 1
@@ -146,6 +147,7 @@ def test_hub_that_never_comes_is_named(start_node: StartNode) -> None:
     second.wait_for_no_child()
 
 
+@pytest.mark.job
 def test_nodes_started_with_other_settings_are_refused(start_node: StartNode) -> None:
     first = start_node(0)
     second = start_node(1, "--workers", "4")
@@ -158,6 +160,7 @@ def test_nodes_started_with_other_settings_are_refused(start_node: StartNode) ->
     first.wait_for_no_child()
 
 
+@pytest.mark.job
 def test_node_with_another_key_is_refused(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = str(Path(__file__).parent / "publishing_script.py")
 
 
+@pytest.mark.job
 def test_what_a_job_published_is_what_its_first_worker_predicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

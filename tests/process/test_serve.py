@@ -160,6 +160,7 @@ def test_sigterm_ends_it_after_the_requests_under_way(folder: Path, tmp_path: Pa
             httpx.get(process.url + "/healthz")
 
 
+@pytest.mark.job
 def test_second_signal_ends_it_at_once(folder: Path) -> None:
     with ServiceProcess(folder / "one", "--drain-delay", "600") as process:
         process.send(signal.SIGTERM)

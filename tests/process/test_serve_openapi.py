@@ -16,6 +16,7 @@ from tests.unit.export.shop_model import exported_shop
 DEADLINE_S = 600.0
 
 
+@pytest.mark.job
 @pytest.mark.skipif(
     importlib.util.find_spec("schemathesis") is None, reason="pip install schemathesis"
 )

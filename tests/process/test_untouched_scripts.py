@@ -44,6 +44,7 @@ def test_a_script_trains_from_a_pipe_and_another_infers(folder: Path) -> None:
     assert inferred_auc(folder) > 0.9
 
 
+@pytest.mark.job
 def test_the_old_launcher_starts_servers_and_workers(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

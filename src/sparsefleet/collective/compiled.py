@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import shutil
-import sys
 
 from torch import nn
 
@@ -32,18 +31,10 @@ def compile_module(module: nn.Module) -> bool:
 
 def can_compile() -> bool:
     """Whether torch.compile works here; if not, that is said once."""
-    reason = _why_not()
-    if reason is not None:
-        say_fusion_is_off(reason)
-    return reason is None
-
-
-def _why_not() -> str | None:
     if found_compiler() is None:
-        return "no C++ compiler was found"
-    if sys.platform == "win32":
-        return "torch.compile is not supported on this system"
-    return None
+        say_fusion_is_off("no C++ compiler was found")
+        return False
+    return True
 
 
 @functools.cache

@@ -14,13 +14,18 @@ __all__ = ["backend_of", "choose_device", "is_cuda_required"]
 
 
 def choose_device(
-    index: int = 0, *, count: int = 1, wanted: str | torch.device | None = None
+    index: int = 0,
+    *,
+    count: int = 1,
+    wanted: str | torch.device | None = None,
+    falls_back: bool = False,
 ) -> torch.device:
     """The device of process `index` of the `count` that train on this machine.
 
     A GPU each if this torch sees as many, else the CPU for all of them: two processes cannot
     share a GPU for collectives. SPARSEFLEET_REQUIRE_CUDA=1 turns that fallback into a
-    ConfigError. `wanted` ("cpu", "cuda", "cuda:1") is taken instead, if it is there.
+    ConfigError. `wanted` ("cpu", "cuda:1") is taken instead, if it is there; with `falls_back`
+    the CPU where there is no GPU at all.
 
     >>> choose_device(wanted="cpu")
     device(type='cpu')
@@ -30,15 +35,16 @@ def choose_device(
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted is not None:
         device = torch.device(wanted)
-        if device.type == "cuda" and (device.index or 0) >= found:
+        if device.type != "cuda" or (device.index or 0) < found:
+            return device
+        if found or not falls_back:
             raise ConfigError(f"device {device} is wanted, but this torch sees {_gpus(found)}")
-        return torch.device("cuda", index % found) if str(device) == "cuda" else device
-    if found >= count:
+    elif found >= count:
         return torch.device("cuda", index)
     if is_cuda_required():
         raise ConfigError(
             f"SPARSEFLEET_REQUIRE_CUDA is set, but this torch sees {_gpus(found)} for {count} "
-            "processes of this machine: start fewer, or unset the variable to train on the CPU"
+            f"process{'es' if count > 1 else ''} of this machine: unset it to train on the CPU"
         )
     return torch.device("cpu")
 

@@ -6,7 +6,7 @@ Letters: R ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -41,12 +41,14 @@ class LocalSgd:
         *,
         reduction: Reduction | None = None,
         traffic: Traffic | None = None,
+        at_meeting: Callable[[int], object] | None = None,
     ) -> None:
         """All ranks must make it, with equal parameters; ``reduction`` may be shared with what is
-        not used at the same time."""
+        not used at the same time. at_meeting: called when ranks average, with how many count."""
         self._parameters = list(named_parameters)
         self._world = world
         self._config = config
+        self._at_meeting = at_meeting
         self._own_reductions: list[Reduction] = []
         if reduction is None and world.size > 1:
             self._own_reductions = make_reductions(
@@ -135,6 +137,8 @@ class LocalSgd:
             bucket.gradients.copy_(common)
             parameters = [self._parameters[place][1] for place in bucket.places]
             torch._foreach_copy_(parameters, bucket.views)
+        if self._at_meeting is not None:
+            self._at_meeting(round(present))
         self._adapt(*notes[size:])
         self._since_meeting = 0
         self._loss.zero_()

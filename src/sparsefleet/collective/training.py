@@ -21,6 +21,10 @@ from sparsefleet.errors import ConfigError
 
 __all__ = ["CollectiveTraining"]
 
+_BUCKET = 4 * 2**20
+"""Smallest bucket that is made without being asked for: in smaller ones the calls cost more than
+the bytes. A tenth of all is Fluid's rule of thumb."""
+
 
 class CollectiveTraining:
     """Binds parameters, an optimizer and a strategy for one rank among all.
@@ -53,10 +57,13 @@ class CollectiveTraining:
         layer_of: LayerOf = layer_by_module,
         sparse_names: Collection[str] = (),
         norm_group: NormGroup | None = None,
+        at_meeting: Callable[[int], object] | None = None,
     ) -> None:
         """optimizer_step: applies ``parameter.grad`` of all parameters; clipping belongs there. A
-        parameter may have no gradient. sparse_names: parameters with sparse gradients. norm_group:
-        what ``prepare_module`` made."""
+        parameter may have no gradient. False says that it found an overflow of its own, on all
+        ranks alike, and applied nothing. sparse_names: parameters with sparse gradients.
+        norm_group: what ``prepare_module`` made. at_meeting: called on every rank when LocalSGD
+        averages, with how many ranks count in it."""
         everything = list(named_parameters)
         self._parameters = [pair for pair in everything if pair[1].requires_grad]
         self._optimizer_step = optimizer_step
@@ -72,6 +79,7 @@ class CollectiveTraining:
             strategy,
             layer_of=layer_of,
             sparse_names=sparse_names,
+            default_bucket_bytes=max(sum(p.nbytes for _, p in self._parameters) // 10, _BUCKET),
             traffic=self.traffic,
         )
         self._exchange.attach()
@@ -79,7 +87,11 @@ class CollectiveTraining:
         self._local: LocalSgd | None = None
         if strategy.local_sgd is not None:
             self._local = LocalSgd(
-                self._parameters, world, strategy.local_sgd, reduction=self._exchange.reduction
+                self._parameters,
+                world,
+                strategy.local_sgd,
+                reduction=self._exchange.reduction,
+                at_meeting=at_meeting,
             )
         self._num_merged = 0
         self._phase = 0  # batches of this step that some rank had
@@ -98,6 +110,16 @@ class CollectiveTraining:
     def local_sgd(self) -> LocalSgd | None:
         """When ranks meet; None if they exchange gradients in every step."""
         return self._local
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this rank steps by itself for now, as LocalSGD has it after its warm-up."""
+        return self._is_local
+
+    @property
+    def num_present(self) -> int:
+        """Ranks that took part in the last exchange of gradients with a batch."""
+        return self._exchange.num_present
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
@@ -210,8 +232,7 @@ class CollectiveTraining:
     def _apply(self) -> bool:
         is_finite = self._is_finite()
         try:
-            if is_finite:
-                self._optimizer_step()
+            is_finite = is_finite and self._optimizer_step() is not False
         finally:
             self._clear()
         if self._scaler is not None:

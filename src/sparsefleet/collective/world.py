@@ -195,6 +195,22 @@ class World:
             for tensor, whole in copies:
                 tensor.copy_(whole)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this rank has not left the others."""
+        return self.size == 1 or self._connections is not None
+
+    @property
+    def store(self) -> Store:
+        """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
+        if self._connections is None:
+            raise ConfigError("World.store: this rank is alone, or has left the others")
+        return self._connections.store
+
+    def require_present(self, what: str, ranks: Iterable[int]) -> None:
+        """Raises PeerLostError naming who of the ranks is gone, if any; takes seconds if so."""
+        self._check_absence(what, ranks)
+
     def lost_ranks(self) -> list[int]:
         """The ranks that give no sign of life. Takes some seconds if there are any."""
         if self._connections is None:

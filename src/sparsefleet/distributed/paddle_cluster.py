@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.environment import CheckedEnviron
 
 __all__ = ["PaddleCluster", "cluster_from_cloud"]
 
@@ -44,41 +45,31 @@ class PaddleCluster:
 
 
 def cluster_from_cloud(
-    environ: Mapping[str, str], started_port: int | None, num_local: int
+    variables: Mapping[str, str], started_port: int | None, num_local: int
 ) -> PaddleCluster:
     """From the variables that Paddle's scheduler sets. Raises ConfigError naming the wrong one."""
-    node_ips = tuple(text.strip() for text in _set(environ, "PADDLE_TRAINERS").split(","))
-    own = _set(environ, "POD_IP").strip()
-    if own not in node_ips:
-        raise ConfigError(f"POD_IP is {own!r}, which is none of PADDLE_TRAINERS {node_ips}")
-    node_rank = _number(environ, "PADDLE_TRAINER_ID")
-    if node_rank >= len(node_ips):
-        raise ConfigError(
-            f"PADDLE_TRAINER_ID must be less than {len(node_ips)}, the machines in "
-            f"PADDLE_TRAINERS, got {node_rank}"
-        )
-    num_ports = _number(environ, "TRAINER_PORTS_NUM")
-    given = environ.get("DISTRIBUTED_TRAINER_ENDPOINTS", "").strip()
-    if given:
-        return PaddleCluster(node_ips, node_rank, _given(given, node_ips, num_ports, num_local))
-    port = started_port
-    if environ.get("PADDLE_PORT", "").strip() and num_ports >= num_local:
-        port = _number(environ, "PADDLE_PORT")
-    return PaddleCluster.from_first_port(
-        node_ips, node_rank, _CLOUD_PORT if port is None else port, num_local
-    )
-
-
-def _given(text: str, node_ips: tuple[str, ...], num_ports: int, num_local: int) -> tuple[str, ...]:
-    """The first `num_local` endpoints of each machine's `num_ports`."""
-    found = [place.strip() for place in text.split(",")]
-    if len(found) != len(node_ips) * num_ports or num_local > num_ports:
-        raise ConfigError(
-            f"DISTRIBUTED_TRAINER_ENDPOINTS must have TRAINER_PORTS_NUM ({num_ports}) endpoints for "
-            f"each of {len(node_ips)} machines, and at least {num_local} a machine, got {text!r}"
-        )
-    starts = range(0, len(found), num_ports)
-    return tuple(place for start in starts for place in found[start : start + num_local])
+    environ = CheckedEnviron(variables, "--use_paddlecloud needs it")
+    node_ips = tuple(text.strip() for text in environ["PADDLE_TRAINERS"].text.split(","))
+    environ["POD_IP"].one_of(*node_ips)
+    limit = (len(node_ips), "machines in PADDLE_TRAINERS")
+    node_rank = environ["PADDLE_TRAINER_ID"].integer(low=0, below=limit)
+    num_ports = environ["TRAINER_PORTS_NUM"].integer(low=1)
+    given = environ.get("DISTRIBUTED_TRAINER_ENDPOINTS")
+    if given is not None:
+        found = given.endpoints()
+        if len(found) != len(node_ips) * num_ports or num_local > num_ports:
+            raise given.refused(
+                f"TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} machines, "
+                f"of which {num_local} are needed"
+            )
+        starts = range(0, len(found), num_ports)
+        places = [place for start in starts for place in found[start : start + num_local]]
+        return PaddleCluster(node_ips, node_rank, tuple(places))
+    port = started_port or _CLOUD_PORT
+    told = environ.get("PADDLE_PORT")
+    if told is not None and num_ports >= num_local:
+        port = told.integer(low=1)
+    return PaddleCluster.from_first_port(node_ips, node_rank, port, num_local)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -87,17 +78,3 @@ def _free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
-
-
-def _set(environ: Mapping[str, str], name: str) -> str:
-    text = environ.get(name, "")
-    if not text.strip():
-        raise ConfigError(f"{name} is not set, but --use_paddlecloud needs it")
-    return text
-
-
-def _number(environ: Mapping[str, str], name: str) -> int:
-    text = _set(environ, name).strip()
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{name} must be a number, got {text!r}")
-    return int(text)

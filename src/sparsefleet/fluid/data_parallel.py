@@ -16,6 +16,7 @@ from sparsefleet.fluid.core import EOFException
 from sparsefleet.fluid.feed_splitting import split_fed
 from sparsefleet.fluid.feeding import Fed, feed_of
 from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.freed_memory import give_back_freed_memory
 from sparsefleet.fluid.lowering.lowered import Lod, RunResult
 from sparsefleet.fluid.program_drawing import draw_program
 from sparsefleet.fluid.replicas import Replicas
@@ -61,6 +62,8 @@ class DataParallel:
         self._program = program
         self._build = build
         self._iterations = execution.num_iteration_per_run
+        self._runs_until_dropped = max(1, execution.num_iteration_per_drop_scope)
+        self._runs = 0
         self._programs: dict[tuple[int, int, int], Program] = {}
         self._rank = RankProgram(build) if build.num_trainers > 1 else None
         if build.debug_graphviz_path:
@@ -68,6 +71,13 @@ class DataParallel:
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         """One run; a result for each replica, or that of the first alone in async_mode."""
+        results = self._run(runner, feed, fetches)
+        self._runs += 1
+        if self._runs % self._runs_until_dropped == 0:
+            give_back_freed_memory()
+        return results
+
+    def _run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         if self._build.async_mode or self._program._distributed is not None:
             return self._run_apart(runner, feed, fetches)
         feeds = self._feeds_or_end(runner, feed)

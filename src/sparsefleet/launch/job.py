@@ -45,7 +45,7 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
         signals = stack.enter_context(EndingSignals())
         ports = stack.enter_context(PortReservation())
         endpoints = _take_endpoints(config, ports)
-        meeting_point = fixed_meeting_point(config) or f"127.0.0.1:{ports.take_free(1)[0]}"
+        meeting_point = _take_meeting_point(config, ports)
         guard = stack.enter_context(Guard(config.grace_s))
         told: dict[str, str] = {}
         if not has_key:
@@ -95,6 +95,16 @@ def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
         if plan.role == "server":
             ports.take(plan.endpoint)
     return endpoints
+
+
+def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
+    """Where workers meet. On one machine the port is held; of several, they may never need it."""
+    fixed = fixed_meeting_point(config)
+    if not fixed:
+        return f"127.0.0.1:{ports.take_free(1)[0]}"
+    if not config.nodes:
+        ports.take(fixed)
+    return fixed
 
 
 def _open_link(

@@ -14,7 +14,7 @@ __all__ = ["LaunchConfig", "PaddleWorkers", "TransportName"]
 
 # The server room has the same type; importing it would need the native extension, which the
 # launcher does not.
-TransportName = Literal["tls", "plain"]
+TransportName = Literal["auto", "tls", "plain"]
 
 _MAX_PROCESSES = 2**16
 
@@ -64,7 +64,7 @@ class LaunchConfig:
     log_dir: str = "logs"
     """Gets one file for each process: serverlog.0, workerlog.0 ..."""
 
-    transport: TransportName = "tls"
+    transport: TransportName = "auto"
     """How servers and workers talk; told to them by SPARSEFLEET_TRANSPORT."""
 
     start_port: int = 0

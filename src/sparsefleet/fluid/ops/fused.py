@@ -170,17 +170,22 @@ def _one_kernel(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Compiled at the first call; from a compiler that fails on, the function as it is."""
     if not can_compile():
         return plain
-    from torch._dynamo.exc import TorchDynamoException
-
     run: Callable[..., Any] = torch.compile(plain, dynamic=True)
 
     def call(*inputs: Tensor) -> Any:
         nonlocal run
         try:
             return run(*inputs)
-        except TorchDynamoException as error:
+        except _compiler_error() as error:
             say_fusion_is_off(f"the compiler failed ({str(error).strip().partition(chr(10))[0]})")
             run = plain
             return plain(*inputs)
 
     return call
+
+
+def _compiler_error() -> type[Exception]:
+    """Asked for when there is one: its module is large."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return TorchDynamoException

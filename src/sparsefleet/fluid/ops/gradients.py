@@ -95,3 +95,28 @@ def decay_gradient(
         return None
     with torch.no_grad():
         return gradient + (l1 * param.sign() if l1 else l2 * param)
+
+
+@op("merge_gradients", "X* Sums* Step", "Out*", lod="none", has_effect=True, infer=_no_shapes)
+@torch.no_grad()
+def merge_gradients(
+    gradients: list[Tensor | None], sums: list[Tensor], step: Tensor, *, k_steps: int, avg: bool
+) -> list[list[Tensor | None]]:
+    """Adds gradients to sums; at each k_steps-th call these, or their means, else None for each.
+
+    A call without gradients, as of a step that overflowed, does not count.
+    """
+    nothing: list[Tensor | None] = [None] * len(sums)
+    if any(gradient is None for gradient in gradients):
+        return [nothing]
+    for total, gradient in zip(sums, gradients, strict=True):
+        assert gradient is not None
+        total.add_(gradient)
+    step.add_(1)
+    if int(step) < k_steps:
+        return [nothing]
+    step.zero_()
+    merged: list[Tensor | None] = [total / k_steps if avg else total.clone() for total in sums]
+    for total in sums:
+        total.zero_()
+    return [merged]

@@ -1,0 +1,37 @@
+"""What one process of a side of bench/ctr_dnn.py trains on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ctr_batches import Batch, make_batches
+
+NUM_DISTINCT_EXAMPLES = 60_000
+
+
+class Examples:
+    """What this process trains on, by batch size: drawn, or its share of an .npz file."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        if options.data is None:
+            [self._whole] = make_batches(1, NUM_DISTINCT_EXAMPLES, seed=options.rank)
+        else:
+            self._whole = share_of(options.data, options.rank, options.processes)
+
+    def turn(self, batch: int, count: int) -> list[Batch]:
+        """`count` whole batches, beginning again where they end."""
+        split = zip(*(part.split(batch) for part in self._whole), strict=True)
+        batches = list(split)[: len(self._whole[0]) // batch]
+        return (batches * (count // len(batches) + 1))[:count]
+
+
+def share_of(path: Path, rank: int, processes: int) -> Batch:
+    with np.load(path) as arrays:
+        counts, ids, clicks = (
+            torch.from_numpy(arrays[name][rank::processes]) for name in ("counts", "ids", "clicks")
+        )
+    return counts, ids, clicks

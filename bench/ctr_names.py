@@ -1,0 +1,6 @@
+"""Who is compared, by the names that records have them under."""
+
+OURS = "sparsefleet"
+PADDLE = "PaddlePaddle"
+TORCH = "torch"
+PRODUCTS = "products"

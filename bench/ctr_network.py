@@ -1,0 +1,52 @@
+"""CTR-DNN in plain torch, and its matrix products alone. Nothing of ours is imported here."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+
+from ctr_batches import DIM, NUM_IDS, WIDTHS
+
+LR = 0.1
+
+
+class Products:
+    """The matrix products of one step, nothing else: what no training can be faster than."""
+
+    def __init__(self, batch_size: int) -> None:
+        pairs = list(itertools.pairwise(WIDTHS))
+        self.weights = [torch.randn(wide, narrow).T.contiguous() * 0.05 for wide, narrow in pairs]
+        self.weight_gradients = [torch.empty_like(weight) for weight in self.weights]
+        self.values = [torch.randn(batch_size, width) for width in WIDTHS]
+        self.value_gradients = [torch.randn(batch_size, width) for width in WIDTHS]
+
+    def step(self) -> None:
+        for x, weight, y in zip(self.values, self.weights, self.values[1:], strict=False):
+            torch.mm(x, weight.T, out=y)
+        for i in reversed(range(len(self.weights))):
+            torch.mm(self.value_gradients[i + 1].T, self.values[i], out=self.weight_gradients[i])
+            torch.mm(self.value_gradients[i + 1], self.weights[i], out=self.value_gradients[i])
+
+
+def layers() -> nn.Sequential:
+    """Three layers of 400 with ReLU, and the two logits."""
+    made: list[nn.Module] = []
+    for wide, narrow in itertools.pairwise(WIDTHS):
+        made += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*made[:-1])
+
+
+class PlainModel(nn.Module):
+    """What one writes without us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_IDS, DIM, sparse=True)
+        nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
+        self.layers = layers()
+
+    def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
+        logits: Tensor = self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
+        return logits

@@ -1,0 +1,115 @@
+"""CTR-DNN with its rows in our tables, trained by our Trainer.
+
+Letters: B examples, F slots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, Batch
+from ctr_examples import Examples, share_of
+from ctr_network import LR, layers
+from sparsefleet import optim
+from sparsefleet.data import Slot
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.store import Uniform
+from sparsefleet.train import Trainer, TrainerConfig
+
+FILLED_AT_ONCE = 50_000
+SCORED_AT_ONCE = 2_000
+ONE_ID_SLOTS = (
+    Slot("dense", "float", (NUM_COUNTS,)),
+    *(Slot(f"C{column}", shape=()) for column in range(1, NUM_SLOTS + 1)),
+    Slot("label", shape=()),
+)
+"""Of a MultiSlot line; with one id a slot, columns are int64[B]."""
+
+
+class FleetModel(nn.Module):
+    """The same with its rows in a table."""
+
+    def __init__(self, lr: float = LR) -> None:
+        super().__init__()
+        self.embedding = SparseEmbedding(
+            "ids", DIM, optimizer=optim.SGD(lr=lr), initializer=Uniform(-0.05, 0.05)
+        )
+        self.layers = layers()
+
+    def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
+        logits: Tensor = self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
+        return logits
+
+
+class FleetModelOfSlots(FleetModel):
+    """The same for columns of `ONE_ID_SLOTS`."""
+
+    def forward(self, dense: Tensor, **slots: Tensor) -> Tensor:  # type: ignore[override]
+        ids = torch.stack([slots[f"C{column}"] for column in range(1, NUM_SLOTS + 1)], dim=1)
+        return super().forward(dense, ids)
+
+
+def as_slots(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """As `ONE_ID_SLOTS` are read from a file."""
+    counts, ids, clicks = batch
+    names = [slot.name for slot in ONE_ID_SLOTS[1:-1]]
+    return {"dense": counts, **dict(zip(names, ids.T, strict=True))}, clicks
+
+
+class OursSide:
+    """Our Trainer, as the environment says: in this process, or as one worker of a job."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        from_files = bool(options.files)
+        model = FleetModelOfSlots(options.lr) if from_files else FleetModel(options.lr)
+        self._trainer = Trainer(
+            model,
+            nn.functional.cross_entropy,
+            torch.optim.SGD(model.parameters(), lr=options.lr),
+            mode=options.mode,
+            threads=options.threads,
+            config=TrainerConfig(quiet=True),
+        )
+        self._examples = Examples(options)
+        first = self._examples.turn(100, 2)
+        self._fit([as_slots(batch) for batch in first] if from_files else first)  # connects
+        if options.rank == 0:
+            self._fill_table()
+        atexit.register(self._trainer.close)
+
+    def run(self, batch: int, num_batches: int) -> int:
+        if not self._options.files:
+            return self._fit(self._examples.turn(batch, num_batches))
+        return self._fit(self._dataset(batch).batches(label="label"))
+
+    def auc(self, path: Path) -> float:
+        place = (self._options.rank, self._options.processes)
+        parts = (part.split(SCORED_AT_ONCE) for part in share_of(path, *place))
+        return self._trainer.evaluate(list(zip(*parts, strict=True)))["auc"]
+
+    def _fit(self, data: Any) -> int:
+        return self._trainer.fit(data).examples
+
+    def _dataset(self, batch: int) -> Any:
+        from sparsefleet import fluid  # only here: who trains from memory need not pay for it
+
+        made = fluid.DatasetFactory().create_dataset("QueueDataset")
+        made.set_use_var(list(ONE_ID_SLOTS))
+        made.set_batch_size(batch)
+        made.set_thread(self._options.threads)
+        made.set_filelist(self._options.files)
+        return made
+
+    def _fill_table(self) -> None:
+        """Other sides have all rows from the start; ours would be born at their first use."""
+        for begin in range(0, NUM_IDS, FILLED_AT_ONCE):
+            keys = np.arange(begin, min(begin + FILLED_AT_ONCE, NUM_IDS))
+            self._trainer.distributed.store.pull("ids", keys)

@@ -1,0 +1,224 @@
+"""Starts the processes of a side of bench/ctr_dnn.py."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr_batches import NUM_COUNTS, Batch, make_batches
+from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
+from side_processes import Side, SideProcess, start_servers
+
+JOB_KEY = os.urandom(32).hex()
+PROGRAM = Path(__file__).resolve().parent / "ctr_sides.py"
+PADDLE_PROGRAM = PROGRAM.with_name("paddle_ctr.py")
+DELAY_PROGRAM = PROGRAM.with_name("delaying_proxy.py")
+FILE_READY_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SideSpec:
+    """Who trains, and with how many processes and threads."""
+
+    engine: str
+    """OURS, PADDLE, TORCH (with several workers DDP over gloo) or PRODUCTS, the floor."""
+    mode: str = "local"
+    """Of a training on servers."""
+    servers: int = 0
+    workers: int = 1
+    threads: int = 1
+    """Of a worker."""
+    from_files: bool = False
+    """Out of MultiSlot files, not out of memory."""
+    transport: str | None = None
+    """Between workers and servers; None is what ours choose by themselves."""
+    is_proxied: bool = False
+    """Every byte to and from servers passes a proxy that can delay it."""
+
+    @property
+    def name(self) -> str:
+        """Short, and the same in every run."""
+        if self.engine == PRODUCTS:
+            return f"products {self.workers}x{self.threads}"
+        how = self.mode
+        if self.servers:
+            how += f" {self.servers}x{self.workers}"
+        elif self.engine == TORCH and self.workers > 1:
+            how = f"DDP {self.workers}"
+        else:
+            how += f" {self.threads}"
+        how += f", {self.transport}" if self.transport else ""
+        return f"{self.engine} {how}{', files' if self.from_files else ''}"
+
+
+def fleet(mode: str, engine: str = OURS, **changes: Any) -> SideSpec:
+    """Two servers and two workers, unless said otherwise."""
+    return SideSpec(engine=engine, mode=mode, **{"servers": 2, "workers": 2, **changes})
+
+
+@dataclass(kw_only=True, slots=True)
+class StartedSide:
+    """A side, and what it took to get it going."""
+
+    spec: SideSpec
+    side: Side
+    startup_s: float
+    """From the start of the first process until each worker can begin."""
+    proxy: SideProcess | None = None
+
+    def delay(self, seconds: float) -> None:
+        """From now on, each way."""
+        assert self.proxy is not None
+        self.proxy.send(str(seconds))
+        self.proxy.wait_for("^delayed$", FILE_READY_S)
+
+
+@dataclass(kw_only=True, slots=True)
+class Sources:
+    """What the sides train on, and where they leave what they write."""
+
+    folder: Path
+    files: Sequence[Path] = ()
+    """MultiSlot, at least as many as workers and threads."""
+    paddle_files: Sequence[Path] = ()
+    """Of Paddle, which trains from memory on these too."""
+    data: Path | None = None
+    """An .npz file for those that train from memory; drawn at random without it."""
+    lr: float | None = None
+    """None: the same for all."""
+    paddle: Path | None = None
+    """Its Python; None where there is none."""
+    paddle_missing: str = "PaddlePaddle was not asked for"
+    """Why there is none."""
+
+    def log(self, name: str) -> Path:
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs / f"{name.replace(' ', '-').replace(',', '')}.log"
+
+
+def start(spec: SideSpec, sources: Sources) -> StartedSide:
+    """Started and ready; RuntimeError or TimeoutError with what its processes said last."""
+    begun = time.monotonic()
+    proxy = None
+    if spec.engine == PADDLE:
+        side = _start_paddle(spec, sources)
+    elif spec.servers:
+        side, proxy = _start_fleet(spec, sources)
+    else:
+        side = Side(_start_workers(spec, sources, [{}] * spec.workers))
+    try:
+        side.wait_ready()
+    except BaseException:
+        side.close()
+        raise
+    return StartedSide(spec=spec, side=side, startup_s=time.monotonic() - begun, proxy=proxy)
+
+
+def _start_workers(
+    spec: SideSpec, sources: Sources, environs: Sequence[Mapping[str, str]]
+) -> list[SideProcess]:
+    kind = "ours" if spec.engine == OURS else spec.engine
+    words = [sys.executable, str(PROGRAM), kind, "--threads", str(spec.threads)]
+    words += ["--processes", str(spec.workers)]
+    if spec.engine == OURS:
+        words += ["--mode", spec.mode]
+    if sources.lr is not None:
+        words += ["--lr", str(sources.lr)]
+    if sources.data is not None:
+        words += ["--data", str(sources.data)]
+    if spec.engine == TORCH and spec.workers > 1:
+        words += ["--meeting", tempfile.mktemp(dir=sources.folder)]
+    made = []
+    for rank, environ in enumerate(environs):
+        own = ["--rank", str(rank)]
+        if spec.from_files:
+            own += ["--files", *map(str, sources.files[rank :: spec.workers])]
+        log = sources.log(f"{spec.name} {rank}")
+        made.append(SideProcess([*words, *own], environ, log=log))
+    return made
+
+
+def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | None]:
+    servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY)
+    proxy = None
+    if spec.is_proxied:
+        proxy = SideProcess([sys.executable, str(DELAY_PROGRAM), *endpoints], {})
+        endpoints = proxy.wait_for("^ready (.*)$", FILE_READY_S)[1].split()
+    environs = [
+        {
+            "SPARSEFLEET_JOB_KEY": JOB_KEY,
+            "SPARSEFLEET_ROLE": "worker",
+            "SPARSEFLEET_INDEX": str(rank),
+            "SPARSEFLEET_SERVERS": ",".join(endpoints),
+            "SPARSEFLEET_WORKERS": str(spec.workers),
+            **({"SPARSEFLEET_TRANSPORT": spec.transport} if spec.transport else {}),
+        }
+        for rank in range(spec.workers)
+    ]
+    others = [] if proxy is None else [proxy]
+    return Side(_start_workers(spec, sources, environs), servers, others), proxy
+
+
+def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
+    if sources.paddle is None:
+        raise RuntimeError(sources.paddle_missing)
+    words = [str(sources.paddle), str(PADDLE_PROGRAM), spec.mode, "--threads", str(spec.threads)]
+    words += ["--source", "files" if spec.from_files else "memory"]
+    if sources.lr is not None:
+        words += ["--lr", str(sources.lr)]
+    environ = {"CPU_NUM": str(spec.threads), "GLOG_v": "0", "PYTHONUNBUFFERED": "1"}
+    ports = _free_ports(spec.servers)
+    if spec.servers:
+        environ["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(f"127.0.0.1:{port}" for port in ports)
+        environ["PADDLE_TRAINERS_NUM"] = str(spec.workers)
+        environ["POD_IP"] = "127.0.0.1"
+    folder = Path(tempfile.mkdtemp(dir=sources.folder))  # it leaves files about
+    servers, workers = [], []
+    for index, port in enumerate(ports):
+        own = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": str(port), **environ}
+        log = sources.log(f"{spec.name} server {index}")
+        servers.append(SideProcess(words, own, folder, log))
+    for rank in range(spec.workers):
+        own = {"TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(rank), **environ}
+        files = ["--files", *map(str, sources.paddle_files[rank :: spec.workers])]
+        log = sources.log(f"{spec.name} {rank}")
+        workers.append(SideProcess([*words, *files], own, folder, log))
+    return Side(workers, servers, is_patient=False)
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def write_slot_files(folder: Path, name: str, batches: Sequence[Batch]) -> list[Path]:
+    """MultiSlot, a file for each batch."""
+    paths = []
+    for index, (counts, ids, clicks) in enumerate(batches):
+        lines = [
+            f"{NUM_COUNTS} {' '.join(f'{number:.6g}' for number in numbers)} "
+            f"{' '.join(f'1 {id_}' for id_ in of_one)} 1 {click}\n"
+            for numbers, of_one, click in zip(
+                counts.tolist(), ids.tolist(), clicks.tolist(), strict=True
+            )
+        ]
+        paths.append(folder / f"{name}-{index}")
+        paths[-1].write_text("".join(lines))
+    return paths
+
+
+def drawn_files(folder: Path, name: str, num_files: int, lines_per_file: int) -> list[Path]:
+    """Of examples as those in memory are."""
+    batches = [make_batches(1, lines_per_file, seed=index)[0] for index in range(num_files)]
+    return write_slot_files(folder, name, batches)

@@ -1,0 +1,223 @@
+"""What the report shows of the figures of each part: Markdown, piece by piece."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ctr_names import PRODUCTS
+from markdown_page import first_line, spread, table
+from side_medians import BATCHES
+
+Figures = Mapping[str, Any]
+MIB = 1 << 20
+
+
+def ctr_section(figures: Figures) -> list[str]:
+    """Of one group: rates and CPU times by batch, then start-up and memory."""
+    [sides] = [value for key, value in figures.items() if key != "machine"]
+    blocks = [_ctr_table(sides, batch) for batch in BATCHES]
+    rows = [
+        [
+            name,
+            f"{one['startup_s']:.1f}",
+            f"{one['worker_bytes'] / MIB:,.0f}",
+            f"{one['server_bytes'] / MIB:,.0f}" if one["server_bytes"] else "",
+        ]
+        for name, one in sides.items()
+        if not one["error"] and not name.startswith(PRODUCTS)
+    ]
+    columns = ["start-up and memory", "ready after s", "worker, MiB", "server, MiB"]
+    return [*blocks, table(columns, rows), *_errors(sides)]
+
+
+def _ctr_table(sides: Figures, batch: int) -> str:
+    taken = {name: one["sections"].get(str(batch), []) for name, one in sides.items()}
+    medians = {
+        name: statistics.median(section["examples_per_s"] for section in sections)
+        for name, sections in taken.items()
+        if sections
+    }
+    floor = max((m for name, m in medians.items() if name.startswith(PRODUCTS)), default=None)
+    rows = []
+    for name, sections in taken.items():
+        if not sections:
+            rows.append([name, first_line(sides[name]["error"] or "not measured"), "", "", ""])
+            continue
+        rates, cpu_us, of_servers = (
+            [section[what] for section in sections]
+            for what in ("examples_per_s", "cpu_us_per_example", "server_cpu_us_per_example")
+        )
+        share = f"{medians[name] / floor:.0%}" if floor else ""
+        of_servers_text = f"{statistics.median(of_servers):.1f}" if any(of_servers) else ""
+        rows.append([name, spread(rates), spread(cpu_us, 1), of_servers_text, share])
+    columns = [f"batch {batch}", "examples/s", "CPU us/example", "of it servers", "of floor"]
+    return table(columns, rows)
+
+
+def _errors(sides: Figures) -> list[str]:
+    """In full, of those that came to nothing or failed on the way."""
+    failed = {name: one["error"] for name, one in sides.items() if one.get("error")}
+    return [f"{name}:\n\n```\n{error.strip()}\n```" for name, error in failed.items()]
+
+
+def quality_section(figures: Figures) -> list[str]:
+    rows = [
+        [name, f"{one['auc']:.4f}" if "auc" in one else first_line(one["error"])]
+        for name, one in figures["sides"].items()
+    ]
+    rows.append(["best possible", f"{figures['best']:.4f}"])
+    about = (
+        f"One epoch of {figures['examples']:,} examples, batch {figures['batch']}, SGD with rate "
+        f"{figures['lr']:g} for rows and layers; held-out examples."
+    )
+    return [about, table(["", "AUC"], rows)]
+
+
+def growth_section(figures: Figures) -> list[str]:
+    blocks = []
+    for figure in figures.values():
+        if not isinstance(figure, dict):
+            continue
+        xs = sorted({point[0] for points in figure["series"].values() for point in points})
+        rows = []
+        for name, points in figure["series"].items():
+            medians = {point[0]: point[1] for point in points}
+            rows.append([name, *(f"{medians[x]:,.0f}" if x in medians else "" for x in xs)])
+        columns = [f"{figure['y_label']} by {figure['x_label']}", *(f"{x:,g}" for x in xs)]
+        blocks += [f"{figure['title']}: {figure['about']}.", table(columns, rows)]
+        blocks += [f"{name}: {first_line(error)}" for name, error in figure["errors"].items()]
+    return blocks
+
+
+def tables_section(figures: Figures) -> list[str]:
+    kinds = {name: one for name, one in figures.items() if isinstance(one, dict)}
+    sides = list(next(iter(kinds.values()))["ns_per_row"])
+    rows = [
+        [
+            name,
+            *(f"{one['ns_per_row'][side][0]:.0f}" for side in sides),
+            f"{one['memory_ratio']:.3f}",
+            f"{one['resident_ratio']:.3f}",
+        ]
+        for name, one in kinds.items()
+    ]
+    about = (
+        f"{figures['rows']:,} rows x {figures['dim']}, batches of {figures['batch']:,}; ns a row "
+        "and thread; memory over key, values and state, as counted and as the system sees it."
+    )
+    columns = ["optimizer", *(f"{side}t" for side in sides), "memory", "resident"]
+    return [about, table(columns, rows)]
+
+
+def transport_section(figures: Figures) -> list[str]:
+    sizes = [size for size, taken in figures.items() if isinstance(taken, dict)]
+    names = list(figures[sizes[0]])
+    rows = [
+        [name, *(spread([1e6 * seconds for seconds in figures[size][name]]) for size in sizes)]
+        for name in sorted(names)
+    ]
+    columns = ["microseconds a call", *(f"{int(size):,} rows" for size in sizes)]
+    return [table(columns, rows)]
+
+
+def reader_section(figures: Figures) -> list[str]:
+    blocks = []
+    for part, what in (("multi_slot", "MultiSlot"), ("criteo", "Criteo"), ("parquet", "Parquet")):
+        blocks.append(_passes(what, "record", figures[part]))
+    blocks.append(_passes("training, 1 thread trains, 1 reads", "example", figures["training"]))
+    memory = ", ".join(f"{name} {ratio:.2f}" for name, ratio in figures["memory"].items())
+    return [*blocks, f"Records in memory, over the bytes of their ids and floats: {memory}."]
+
+
+def _passes(title: str, unit: str, sides: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    rows = [
+        [name, spread([one[0] for one in passes]), spread([one[1] for one in passes], 2)]
+        for name, passes in sides.items()
+    ]
+    return table([title, f"{unit}s/s", f"CPU us/{unit}"], rows)
+
+
+def checkpoint_section(figures: Figures) -> list[str]:
+    rows = [[name, f"{value:,.1f}"] for name, value in figures.items() if name != "machine"]
+    return [table(["", "median"], rows)]
+
+
+def doors_section(figures: Figures) -> list[str]:
+    blocks = []
+    for batch in BATCHES:
+        rows = []
+        for name, passes in figures[str(batch)].items():
+            rates = [figures["examples"] / seconds for seconds, _ in passes]
+            cpu_us = [1e6 * cpu_s / figures["examples"] for _, cpu_s in passes]
+            rows.append([name, spread(rates), spread(cpu_us, 1)])
+        blocks.append(table([f"batch {batch}", "examples/s", "CPU us/example"], rows))
+    return blocks
+
+
+def serving_section(figures: Figures) -> list[str]:
+    rows = [
+        [
+            name,
+            f"{one['p50_ms']:.2f}",
+            f"{one['p99_ms']:.2f}",
+            f"{one['requests'] / one['seconds']:,.0f}",
+            str(one["errors"]),
+        ]
+        for name, one in figures["serving"].items()
+    ]
+    return [table(["", "p50 ms", "p99 ms", "requests/s", "errors"], rows)]
+
+
+def freshness_section(figures: Figures) -> list[str]:
+    return [
+        f"{figures['rows']:,} rows, a training at {figures['examples_per_s']:,.0f} examples/s that "
+        f"publishes every second: in force in another process after {figures['median_s']:.2f} s "
+        f"(median), {figures['largest_s']:.2f} s (largest); the first update, which compares all "
+        f"rows with the export, after {figures['first_s']:.2f} s."
+    ]
+
+
+def sides_section(figures: Figures) -> list[str]:
+    """Of scripts that tell `sides`, and what else they have as `tables` and `notes` of texts."""
+    blocks = []
+    sides = figures.get("sides", {})
+    if sides:
+        rows = []
+        for name, one in sides.items():
+            if one.get("error"):
+                rows.append([name, first_line(one["error"]), ""])
+            else:
+                cpu_us = spread(one["cpu_us"], 2) if one.get("cpu_us") else ""
+                rows.append([name, spread(one["rate"]), cpu_us])
+        unit = next((one["unit"] for one in sides.values() if one.get("unit")), "a second")
+        blocks.append(table(["", unit, "CPU us each"], rows))
+    for one in figures.get("tables", ()):
+        blocks.append(table([one["title"], *one["columns"][1:]], one["rows"]))
+    return [*blocks, *figures.get("notes", ())]
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Figures], list[str]]]] = {
+    "ctr-local": ("CTR-DNN in one process", ctr_section),
+    "ctr-rounds": ("CTR-DNN on servers: sync, half_async, hybrid", ctr_section),
+    "ctr-background": ("CTR-DNN on servers: async, geo", ctr_section),
+    "ctr-files": ("CTR-DNN from MultiSlot files, through a Dataset", ctr_section),
+    "quality": ("CTR-DNN: AUC after one epoch", quality_section),
+    "word2vec": ("word2vec", sides_section),
+    "growth-rows": ("Growth: rows", growth_section),
+    "growth-width": ("Growth: width", growth_section),
+    "growth-batch": ("Growth: batch", growth_section),
+    "growth-servers": ("Growth: servers", growth_section),
+    "growth-workers": ("Growth: workers", growth_section),
+    "growth-delay": ("Growth: delay of the network", growth_section),
+    "tables": ("Tables", tables_section),
+    "transport": ("Transport", transport_section),
+    "reader": ("Reading", reader_section),
+    "checkpoint": ("Checkpoints", checkpoint_section),
+    "collective": ("Collective training", sides_section),
+    "doors": ("Both doors", doors_section),
+    "serving": ("Serving", serving_section),
+    "freshness": ("Freshness", freshness_section),
+}
+"""Title and maker of a section, by part, in the order of the page."""

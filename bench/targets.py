@@ -1,0 +1,204 @@
+"""What is aimed at, beside what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from ctr_names import OURS, PADDLE, TORCH
+from day_record import DayRecord
+from side_medians import BATCHES, SideMedians, ratio
+
+DDP = f"{TORCH} DDP 2"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One target; without one, what was measured is only told."""
+
+    found: float | None
+    target: float | None = None
+    is_share: bool = False
+    """Shown in percent, not as a factor."""
+    is_upper: bool = False
+    """Met by what is not above the target."""
+
+    @property
+    def is_met(self) -> bool | None:
+        """None if it was not measured, or nothing is aimed at."""
+        if self.found is None or self.target is None:
+            return None
+        return self.found <= self.target if self.is_upper else self.found >= self.target
+
+    def text(self) -> str:
+        relation = "<=" if self.is_upper else ">="
+        wanted = "" if self.target is None else f" ({relation} {self._number(self.target, True)})"
+        if self.found is None:
+            return f"not measured{wanted}" if wanted else ""
+        verdict = {True: " **met**", False: " **missed**", None: ""}[self.is_met]
+        return f"{self._number(self.found, False)}{wanted}{verdict}"
+
+    def _number(self, value: float, is_target: bool) -> str:
+        if self.is_share:
+            return f"{value:.0%}"
+        return f"{value:g}x" if is_target else f"{value:.2f}x"
+
+
+NOTHING = Verdict(None)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """One work against each of those it is compared with."""
+
+    work: str
+    paddle: Verdict = NOTHING
+    torch: Verdict = NOTHING
+    floor: Verdict = NOTHING
+
+    @property
+    def verdicts(self) -> tuple[Verdict, Verdict, Verdict]:
+        return self.paddle, self.torch, self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Of one way to train CTR-DNN; pairs are for batches of 1000 and of 100."""
+
+    group: str
+    how: str
+    title: str
+    torch_side: str
+    paddle: tuple[float, float]
+    torch: tuple[float, float]
+    floor: tuple[float, float]
+
+
+ON_SERVERS = ((3.5, 4.0), (1.1, 1.8), (0.75, 0.55))
+WANTED = (
+    Wanted(
+        "local", "local 2", "local, 2 threads", f"{TORCH} local 2",
+        (3.0, 2.5), (1.05, 1.3), (0.85, 0.70),
+    ),
+    Wanted("rounds", "sync 2x2", "sync", DDP, *ON_SERVERS),
+    Wanted("rounds", "half_async 2x2", "half_async", DDP, *ON_SERVERS),
+    Wanted("background", "async 2x2", "async", DDP, *ON_SERVERS),
+    Wanted("background", "geo 2x2", "geo", DDP, (3.0, 2.0), (1.15, 2.0), (0.75, 0.60)),
+)  # fmt: skip
+WORD2VEC = {"local 2": 1.5, "async 2x2": 4.0, "geo 2x2": 2.0}
+READER_THREADS = {
+    "1 thread": ("torch, in process",),
+    "2 threads": ("torch, in process", "torch, 2 workers"),
+}
+"""And the DataLoaders of which the fastest counts."""
+READER_PADDLE, READER_TORCH = 3.0, 8.0
+CPU_PADDLE, CPU_TORCH = 0.5, 1.0
+MEMORY_PADDLE, MEMORY_TORCH = 0.5, 1.0
+
+
+def target_rows(record: DayRecord) -> list[TargetRow]:
+    """All targets, measured or not."""
+    ctr = SideMedians(record)
+    return [
+        *_rates(ctr),
+        *_word2vec(record.figures("word2vec")),
+        *_reading(record.figures("reader")),
+        *_cpu(ctr),
+        *_memory(ctr),
+    ]
+
+
+def _rates(ctr: SideMedians) -> list[TargetRow]:
+    rows = []
+    for wanted in WANTED:
+        for index, batch in enumerate(BATCHES):
+            ours = ctr.rate(wanted.group, f"{OURS} {wanted.how}", batch)
+            paddle = ctr.rate(wanted.group, f"{PADDLE} {wanted.how}", batch)
+            torch = ctr.rate(wanted.group, wanted.torch_side, batch)
+            floor = ctr.floor(wanted.group, batch)
+            rows.append(
+                TargetRow(
+                    f"CTR-DNN {wanted.title}, batch {batch}: examples/s",
+                    Verdict(ratio(ours, paddle), wanted.paddle[index]),
+                    Verdict(ratio(ours, torch), wanted.torch[index]),
+                    Verdict(ratio(ours, floor), wanted.floor[index], is_share=True),
+                )
+            )
+    return rows
+
+
+def _word2vec(figures: dict[str, Any] | None) -> list[TargetRow]:
+    sides = (figures or {}).get("sides", {})
+
+    def rate(name: str) -> float | None:
+        taken = sides.get(name, {}).get("rate")
+        return statistics.median(taken) if taken else None
+
+    gensims = [rate(name) for name in sides if name.startswith("gensim")]
+    gensim = max((found for found in gensims if found), default=None)
+    floors = [rate(name) for name in sides if name.startswith("products")]
+    floor = max((found for found in floors if found), default=None)
+    return [
+        TargetRow(
+            f"word2vec {how}: pairs/s (in the middle: over gensim)",
+            Verdict(ratio(rate(f"{OURS} {how}"), rate(f"{PADDLE} {how}")), target),
+            Verdict(ratio(rate(f"{OURS} {how}"), gensim)),
+            Verdict(ratio(rate(f"{OURS} {how}"), floor), is_share=True),
+        )
+        for how, target in WORD2VEC.items()
+    ]
+
+
+def _reading(figures: dict[str, Any] | None) -> list[TargetRow]:
+    passes = (figures or {}).get("multi_slot", {})
+
+    def rate(name: str) -> float | None:
+        return statistics.median(one[0] for one in passes[name]) if name in passes else None
+
+    rows = []
+    for threads, loaders in READER_THREADS.items():
+        ours, paddle = rate(f"ours, {threads}"), rate(f"Paddle 1.8.5, {threads}")
+        found = [rate(name) for name in loaders]
+        loader = max((one for one in found if one is not None), default=None)
+        rows.append(
+            TargetRow(
+                f"MultiSlot reading, {threads}: records/s",
+                Verdict(ratio(ours, paddle), READER_PADDLE),
+                Verdict(ratio(ours, loader), READER_TORCH),
+            )
+        )
+    return rows
+
+
+def _cpu(ctr: SideMedians) -> list[TargetRow]:
+    rows = []
+    for wanted in WANTED:
+        for batch in BATCHES:
+            ours = ctr.cpu_us(wanted.group, f"{OURS} {wanted.how}", batch)
+            paddle = ctr.cpu_us(wanted.group, f"{PADDLE} {wanted.how}", batch)
+            torch = ctr.cpu_us(wanted.group, wanted.torch_side, batch)
+            rows.append(
+                TargetRow(
+                    f"CTR-DNN {wanted.title}, batch {batch}: CPU time an example",
+                    Verdict(ratio(ours, paddle), CPU_PADDLE, is_upper=True),
+                    Verdict(ratio(ours, torch), CPU_TORCH, is_upper=True),
+                )
+            )
+    return rows
+
+
+def _memory(ctr: SideMedians) -> list[TargetRow]:
+    torch = ctr.worker_bytes("local", f"{TORCH} local 2")
+    rows = []
+    for wanted in WANTED:
+        ours = ctr.worker_bytes(wanted.group, f"{OURS} {wanted.how}")
+        paddle = ctr.worker_bytes(wanted.group, f"{PADDLE} {wanted.how}")
+        rows.append(
+            TargetRow(
+                f"CTR-DNN {wanted.title}: memory of a worker (in the middle: over plain torch's)",
+                Verdict(ratio(ours, paddle), MEMORY_PADDLE, is_upper=True),
+                Verdict(ratio(ours, torch), MEMORY_TORCH, is_upper=True),
+            )
+        )
+    return rows

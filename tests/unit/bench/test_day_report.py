@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.bench import bench_path  # noqa: F401
+from tests.unit.bench.recorded_day import all_figures
+
+from charts import draw_charts
+from day_record import DayRecord, circumstances
+from day_report import write_report
+from parts import PARTS
+from report_sections import SECTIONS
+from targets import Verdict, target_rows
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def recorded(folder: Path, *, without: tuple[str, ...] = ()) -> DayRecord:
+    record = DayRecord(folder / "2026-01-02.json")
+    entry = {**circumstances(), "quick": False, "error": None, "took_s": 3.0, "cpu_s": 5.0}
+    for name, figures in all_figures().items():
+        if name not in without:
+            record.put(name, {**entry, "command": f"python bench/{name}.py", "figures": figures})
+    return record
+
+
+def test_every_part_has_a_section_and_invented_figures() -> None:
+    assert {part.name for part in PARTS} == set(SECTIONS) == set(all_figures())
+
+
+def test_report_shows_every_part_its_charts_and_its_failures(tmp_path: Path) -> None:
+    record = recorded(tmp_path, without=("serving",))
+    record.put(
+        "serving", {**record.parts["tables"], "error": "ended with code 1; it last said:\nx"}
+    )
+    charts = draw_charts(record, tmp_path / "images")
+    page = write_report(record, charts).read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## Targets",
+        *(f"## {title}" for title, _ in SECTIONS.values()),
+        "## How it was run",
+    ]
+    files = [path for paths in charts.values() for path in paths]
+    assert len(files) == len({path.name for path in files}) >= 9
+    for path in files:
+        assert path.read_bytes().startswith(PNG)
+        assert f"](images/{path.name})" in page
+    assert "it last said" in page
+    assert "last words" in page
+    assert "skipped: no Python 3.7" in page
+
+
+def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
+    rows = {row.work: row for row in target_rows(recorded(tmp_path))}
+    local = rows["CTR-DNN local, 2 threads, batch 1000: examples/s"]
+    assert [verdict.is_met for verdict in local.verdicts] == [True, True, True]
+    assert local.floor.text() == "90% (>= 85%) **met**"
+    sync = rows["CTR-DNN sync, batch 1000: examples/s"]
+    assert [verdict.is_met for verdict in sync.verdicts] == [False, True, False]
+    assert sync.paddle.text() == "3.00x (>= 3.5x) **missed**"
+    crashed = rows["CTR-DNN half_async, batch 100: examples/s"]
+    assert crashed.paddle.text() == "not measured (>= 4x)"
+    cpu = rows["CTR-DNN sync, batch 1000: CPU time an example"]
+    assert [verdict.is_met for verdict in cpu.verdicts] == [True, True, None]
+    reading = rows["MultiSlot reading, 1 thread: records/s"]
+    assert reading.torch.is_met
+    assert reading.paddle.is_met is None
+
+
+def test_report_of_nothing_names_all_targets(tmp_path: Path) -> None:
+    record = DayRecord(tmp_path / "2026-01-02.json")
+    page = write_report(record, draw_charts(record, tmp_path)).read_text(encoding="utf-8")
+    assert page.count("not measured (") == sum(
+        1 for row in target_rows(record) for verdict in row.verdicts if verdict.target is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (Verdict(0.5, 0.5, is_upper=True), "0.50x (<= 0.5x) **met**"),
+        (Verdict(0.51, 0.5, is_upper=True), "0.51x (<= 0.5x) **missed**"),
+        (Verdict(2.0), "2.00x"),
+        (Verdict(None), ""),
+    ],
+)
+def test_verdicts_say_what_was_found_and_wanted(verdict: Verdict, text: str) -> None:
+    assert verdict.text() == text
