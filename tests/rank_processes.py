@@ -35,10 +35,13 @@ AFTER_FAILURE_S = 5.0
 
 
 class RankProcesses:
-    """A process that forks ranks on demand; ``with`` ends it."""
+    """A process that forks ranks on demand; ``with`` ends it.
 
-    def __init__(self, *imports: str) -> None:
-        """imports: modules that the work needs, loaded once for all ranks."""
+    preload: modules that ranks need, imported once, before the first fork. The module of the
+    work is, too.
+    """
+
+    def __init__(self, *preload: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self._runs = 0
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -46,7 +49,7 @@ class RankProcesses:
             [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_processes", *imports],
+            [sys.executable, "-m", "tests.rank_processes", *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -96,6 +99,7 @@ class RankProcesses:
             "ranks_per_node": size if ranks_per_node is None else ranks_per_node,
             "environment": environment or {},
             "bare": bare,
+            "lost": lost,
             "folder": str(folder),
             "timeout_s": timeout_s,
         }
@@ -134,7 +138,7 @@ def _fork_ranks() -> None:
             if pid == 0:
                 _be_rank(rank, order)
             pids[rank] = pid
-        _wait_for(pids, order["timeout_s"])
+        _wait_for(pids, order["lost"], order["timeout_s"])
         print("done", flush=True)
 
 
@@ -178,18 +182,20 @@ def _work(rank: int, order: dict[str, Any]) -> Any:
         world.close()
 
 
-def _wait_for(pids: dict[int, int], timeout_s: float) -> None:
-    """Until all have ended; those that take too long, or outlive a failed one, are ended."""
+def _wait_for(pids: dict[int, int], lost: list[int], timeout_s: float) -> None:
+    """Until all have ended; those that take too long, or outlive a failed one, are ended. Who is to
+    be lost is not waited for, and does not count as failed."""
     deadline = time.monotonic() + timeout_s
+    may_fail = {pids[rank] for rank in lost}
     left = set(pids.values())
     while left:
         for pid in sorted(left):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 left.discard(pid)
-                if status:
+                if status and pid not in may_fail:
                     deadline = min(deadline, time.monotonic() + AFTER_FAILURE_S)
-        if left and time.monotonic() > deadline:
+        if left and (left <= may_fail or time.monotonic() > deadline):
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -41,6 +41,8 @@ class BucketRound:
         )
         self.bucket_of = {place: b for b, places in enumerate(plan) for place in places}
         """Place of a parameter to its bucket."""
+        self._all_used = torch.ones_like(self.buckets[-1].notes)
+        self._all_used[:size] = 0
         self._waits: list[Callable[[], object]] = []
         self.num_sent = 0
         """How many of the buckets have set out."""
@@ -86,10 +88,10 @@ class BucketRound:
     def _write_notes(
         self, notes: torch.Tensor, arrived: Sequence[torch.Tensor | None], state: int
     ) -> None:
+        """[R] what this rank is, at its place; [P] whether it has a gradient of each parameter."""
         size = self._world.size
-        notes[:size].zero_()
+        notes.copy_(self._all_used)
         notes[self._world.rank] = state
-        notes[size:].fill_(1)
         for place, gradient in enumerate(arrived):
             if gradient is None:
                 notes[size + place] = 0

@@ -39,12 +39,15 @@ def plan_buckets(
     parameters: NamedParameters,
     strategy: CollectiveStrategy,
     layer_of: LayerOf = layer_by_module,
+    *,
+    default_bytes: int = 0,
 ) -> list[list[int]]:
     """Places in ``parameters`` of the gradients of each bucket, in the order of backward passes.
 
     As Fluid does it: gradients of a layer stay together; layers are gathered until a bucket is
     full, if there is a rule for that; buckets are then split by dtype. Without fusion every
     gradient is alone. The last parameter comes first, as its gradient usually does.
+    default_bytes: where a bucket is full if the strategy leaves it open; 0 for each layer alone.
 
     >>> weights = [(f"fc_{i}.{kind}", torch.zeros(2)) for i in range(3) for kind in "wb"]
     >>> plan_buckets(weights, CollectiveStrategy(fuse_memory_mb=-1, fuse_groups=1))
@@ -58,14 +61,14 @@ def plan_buckets(
     layers: dict[str, list[int]] = {}
     for place in backwards:
         layers.setdefault(layer_of(parameters[place][0]), []).append(place)
-    joined = _join_layers(layers.values(), parameters, strategy)
+    full_bytes, full_count = strategy.fuse_bytes(default_bytes), strategy.fuse_count()
+    joined = _join_layers(layers.values(), parameters, full_bytes, full_count)
     return [part for bucket in joined for part in _split_by_dtype(bucket, parameters)]
 
 
 def _join_layers(
-    layers: Iterable[list[int]], parameters: NamedParameters, strategy: CollectiveStrategy
+    layers: Iterable[list[int]], parameters: NamedParameters, full_bytes: int, full_count: int
 ) -> list[list[int]]:
-    full_bytes, full_count = strategy.fuse_bytes(), strategy.fuse_count()
     if not full_bytes and not full_count:
         return [list(layer) for layer in layers]
     buckets: list[list[int]] = [[]]

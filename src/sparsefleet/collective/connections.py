@@ -55,6 +55,7 @@ class Connections:
         self._meeting = meeting
         self._timeout = timedelta(seconds=timeout_s)
         self._groups: list[dist.ProcessGroup] = []
+        self._lost: set[int] = set()
         self._owns_default = False
         self._heartbeat = Heartbeat(second_connection(self.store), rank)
         atexit.register(self._leave_at_exit)
@@ -63,12 +64,13 @@ class Connections:
         """Waits for all ranks. Raises DeadlineError naming those that do not come, ConfigError
         if they were told other facts of the job."""
         self.store.set(f"here/{self._rank}", facts)
-        missing = self.wait_for("here", self._timeout.total_seconds())
+        timeout_s = self._timeout.total_seconds()
+        missing = self.wait_for("here", timeout_s)
         if missing:
+            self._lost.update(missing)
             raise DeadlineError(
-                f"{name_ranks(missing)} did not come to the meeting point "
-                f"{self._meeting.where} within {self._timeout.total_seconds():.0f} s: "
-                "were all ranks started, and did none end early?"
+                f"{name_ranks(missing)} did not come to the meeting point {self._meeting.where} "
+                f"within {timeout_s:g} s: were all ranks started, and did none end early?"
             )
         for other in self._others:
             told = self.store.get(f"here/{other}").decode()
@@ -79,8 +81,11 @@ class Connections:
                 )
 
     def wait_for(self, what: str, timeout_s: float) -> list[int]:
-        """Waits until all others have set their key `what/<rank>`; the ranks that have not."""
-        keys = {f"{what}/{rank}": rank for rank in self._others}
+        """Waits until all others have set their key `what/<rank>`; the ranks that have not.
+
+        Nobody waits for ranks that are known to be lost.
+        """
+        keys = {f"{what}/{rank}": rank for rank in self._others if rank not in self._lost}
         return [keys[key] for key in missing_keys(self.store, keys, timeout_s)]
 
     def make_default_group(self, backend: str) -> dist.ProcessGroup:
@@ -117,6 +122,7 @@ class Connections:
         silent = [] if left else self._heartbeat.silent_ranks(asked)
         if self._heartbeat.is_store_gone and self._meeting.keeper not in (None, self._rank):
             silent = [self._meeting.keeper]
+        self._lost.update(silent)
         return Absence(tuple(silent), left)
 
     def close(self, error: BaseException | None = None) -> None:
@@ -148,7 +154,7 @@ class Connections:
         self.store.set(f"left/{self._rank}", said)
         if error is not None and not (is_keeper and isinstance(error, RpcError)):
             return False
-        missing = self.wait_for("left", _LEAVE_S)
+        missing = [*self.wait_for("left", _LEAVE_S), *self._lost]
         if not is_keeper:
             self._heartbeat.stop()
             self.store.set(f"gone/{self._rank}", "")

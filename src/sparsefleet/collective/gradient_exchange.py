@@ -52,12 +52,14 @@ class GradientExchange:
         *,
         layer_of: LayerOf = layer_by_module,
         sparse_names: Collection[str] = (),
+        default_bucket_bytes: int = 0,
         traffic: Traffic | None = None,
     ) -> None:
         """All ranks must make it with the same arguments.
 
         layer_of: the layer of a parameter, by its name. sparse_names: parameters [K, D] whose
-        gradients are sparse; they travel as rows, not in buckets.
+        gradients are sparse; they travel as rows, not in buckets. default_bucket_bytes: where a
+        bucket is full if the strategy leaves it open; 0 for a bucket a layer.
         """
         self._parameters = list(named_parameters)
         self._places = {name: place for place, (name, _) in enumerate(self._parameters)}
@@ -71,7 +73,9 @@ class GradientExchange:
         self._sparse = sorted(self._places[name] for name in sparse_names)
         self._round: BucketRound | None = None
         if world.size > 1:
-            plan = plan_buckets(self._parameters, strategy, layer_of)
+            plan = plan_buckets(
+                self._parameters, strategy, layer_of, default_bytes=default_bucket_bytes
+            )
             plan = [[place for place in places if place not in self._sparse] for places in plan]
             self._make_round([places for places in plan if places] or [[]])
         self._hooks: list[RemovableHandle] = []

@@ -22,7 +22,7 @@ class Heartbeat:
     `store` is for this object alone, as calls to one store wait for each other. Thread-safe.
     """
 
-    def __init__(self, store: Store, rank: int, *, silence_s: float = 5.0) -> None:
+    def __init__(self, store: Store, rank: int, *, silence_s: float = 3.0) -> None:
         self._store = store
         self._rank = rank
         self._silence_s = silence_s

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ def half_dtype(config: AmpConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if config.dtype == "bfloat16" else torch.float16
 
 
-def autocast_for(config: AmpConfig | None, device: torch.device) -> torch.autocast:
+def autocast_for(config: AmpConfig | None, device: torch.device) -> AbstractContextManager[object]:
     """The context of a forward pass; without a config it changes nothing.
 
     Matrix products and convolutions run in 16 bits, sums, exponentials and losses in 32, the rest
@@ -34,7 +36,7 @@ def autocast_for(config: AmpConfig | None, device: torch.device) -> torch.autoca
     float32.
     """
     if config is None:
-        return torch.autocast(device.type, enabled=False)
+        return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=half_dtype(config, device))
 
 

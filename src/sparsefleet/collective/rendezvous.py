@@ -97,7 +97,7 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
     except RuntimeError as error:
         raise DeadlineError(
             f"nobody listens at the meeting point {meeting_point} of this job after "
-            f"{timeout_s:.0f} s: rank 0 keeps it; was it started, and can it be reached from here?"
+            f"{timeout_s:g} s: rank 0 keeps it; was it started, and can it be reached from here?"
         ) from error
 
 

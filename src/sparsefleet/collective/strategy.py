@@ -19,6 +19,8 @@ from sparsefleet.field_checks import (
 __all__ = ["AmpConfig", "CollectiveStrategy", "LocalSgdConfig"]
 
 _MANY = 2**31 - 1
+_MEMORY_FLAG = "FLAGS_fuse_parameter_memory_size"
+_GROUPS_FLAG = "FLAGS_fuse_parameter_groups_size"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +109,8 @@ class CollectiveStrategy:
 
     fuse_memory_mb: float | None = None
     """A bucket takes whole layers until it holds that many MB. -1: a bucket for each layer.
-    None: the environment's FLAGS_fuse_parameter_memory_size, else -1."""
+    None: the environment's FLAGS_fuse_parameter_memory_size, else what suits the caller: Fluid
+    programs have a bucket for each layer, torch modules a tenth of all gradients, at least 4 MB."""
 
     fuse_groups: int | None = None
     """A bucket takes whole layers until it holds more than that many gradients. 1: no such rule;
@@ -178,25 +181,31 @@ class CollectiveStrategy:
                 "ranks exchange; use one of them"
             )
 
-    def fuse_bytes(self) -> int:
-        """Bytes at which a bucket is full; 0 if there is no such rule."""
+    def fuse_bytes(self, default: int = 0) -> int:
+        """Bytes at which a bucket is full; 0 if there is no such rule. ``default`` is taken if
+        neither the fields nor the environment say anything of buckets."""
         megabytes = self.fuse_memory_mb
         if megabytes is None:
-            megabytes = _flag("FLAGS_fuse_parameter_memory_size", -1.0)
+            megabytes = _flag(_MEMORY_FLAG)
+        if megabytes is None:
+            says_count = self.fuse_groups is not None or _flag(_GROUPS_FLAG) is not None
+            return 0 if says_count else default
         return max(0, int(megabytes * 2**20))
 
     def fuse_count(self) -> int:
         """Gradients over which a bucket is full; 0 if there is no such rule, -1 for all in one."""
         groups = self.fuse_groups
         if groups is None:
-            groups = int(_flag("FLAGS_fuse_parameter_groups_size", 1.0))
+            groups = int(_flag(_GROUPS_FLAG) or 1)
         return -1 if groups < 0 else groups if groups > 1 else 0
 
 
-def _flag(name: str, default: float) -> float:
+def _flag(name: str) -> float | None:
     text = os.environ.get(name, "").strip()
+    if not text:
+        return None
     try:
-        value = float(text) if text else default
+        value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -151,7 +151,7 @@ class World:
                 if not patient and time.monotonic() >= deadline:
                     raise DeadlineError(
                         f"{what}: {name_ranks(missing)} did not come within "
-                        f"{self.timeout_s:.0f} s, which all {self.size} ranks must"
+                        f"{self.timeout_s:g} s, which all {self.size} ranks must"
                     )
                 missing = self._connections.wait_for(f"barrier-{number}", _LOOK_S)
             if number:
@@ -234,7 +234,7 @@ class World:
             self._check_absence(what, range(self.size), error)
             if is_late:
                 raise DeadlineError(
-                    f"{what}: not all {self.size} ranks came within {self.timeout_s:.0f} s; all "
+                    f"{what}: not all {self.size} ranks came within {self.timeout_s:g} s; all "
                     "are alive. A rank that does something else, or less often, is waited for"
                 ) from error
             raise PeerLostError(f"{what}: the connection to another rank broke: {error}") from error

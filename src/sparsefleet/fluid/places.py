@@ -152,6 +152,6 @@ def place_tensor(tensor: torch.Tensor, place: Place) -> torch.Tensor:
     """The tensor where `place` is: itself if it is there, else a copy."""
     if isinstance(place, CUDAPlace):
         return tensor.to(device_of(place), non_blocking=tensor.is_pinned())
-    if isinstance(place, CUDAPinnedPlace):
+    if isinstance(place, CUDAPinnedPlace) and is_compiled_with_cuda():
         return tensor if tensor.is_pinned() else tensor.pin_memory()
     return tensor.cpu()

@@ -82,3 +82,13 @@ def test_views_of_a_bucket_lie_as_their_parameters_do() -> None:
     bucket.views[1].fill_(2)
     assert bucket.gradients.sum() == 120 + 6
     assert bucket.notes.tolist() == [0, 0]
+
+
+def test_a_default_holds_only_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(**fields: float) -> int:
+        strategy = CollectiveStrategy(**fields)  # type: ignore[arg-type]
+        return len(plan_buckets(layers(4, 4, 4, 4), strategy, default_bytes=8 * KB))
+
+    assert (count(), count(fuse_memory_mb=-1), count(fuse_groups=1)) == (2, 4, 4)
+    monkeypatch.setenv("FLAGS_fuse_parameter_groups_size", "1")
+    assert count() == 4

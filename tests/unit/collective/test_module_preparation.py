@@ -17,6 +17,7 @@ from sparsefleet.collective import (
     prepare_module,
 )
 from sparsefleet.errors import ConfigError
+from sparsefleet.nn import SparseEmbedding
 
 
 class Counted(nn.Module):
@@ -60,6 +61,23 @@ def test_recomputed_submodules_run_once_without_gradients() -> None:
     with torch.no_grad():
         model(torch.ones(1, 3))
     assert model[0].runs == 1  # type: ignore[index]
+
+
+def test_recomputed_batch_norms_follow_a_batch_once() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 3)
+    plain, recomputed = nn.BatchNorm1d(3), nn.Sequential(nn.BatchNorm1d(3))
+    prepared(recomputed, CollectiveStrategy(recompute=("0",)))
+    for model in (plain, recomputed):
+        model(x).square().sum().backward()
+    found = recomputed.state_dict()
+    assert all(torch.equal(found[f"0.{name}"], v) for name, v in plain.state_dict().items())
+
+
+def test_rows_of_a_table_are_not_recomputed() -> None:
+    model = nn.Sequential(SparseEmbedding("ads", dim=2), nn.Linear(2, 1))
+    with pytest.raises(ConfigError, match="rows of table 'ads', which are fetched once a step"):
+        prepared(model, CollectiveStrategy(recompute=("0",)))
 
 
 def saved_bytes(model: nn.Module) -> int:
@@ -113,7 +131,7 @@ def test_without_a_compiler_fusion_is_off_and_that_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    compiled._say_once.cache_clear()
+    compiled.say_fusion_is_off.cache_clear()
     model = nn.Linear(1, 1)
     with caplog.at_level(logging.WARNING, "sparsefleet.collective"):
         for _ in range(2):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet import RoleInfo, role_from_environment
+from sparsefleet.fleet import RoleInfo, join_world, role_from_environment
 from sparsefleet.fleet.roles import split_files
 
 SERVERS = "10.0.0.7:9100,10.0.0.8:9100"
@@ -127,6 +127,74 @@ def test_wrong_variable_is_named_with_what_was_found(
 def test_wrong_collective_variable_is_named(changed: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         role_from_environment({**COLLECTIVE, **changed}, is_collective=True)
+
+
+def test_collective_roles_know_where_workers_meet() -> None:
+    ours = {
+        "SPARSEFLEET_ROLE": "worker",
+        "SPARSEFLEET_INDEX": "3",
+        "SPARSEFLEET_WORKERS": "4",
+        "SPARSEFLEET_MEETING_POINT": "10.0.0.7:9101",
+        "SPARSEFLEET_WORKERS_PER_NODE": "2",
+        "SPARSEFLEET_RESTARTS": "1",
+    }
+    for is_collective in (False, True):
+        role = role_from_environment(ours, is_collective=is_collective)
+        assert (role.index, role.server_num, role.meeting_point) == (3, 0, "10.0.0.7:9101")
+        assert (role.workers_per_node, role.restarts, role.gpu) == (2, 1, None)
+    with_servers = {**ours, "SPARSEFLEET_SERVERS": "10.0.0.7:9100"}
+    assert role_from_environment(with_servers, is_collective=True).server_num == 1
+
+    paddle = role_from_environment({**COLLECTIVE, "FLAGS_selected_gpus": "1"}, is_collective=True)
+    assert (paddle.meeting_point, paddle.workers_per_node) == (paddle.worker_endpoints[0], 2)
+    assert paddle.gpu == 1
+
+    torchrun = {
+        "RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.7",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+    }
+    role = role_from_environment(torchrun, is_collective=True)
+    assert (role.meeting_point, role.is_meeting_kept_elsewhere) == ("10.0.0.7:29500", True)
+    assert (role.workers_per_node, role.restarts) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"PADDLE_TRAINER_ENDPOINTS": "a:1,b:1,a:2", "PADDLE_TRAINER_ID": "0"},
+            "those of a must follow each other",
+        ),
+        ({**COLLECTIVE, "FLAGS_selected_gpus": "x"}, "FLAGS_selected_gpus must be numbers of GPUs"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"},
+            "MASTER_PORT is not set, but torchrun",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "3"},
+            "LOCAL_WORLD_SIZE must be less",
+        ),
+    ],
+)
+def test_places_of_workers_that_cannot_be_are_named(
+    variables: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        role_from_environment(variables, is_collective=True)
+
+
+def test_workers_that_were_not_told_where_to_meet_are_told_how_to_be() -> None:
+    role = role_from_environment({"RANK": "0", "WORLD_SIZE": "2"}, is_collective=True)
+    with pytest.raises(ConfigError, match="worker 0 of 2 was not told where to meet the others"):
+        join_world(role)
+    server = RoleInfo(kind="server", server_endpoints=("a:1",))
+    with pytest.raises(ConfigError, match="server 0 is no rank"):
+        join_world(server)
 
 
 def test_torchrun_needs_both_variables() -> None:
