@@ -14,6 +14,7 @@ from sparsefleet.fluid.collective.ranks import Ranks, set_ranks, worker_role
 from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
 
 PRELOAD = (
+    "torch._dynamo",  # what building a program asks of torch, and takes seconds to load
     "sparsefleet.fluid.executor",
     "sparsefleet.fluid.ops.collective",
     "sparsefleet.fluid.incubate.fleet.collective",
@@ -26,7 +27,9 @@ ROWS = 4
 
 def endpoints_of(world: World) -> list[str]:
     """Of ranks that may be on several nodes."""
-    return [f"127.0.0.{1 + rank // world.ranks_per_node}:{9000 + rank}" for rank in range(world.size)]
+    return [
+        f"127.0.0.{1 + rank // world.ranks_per_node}:{9000 + rank}" for rank in range(world.size)
+    ]
 
 
 def fleet_of(world: World) -> Collective:
