@@ -191,7 +191,7 @@ def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
         files = ["--files", *map(str, sources.paddle_files[rank :: spec.workers])]
         log = sources.log(f"{spec.name} {rank}")
         workers.append(SideProcess([*words, *files], own, folder, log))
-    return Side(workers, servers, is_patient=False)
+    return Side(workers, servers, is_restless=True)
 
 
 def _free_ports(count: int) -> list[int]:
