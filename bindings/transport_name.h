@@ -1,4 +1,4 @@
-// "tls" and "plain", as people write them.
+// "auto", "tls" and "plain", as people write them.
 #pragma once
 
 #include <string>
@@ -9,9 +9,11 @@
 namespace sparsefleet::python {
 
 inline TransportKind TransportOf(const std::string& name) {
+  if (name == "auto") return TransportKind::kAuto;
   if (name == "tls") return TransportKind::kTls;
   if (name == "plain") return TransportKind::kPlain;
-  Raise(Status(Code::kInvalidArgument, "transport must be 'tls' or 'plain', got '" + name + "'"));
+  Raise(Status(Code::kInvalidArgument,
+               "transport must be 'auto', 'tls' or 'plain', got '" + name + "'"));
 }
 
 }  // namespace sparsefleet::python

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.rank_processes import RankProcesses
 from tests.server_process import ServerProcess
 
 
@@ -37,3 +38,10 @@ def start_server() -> Iterator[Callable[..., ServerProcess]]:
     yield start
     for server in started:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[RankProcesses]:
+    """Processes of collective jobs, which cost little after the first."""
+    with RankProcesses() as processes:
+        yield processes

@@ -7,6 +7,7 @@
 #include "client/client_core.h"
 #include "client/resolve.h"
 #include "client/table_lookup.h"
+#include "transport/channel_kinds.h"
 #include "transport/key_proof.h"
 
 namespace sparsefleet {
@@ -79,6 +80,11 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   link_options.num_servers = static_cast<std::uint32_t>(endpoints.size());
   link_options.max_frame_bytes = options.max_frame_bytes;
   link_options.channels = std::move(channels).value();
+  if (options.security.transport == TransportKind::kAuto) {
+    auto lane_channels = MakeLaneFactory(options.security.job_key);
+    if (!lane_channels.ok()) return lane_channels.status();
+    link_options.lane_channels = std::move(lane_channels).value();
+  }
   const CallClock clock(options.connect_timeout_s);
   auto servers = ResolveAll(endpoints, options.connect_timeout_s);
   if (!servers.ok()) return servers.status();

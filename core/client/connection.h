@@ -1,4 +1,5 @@
-// One connection to a server: being made, greeting it, then one exchange after another.
+// One connection to a server: being made, greeting it, then one exchange after another. Over the
+// host lane where there is one, else over TCP.
 //
 // Nothing here waits: Step() does what the socket allows. Not thread-safe.
 #pragma once
@@ -7,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "client/exchange.h"
 #include "status/status.h"
@@ -20,11 +22,18 @@ class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
   virtual const ResolvedEndpoint& address() const = 0;
-  virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd) = 0;
+  virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd, bool on_lane) = 0;
   virtual Body MakeHello(bool control) const = 0;
   // The answer to hello: kServerRestarted if the server is not the one known so far.
   virtual Status Greeted(const HelloReply& reply) = 0;
   virtual std::uint64_t max_reply_bytes() const = 0;
+
+  // The server's host lane, if there is one for us.
+  virtual std::optional<std::string> lane() const = 0;
+  // Whether to ask the server for it, over a connection with this socket.
+  virtual bool AsksForLane(int fd) const = 0;
+  virtual void LaneTold(std::string name) = 0;  // empty: there is none
+  virtual void LaneFailed() = 0;                // no connection could be made
 };
 
 class Connection {
@@ -54,30 +63,39 @@ class Connection {
 
   bool is_active() const { return exchange_.is_active(); }
   bool is_greeted() const { return phase_ == Phase::kReady; }
+  bool is_on_lane() const { return on_lane_; }
 
   // For poll(). fd() is -1 before the first Step().
   int fd() const;
   short wanted_events() const;
 
  private:
-  enum class Phase : std::uint8_t { kStart, kDialing, kShaking, kGreeting, kReady };
+  enum class Phase : std::uint8_t { kStart, kDialing, kShaking, kGreeting, kAsking, kReady };
 
   // Each is true when its phase is over.
+  Result<bool> StepPhase();
+  bool Start();
   Result<bool> Dial();
   Result<bool> Shake();
   Result<bool> Greet();
+  Result<bool> Ask();
+  // The first exchanges are the connection's own.
+  void BeginOwn(MessageType type, Body body);
 
   ConnectionHost& host_;
   const bool control_;
   Phase phase_ = Phase::kStart;
+  bool on_lane_ = false;
+  bool avoids_lane_ = false;
+  bool asks_ = false;
   std::uint64_t session_ = 0;
   std::uint64_t only_session_ = 0;
   std::optional<Dialer> dialer_;
   std::unique_ptr<Channel> channel_;
   Ready shake_wants_ = Ready::kWantWrite;
-  Body hello_body_;
-  ReplyBuffer hello_reply_;
-  Exchange hello_;
+  Body own_body_;
+  ReplyBuffer own_reply_;
+  Exchange own_;
   Exchange exchange_;
 };
 

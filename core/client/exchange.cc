@@ -53,7 +53,8 @@ void Exchange::Begin(const FrameHeader& header, TimePoint reply_by, std::span<co
 }
 
 short Exchange::wanted_events() const {
-  return static_cast<short>(POLLIN | (unsent_.empty() ? 0 : POLLOUT));
+  const bool can_write = !unsent_.empty() && send_wants_ != Ready::kWantRead;
+  return static_cast<short>(POLLIN | (can_write ? POLLOUT : 0));
 }
 
 Result<bool> Exchange::Step(Channel& channel, std::uint64_t max_reply_bytes) {
@@ -91,7 +92,8 @@ Status Exchange::Send(Channel& channel) {
       left.front().iov_base = static_cast<std::byte*>(left.front().iov_base) + bytes;
       left.front().iov_len -= bytes;
     }
-    if (progress.value().ready != Ready::kDone) break;
+    send_wants_ = progress.value().ready;
+    if (send_wants_ != Ready::kDone) break;
   }
   unsent_.erase(unsent_.begin(), unsent_.end() - static_cast<std::ptrdiff_t>(left.size()));
   return Status::Ok();

@@ -54,6 +54,7 @@ class Exchange {
   std::span<std::byte> Missing();
 
   bool active_ = false;
+  Ready send_wants_ = Ready::kWantWrite;
   FrameHeader header_;
   TimePoint reply_by_;
   bool has_begun_ = false;

@@ -1,21 +1,17 @@
 #include "client/push_call.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
+
+#include "optimizer/kernels.h"
 
 namespace sparsefleet {
 namespace {
 
 bool AllFinite(std::span<const float> values) {
-  std::uint32_t any = 0;
-  for (const float value : values) {
-    any |= static_cast<std::uint32_t>((std::bit_cast<std::uint32_t>(value) & 0x7f800000u) ==
-                                      0x7f800000u);
-  }
-  return any == 0;
+  return BestKernels().all_finite(values.data(), values.size());
 }
 
 Status NonFinite(const PushSection& section, std::uint32_t dim) {
@@ -104,7 +100,9 @@ void PushCall::AddDense(std::size_t i) {
   const TableInfo& info = infos_[i];
   const std::uint32_t n = core_.num_servers();
   auto values = section.gradients;
-  const bool is_poisoned = n > 1 && !AllFinite(values);
+  // Of a table that refuses such pushes, Check() has looked.
+  const bool is_poisoned =
+      n > 1 && info.non_finite != NonFinitePolicy::kRaise && !AllFinite(values);
   if (is_poisoned) {
     // The whole push is to be skipped, so each server must find its part as bad as the others'.
     const auto copy = Room(scratch_.section(i).dealt, values.size());

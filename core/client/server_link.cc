@@ -30,7 +30,10 @@ std::unique_ptr<Connection> ServerLink::OpenNew(bool control) {
 
 void ServerLink::GiveBack(std::unique_ptr<Connection> connection) {
   std::unique_lock lock(mutex_);
-  if (idle_.size() < kMaxIdle) {
+  // One made before the lane was known is not used again.
+  const bool is_slow = lane_ && !lane_->empty() && !connection->is_on_lane();
+  lane_was_used_ = lane_was_used_ || connection->is_on_lane();
+  if (idle_.size() < kMaxIdle && !is_slow) {
     idle_.push_back(std::move(connection));
     return;
   }
@@ -57,8 +60,30 @@ SteadyClock::duration ServerLink::Silence() const {
   return SteadyClock::now().time_since_epoch() - last_heard_.load();
 }
 
-Result<std::unique_ptr<Channel>> ServerLink::MakeChannel(int fd) {
-  return options_.channels->Connect(fd);
+Result<std::unique_ptr<Channel>> ServerLink::MakeChannel(int fd, bool on_lane) {
+  return (on_lane ? options_.lane_channels : options_.channels)->Connect(fd);
+}
+
+std::optional<std::string> ServerLink::lane() const {
+  std::lock_guard lock(mutex_);
+  return lane_ && !lane_->empty() ? lane_ : std::nullopt;
+}
+
+bool ServerLink::AsksForLane(int fd) const {
+  if (!options_.lane_channels || !ConnectsToOwnHost(fd)) return false;
+  std::lock_guard lock(mutex_);
+  return !lane_.has_value();
+}
+
+void ServerLink::LaneTold(std::string name) {
+  std::lock_guard lock(mutex_);
+  lane_ = std::move(name);
+}
+
+// One that has served is worth asking for again, if the server is still there.
+void ServerLink::LaneFailed() {
+  std::lock_guard lock(mutex_);
+  lane_ = std::exchange(lane_was_used_, false) ? std::nullopt : std::optional<std::string>("");
 }
 
 Body ServerLink::MakeHello(bool control) const {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct LinkOptions {
   std::uint32_t num_servers = 1;
   std::uint64_t max_frame_bytes = 0;
   std::shared_ptr<ChannelFactory> channels;
+  std::shared_ptr<ChannelFactory> lane_channels;  // null: host lanes are not used
 };
 
 class ServerLink final : public ConnectionHost {
@@ -66,10 +68,14 @@ class ServerLink final : public ConnectionHost {
 
   // ConnectionHost.
   const ResolvedEndpoint& address() const override { return address_; }
-  Result<std::unique_ptr<Channel>> MakeChannel(int fd) override;
+  Result<std::unique_ptr<Channel>> MakeChannel(int fd, bool on_lane) override;
   Body MakeHello(bool control) const override;
   Status Greeted(const HelloReply& reply) override;
   std::uint64_t max_reply_bytes() const override { return options_.max_frame_bytes; }
+  std::optional<std::string> lane() const override;
+  bool AsksForLane(int fd) const override;
+  void LaneTold(std::string name) override;
+  void LaneFailed() override;
 
  private:
   // More threads than this may call at once; only their connections are not all kept.
@@ -83,8 +89,11 @@ class ServerLink final : public ConnectionHost {
   std::atomic<double> server_patience_s_{std::numeric_limits<double>::infinity()};
   std::atomic<SteadyClock::duration> last_heard_;
   std::atomic<bool> lost_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Connection>> idle_;
+  // The name of the host lane; empty: there is none; nothing: it is not known.
+  std::optional<std::string> lane_;
+  bool lane_was_used_ = false;
 };
 
 }  // namespace sparsefleet

@@ -1,4 +1,4 @@
-// The listening socket of a server.
+// A listening socket of a server.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace sparsefleet {
 // Thread-safe.
 class Acceptor {
  public:
-  static constexpr std::uint64_t kToken = 0;  // how the poller reports it
-  // Gets a connected socket, which it owns from then on, and the address of its peer.
+  // Gets a connected socket, which it owns from then on, and the address of its peer, if it has
+  // one.
   using OnSocket = std::function<void(OwnedSocket socket, std::string address)>;
 
-  explicit Acceptor(Poller& poller) : poller_(poller) {}
+  // `token`: how the poller reports it.
+  Acceptor(Poller& poller, std::uint64_t token) : poller_(poller), token_(token) {}
   ~Acceptor() { Close(); }
 
-  Status Listen(const Endpoint& endpoint);
-  std::uint16_t port() const { return port_; }
+  Status Listen(OwnedSocket listening);
 
   // Accepts what waits, some at a time, and listens on. An ok status, or why nothing more
   // can be accepted now (say, no file descriptors left); then Resume() is to be called later.
@@ -33,7 +33,7 @@ class Acceptor {
 
  private:
   Poller& poller_;
-  std::uint16_t port_ = 0;
+  const std::uint64_t token_;
   std::mutex mutex_;
   OwnedSocket socket_;  // guarded by mutex_
 };

@@ -183,6 +183,7 @@ Rounds::Caller Dispatcher::CallerOf(const Call& call) const {
 Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
   switch (type) {
     case MessageType::kHello:
+    case MessageType::kLane:  // of the connection alone
       return nullptr;
     case MessageType::kHeartbeat:
       return &Dispatcher::Heartbeat;

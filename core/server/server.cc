@@ -26,6 +26,8 @@
 #include "store/local_store.h"
 #include "store/rounds.h"
 #include "store/table_views.h"
+#include "transport/channel_kinds.h"
+#include "transport/lane_socket.h"
 #include "transport/socket.h"
 
 namespace sparsefleet {
@@ -33,6 +35,11 @@ namespace {
 
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
+
+// What the poller reports.
+constexpr std::uint64_t kAcceptor = 0;
+constexpr std::uint64_t kLaneAcceptor = 1;
+constexpr std::uint64_t kFirstConnection = 2;
 
 nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
@@ -93,8 +100,10 @@ struct Server::Impl {
 
   DispatcherHooks Hooks();
   void Work();
-  void Accept();
-  void Admit(OwnedSocket socket, std::string address);
+  void Accept(Acceptor& from, ChannelFactory& channels);
+  void Admit(ChannelFactory& channels, OwnedSocket socket, std::string address);
+  Status Listen();
+  void OpenLane();
   void Tick(steady_clock::time_point now);
   void DropLostClients(steady_clock::time_point now);
   void AddStats(StatMap& stats) const;
@@ -120,7 +129,11 @@ struct Server::Impl {
   ConnectionSet connections;
   ServerConnectionHost host;
   Acceptor acceptor;
-  std::atomic<std::uint64_t> next_connection{Acceptor::kToken + 1};
+  std::uint16_t port = 0;
+  // For clients on this host; see TransportKind::kAuto.
+  std::unique_ptr<ChannelFactory> lane_factory;
+  Acceptor lane_acceptor;
+  std::atomic<std::uint64_t> next_connection{kFirstConnection};
 
   std::mutex shutdown_mutex;
   std::condition_variable shutdown_changed;
@@ -157,8 +170,10 @@ Server::Impl::Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels
            options.max_frame_bytes,
            Seconds(options.handshake_timeout_s),
            Seconds(options.frame_timeout_s),
-           [this](std::uint64_t id) { connections.Remove(id); }},
-      acceptor(*poller) {}
+           [this](std::uint64_t id) { connections.Remove(id); },
+           {}},
+      acceptor(*poller, kAcceptor),
+      lane_acceptor(*poller, kLaneAcceptor) {}
 
 DispatcherHooks Server::Impl::Hooks() {
   DispatcherHooks hooks;
@@ -173,27 +188,33 @@ DispatcherHooks Server::Impl::Hooks() {
 // A thread of the pool: looks after one ready socket after another.
 void Server::Impl::Work() {
   while (const auto token = poller->Wait()) {
-    if (*token == Acceptor::kToken) {
-      Accept();
+    if (*token == kAcceptor) {
+      Accept(acceptor, *factory);
+    } else if (*token == kLaneAcceptor) {
+      Accept(lane_acceptor, *lane_factory);
     } else if (const auto connection = connections.Find(*token)) {
       connection->OnReady();
     }
   }
 }
 
-void Server::Impl::Accept() {
-  const Status status = acceptor.AcceptSome([this](OwnedSocket socket, std::string address) {
-    Admit(std::move(socket), std::move(address));
+void Server::Impl::Accept(Acceptor& from, ChannelFactory& channels) {
+  const Status status = from.AcceptSome([&](OwnedSocket socket, std::string address) {
+    if (&from == &lane_acceptor) {
+      counters.lane_connections_total.fetch_add(1, std::memory_order_relaxed);
+      address = "a process of this host";
+    }
+    Admit(channels, std::move(socket), std::move(address));
   });
   if (!status.ok()) log.WriteSeldom(kError, status.message());
 }
 
-void Server::Impl::Admit(OwnedSocket socket, std::string address) {
+void Server::Impl::Admit(ChannelFactory& channels, OwnedSocket socket, std::string address) {
   counters.connections_total.fetch_add(1, std::memory_order_relaxed);
   if (Status s = PrepareSocket(socket.fd()); !s.ok()) {
     return log.WriteSeldom(kWarning, "connection from " + address + ": " + s.message());
   }
-  auto channel = factory->Accept(socket.Release());
+  auto channel = channels.Accept(socket.Release());
   if (!channel.ok()) {
     return log.WriteSeldom(kWarning,
                            "connection from " + address + ": " + channel.status().message());
@@ -213,6 +234,7 @@ void Server::Impl::Admit(OwnedSocket socket, std::string address) {
 
 void Server::Impl::Tick(steady_clock::time_point now) {
   acceptor.Resume();
+  lane_acceptor.Resume();
   for (const auto& connection : connections.All()) connection->Tick(now);
   DropLostClients(now);
 }
@@ -254,6 +276,31 @@ Status Server::Impl::Closed() const {
                                    std::to_string(options.num_servers) + " is shutting down"};
 }
 
+Status Server::Impl::Listen() {
+  auto fd = sparsefleet::Listen({options.host, options.port});
+  if (!fd.ok()) return fd.status();
+  OwnedSocket listening(fd.value());
+  auto bound = BoundPort(listening.fd());
+  if (!bound.ok()) return bound.status();
+  port = bound.value();
+  if (options.security.transport == TransportKind::kAuto) OpenLane();
+  return acceptor.Listen(std::move(listening));
+}
+
+// Without it clients of this host come over TCP, like all others.
+void Server::Impl::OpenLane() {
+  auto opened = ListenOnLane();
+  const Status memory = LaneMemory::Create().status();
+  auto channels = MakeLaneFactory(options.security.job_key);
+  for (const Status& status : {opened.status(), memory, channels.status()}) {
+    if (status.ok()) continue;
+    return log.Write(kInfo, "no shared memory for clients on this host: " + status.message());
+  }
+  lane_factory = std::move(channels).value();
+  host.lane_name = opened.value().name;
+  if (!lane_acceptor.Listen(std::move(opened.value().socket)).ok()) host.lane_name.clear();
+}
+
 void Server::Impl::StartThreads() {
   const double shortest =
       std::min({options.peer_timeout_s, options.frame_timeout_s, options.handshake_timeout_s});
@@ -272,6 +319,7 @@ void Server::Impl::Stop() {
   RequestShutdown();
   dispatcher.Drain();
   acceptor.Close();
+  lane_acceptor.Close();
   connections.Seal();
   const Status closed = Closed();
   coordinator.Close(closed);
@@ -312,7 +360,7 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
     for (const auto& [key, value] : impl->options.notes) {
       if (Status noted = impl->coordinator.PutNote(key, value); !noted.ok()) return noted;
     }
-    Status s = impl->acceptor.Listen({impl->options.host, impl->options.port});
+    Status s = impl->Listen();
     if (!s.ok()) return s;
     impl->StartThreads();
   } catch (const std::system_error& error) {
@@ -322,7 +370,7 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
-std::uint16_t Server::port() const { return impl_->acceptor.port(); }
+std::uint16_t Server::port() const { return impl_->port; }
 TableSet& Server::tables() { return impl_->tables; }
 std::shared_ptr<Store> Server::TablesAsStore() {
   return std::make_shared<LocalStore>(impl_->served);

@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "transport/socket.h"
+
 namespace sparsefleet {
 namespace {
 
@@ -228,6 +230,7 @@ void ServerConnection::ReceiveFrames() {
 void ServerConnection::HandleFrame() {
   host_.counters.CountRequest(reader_.header().type);
   if (session_ == nullptr) return Greet();
+  if (reader_.header().type == MessageType::kLane) return TellLane();
   {
     std::lock_guard lock(mutex_);
     ++owed_replies_;
@@ -258,6 +261,19 @@ void ServerConnection::Greet() {
   if (greeting.ok()) return;
   host_.log.WriteSeldom(kWarning, Describe() + " refused: " + greeting.status().message());
   BeginLinger();
+}
+
+// Only to a client that has reached this very socket: whatever stands between is not gone round.
+void ServerConnection::TellLane() {
+  const auto address = DecodeText(reader_.body());
+  if (!address.ok() || reader_.header().flags != 0) {
+    return Fail({Code::kProtocol, "lane: not a request with the address of this server"});
+  }
+  session_->Touch(std::chrono::steady_clock::now());
+  const bool is_direct = address.value() == LocalAddress(channel_->fd());
+  const Reply reply{false, EncodeText(is_direct ? host_.lane_name : "")};
+  std::lock_guard lock(mutex_);
+  Queue(reader_.header(), reply);
 }
 
 void ServerConnection::Flush() {

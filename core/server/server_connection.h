@@ -30,6 +30,7 @@ struct ServerConnectionHost {
   std::chrono::nanoseconds handshake_timeout;
   std::chrono::nanoseconds frame_timeout;
   std::function<void(std::uint64_t id)> on_closed;
+  std::string lane_name;  // empty: there is none
 };
 
 // Thread-safe. Invariant: at most one thread at a time, the runner, works on the socket. Who finds
@@ -80,6 +81,7 @@ class ServerConnection final : public ReplySink,
   void ReceiveFrames();
   void HandleFrame();
   void Greet();
+  void TellLane();
   void Flush();
   void Discard();
   void Fail(const Status& status);

@@ -15,6 +15,7 @@ namespace sparsefleet {
 struct ServerCounters {
   using Count = std::atomic<std::uint64_t>;
   Count connections_total{0};
+  Count lane_connections_total{0};  // of those, from this host through shared memory
   Count clients_lost{0};
   Count strangers_refused{0};
   Count protocol_errors{0};
@@ -33,6 +34,7 @@ struct ServerCounters {
       stats["server." + name] = static_cast<double>(count.load(std::memory_order_relaxed));
     };
     add("connections_total", connections_total);
+    add("lane_connections_total", lane_connections_total);
     add("clients_lost", clients_lost);
     add("strangers_refused", strangers_refused);
     add("protocol_errors", protocol_errors);

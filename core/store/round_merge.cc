@@ -17,6 +17,12 @@ std::span<float> Room(std::vector<float>& room, std::size_t size) {
   return std::span(room).first(size);
 }
 
+// out = a + b, where a copy and an addition would go through memory once more.
+void Sum(float* __restrict out, const float* __restrict a, const float* __restrict b,
+         std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+
 void Scale(std::span<float> values, float scale) {
   for (float& value : values) value *= scale;
 }
@@ -72,8 +78,13 @@ Status RoundMerge::MergeDense(Table& table, float scale, PushSection& out) {
   const std::span<float> sum = Room(table.values, size);
   for (std::size_t at = 0; at < size; at += kBlock) {
     const std::size_t length = std::min(kBlock, size - at);
-    std::memcpy(sum.data() + at, table.parts[0].gradients.data() + at, length * sizeof(float));
-    for (std::size_t i = 1; i < table.parts.size(); ++i) {
+    const float* const first = table.parts[0].gradients.data() + at;
+    if (table.parts.size() == 1) {
+      std::memcpy(sum.data() + at, first, length * sizeof(float));
+    } else {
+      Sum(sum.data() + at, first, table.parts[1].gradients.data() + at, length);
+    }
+    for (std::size_t i = 2; i < table.parts.size(); ++i) {
       add(sum.data() + at, table.parts[i].gradients.data() + at, length);
     }
     Scale(sum.subspan(at, length), scale);

@@ -93,6 +93,7 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   return {{T::kHello, Encode(hello)},
           {T::kHeartbeat, {}},
           {T::kGoodbye, {}},
+          {T::kLane, EncodeText("127.0.0.1:9100")},
           {T::kDefineSparse, Encode(CorpusSparse("more", 3))},
           {T::kDefineDense, Encode(CorpusDense("flat", 100))},
           {T::kTableInfo, Encode(ads)},

@@ -42,6 +42,7 @@ Result<std::unique_ptr<ChannelFactory>> ChannelFactory::Create(const SecurityOpt
   }
   switch (options.transport) {
     case TransportKind::kTls:
+    case TransportKind::kAuto:
       return MakeTlsFactory(options.job_key);
     case TransportKind::kPlain:
       return MakePlainFactory(options.job_key);

@@ -52,7 +52,7 @@ class Channel {
 // Thread-safe.
 class ChannelFactory {
  public:
-  // kInvalidArgument for a key that is too short.
+  // Of connections over TCP. kInvalidArgument for a key that is too short.
   static Result<std::unique_ptr<ChannelFactory>> Create(const SecurityOptions& options);
   virtual ~ChannelFactory() = default;
 

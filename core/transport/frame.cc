@@ -16,6 +16,7 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kHello, "hello", false},
     {MessageType::kHeartbeat, "heartbeat", false},
     {MessageType::kGoodbye, "goodbye", false},
+    {MessageType::kLane, "lane", false},
     {MessageType::kDefineSparse, "define sparse table", true},
     {MessageType::kDefineDense, "define dense table", true},
     {MessageType::kTableInfo, "table info", false},

@@ -20,6 +20,7 @@ enum class MessageType : std::uint8_t {
   kHello = 1,
   kHeartbeat = 2,
   kGoodbye = 3,
+  kLane = 4,
   kDefineSparse = 10,
   kDefineDense = 11,
   kTableInfo = 12,

@@ -1,5 +1,6 @@
 #include "transport/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -184,6 +185,46 @@ Result<int> Listen(const Endpoint& endpoint, int backlog) {
     last = Status(Code::kIo, prefix + ErrnoText(errno));
   }
   return last;
+}
+
+std::string AddressText(const sockaddr_storage& address) {
+  char host[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &v4.sin_addr, host, sizeof(host));
+    return Endpoint{host, ntohs(v4.sin_port)}.ToString();
+  }
+  if (address.ss_family != AF_INET6) return {};
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  // What reached a socket of both families over v4 is called by its v4 address.
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    ::inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], host, sizeof(host));
+  } else {
+    ::inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof(host));
+  }
+  return Endpoint{host, ntohs(v6.sin6_port)}.ToString();
+}
+
+std::string LocalAddress(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  return AddressText(address);
+}
+
+std::string PeerAddress(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  return AddressText(address);
+}
+
+bool ConnectsToOwnHost(int fd) {
+  const auto host = [](const std::string& address) {
+    return address.substr(0, address.rfind(':'));
+  };
+  const std::string own = host(LocalAddress(fd));
+  return !own.empty() && own == host(PeerAddress(fd));
 }
 
 Result<std::uint16_t> BoundPort(int fd) {

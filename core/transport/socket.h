@@ -49,6 +49,13 @@ Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s);
 // Options every connection has: non-blocking, close-on-exec, TCP_NODELAY, no SIGPIPE, keep-alive.
 Status PrepareSocket(int fd);
 
+// "10.0.0.7:9100", "[::1]:9100" of a socket's own end or the peer's; empty if it has none.
+std::string LocalAddress(int fd);
+std::string PeerAddress(int fd);
+std::string AddressText(const sockaddr_storage& address);
+// Both ends have the same address, whatever their ports: they are on one host.
+bool ConnectsToOwnHost(int fd);
+
 void CloseSocket(int fd);
 
 // "connection reset by peer" for an errno value; safe in any thread.

@@ -124,9 +124,10 @@ def _add_command(
     parser.add_argument(
         "--transport",
         choices=get_args(TransportName),
-        default="tls",
-        help="tls: TLS 1.3 with the job key (default); plain: the key is proven, but nothing "
-        "is encrypted. Servers and workers must agree",
+        default="auto",
+        help="auto: TLS 1.3 with the job key over the network, shared memory within a host "
+        "(default); tls: TLS everywhere; plain: the key is proven, but nothing is encrypted. "
+        "With plain servers and workers must agree",
     )
     return parser
 

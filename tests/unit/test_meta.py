@@ -189,7 +189,7 @@ def test_every_environment_variable_is_documented_and_no_other() -> None:
     for path in python_files():
         text = path.read_text(encoding="utf-8")
         used |= set(re.findall(r"\bSPARSEFLEET_[A-Z0-9_]+\b", text))
-        used |= set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)[\"']", text))
+        used |= set(re.findall(r"environ(?:\.get\(|\.integer\(|\[)\s*[\"'](\w+)[\"']", text))
         used |= set(re.findall(r"getenv\(\s*[\"'](\w+)[\"']", text))
     for folder in ("core", "bindings"):
         for path in (ROOT / folder).rglob("*.cc"):

@@ -33,6 +33,7 @@ from sparsefleet.fleet._process import (
     worker_index,
     worker_num,
 )
+from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.dispatchers import HashName, PSDispatcher, RoundRobin
 from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fleet.fleet import Fleet
@@ -98,6 +99,7 @@ __all__ = [
     "is_first_worker",
     "is_server",
     "is_worker",
+    "join_world",
     "load_inference_model",
     "open_exchange",
     "publish_rows",

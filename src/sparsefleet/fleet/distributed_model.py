@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from torch import nn
 
 from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.dense_optimizer import DenseGroup, OptimizerLike, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.frozen_state import FrozenState
@@ -20,35 +21,34 @@ from sparsefleet.fleet.model_checkpoint import ModelSave, Predicate, load_model
 from sparsefleet.fleet.model_tensors import ModelTensors
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.save_hooks import SaveHooks
 from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
 from sparsefleet.fleet.step_calls import StepCalls
 from sparsefleet.fleet.torch_stepping import TorchStepping
-from sparsefleet.fleet.trainable import require_local, require_something_to_train
+from sparsefleet.fleet.trainable import (
+    require_local,
+    require_something_to_train,
+    require_started,
+)
 from sparsefleet.modes import (
     GeoConfig,
     Mode,
     ModeConfig,
     ModeSetting,
+    RankSetting,
     Schedule,
     make_mode,
     mode_config,
 )
 from sparsefleet.nn import bind, sparse_modules
-from sparsefleet.store import (
-    LocalStore,
-    RemoteStore,
-    RemoteStoreConfig,
-    Store,
-    TableSpec,
-)
+from sparsefleet.store import LocalStore, RemoteStore, RemoteStoreConfig, Store, TableSpec
 
 __all__ = ["DistributedModel"]
 
 Floats = NDArray[np.float32]
-Part = TypeVar("Part")
 
 
-class DistributedModel(StepCalls):
+class DistributedModel(StepCalls, SaveHooks):
     """A model whose tables and parameters live in a store; made by `fleet.distribute`.
 
     Nothing happens on the wire before `start()`. Dense parameters become views of flat buffers.
@@ -96,10 +96,8 @@ class DistributedModel(StepCalls):
         self._groups = dense_groups(model, optimizer)
         self._modules = sparse_modules(model)
         require_something_to_train(model, self._groups, self._modules)
-        self._by_torch = [group for group in self._groups if group.optimizer is None]
-        if self._by_torch:
-            require_local(self._by_torch[0], role, self._mode_like)
-        self.flat = FlatParameters(model, {g.table: g.parameters for g in self._groups})
+        self._by_torch = self._groups_of_torch()
+        self.flat = FlatParameters(model, self._flattened())
         self.tensors = ModelTensors(
             model,
             {group.table: self.flat.names_of(group.table) for group in self._native_groups()},
@@ -126,17 +124,22 @@ class DistributedModel(StepCalls):
     @property
     def store(self) -> Store:
         """Where the tables are; there is one from `start()` on."""
-        return _of_started(self._store)
+        return require_started(self._store)
+
+    @property
+    def board(self) -> Board:
+        """Where workers leave notes for each other, from `start()` on: the servers, if any."""
+        return self.store
 
     @property
     def mode(self) -> Mode:
         """Who waits for whom; there is one from `start()` on."""
-        return _of_started(self._mode)
+        return require_started(self._mode)
 
     @property
     def meeting(self) -> Meeting:
         """The other workers; there from `start()` on."""
-        return _of_started(self._meeting)
+        return require_started(self._meeting)
 
     @property
     def tables(self) -> Mapping[str, TableSpec]:
@@ -156,11 +159,11 @@ class DistributedModel(StepCalls):
         if self._store is None:
             self._store = self._open_store()
             self._meeting = Meeting(
-                self._store,
+                self.board,
                 self.role,
                 name=f"{self.name}/{self._starts}",
                 wait_s=self.wait_s,
-                go_on_without_lost=_keeps_going(),
+                go_on_without_lost=self._keeps_going,
             )
             self._tables = bind(
                 self.model, self._store, self._table_default(), track_dirty=self._track_dirty
@@ -269,6 +272,22 @@ class DistributedModel(StepCalls):
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _groups_of_torch(self) -> list[DenseGroup]:
+        """The groups on whose parameters torch steps here: all, where it knows one rule alone."""
+        found = [group for group in self._groups if group.optimizer is None]
+        if found:
+            require_local(found[0], self.role, self._mode_like)
+        return found
+
+    def _flattened(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters that become views of flat buffers, by dense table."""
+        return {group.table: group.parameters for group in self._groups}
+
+    @property
+    def _keeps_going(self) -> bool:
+        """Whether the launcher was told to go on without lost workers."""
+        return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
+
     def _native_groups(self) -> list[DenseGroup]:
         return [] if self._by_torch else self._groups
 
@@ -287,7 +306,7 @@ class DistributedModel(StepCalls):
             config=RemoteStoreConfig(connect_timeout_s=self._connect_s),
         )
 
-    def _mode_setting(self) -> ModeSetting:
+    def _mode_setting(self, ranks: RankSetting | None = None) -> ModeSetting:
         return ModeSetting(
             store=self.store,
             tables=self._tables,
@@ -305,9 +324,10 @@ class DistributedModel(StepCalls):
             group=f"{self.name}/{self._starts}",
             schedule=self._rates,
             first_step=self._steps,
-            go_on_without_lost=_keeps_going(),
+            go_on_without_lost=self._keeps_going,
             wait_s=self.wait_s,
-            dense_step=self._step_by_torch if self._by_torch else None,
+            dense_step=self._step_by_torch if self._by_torch and ranks is None else None,
+            ranks=ranks,
         )
 
     def _rates_of(self, schedule: ScheduleLike | Schedule | None) -> Schedule | None:
@@ -318,7 +338,13 @@ class DistributedModel(StepCalls):
         following: list[str] = []
         if self._table_default() is not None:
             following = [module.name for module in self._modules if module.own_optimizer is None]
-        return RateSchedule(schedule, self._optimizer, self._groups, following)
+        return RateSchedule(
+            schedule,
+            self._optimizer,
+            self._groups,
+            following,
+            torch_steps=bool(self._by_torch),
+        )
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
         """One step of an optimizer that only torch knows, on the shared parameters."""
@@ -378,14 +404,3 @@ class DistributedModel(StepCalls):
     def _fetch_dense(self) -> None:
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
-
-
-def _of_started(part: Part | None) -> Part:
-    if part is None:
-        raise ConfigError("the model is not started: call fleet.init_worker() first")
-    return part
-
-
-def _keeps_going() -> bool:
-    """Whether the launcher was told to go on without lost workers."""
-    return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"

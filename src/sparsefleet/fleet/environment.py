@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 
-__all__ = ["CheckedEnviron", "Variable"]
+__all__ = ["CheckedEnviron", "Variable", "any_set"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,18 @@ class CheckedEnviron:
         text = self._variables.get(name, "")
         return Variable(name, text) if text.strip() else None
 
+    def integer(self, name: str, *, below: tuple[int, str] | None = None) -> int:
+        """An int >= 0 that need not be set, then 0; for `below` see `Variable.integer`."""
+        variable = self.get(name)
+        return 0 if variable is None else variable.integer(low=0, below=below)
+
     def __getitem__(self, name: str) -> Variable:
         found = self.get(name)
         if found is None:
             raise ConfigError(f"{name} is not set, but {self._purpose}")
         return found
+
+
+def any_set(variables: Mapping[str, str], names: tuple[str, ...]) -> bool:
+    """Whether one of the variables has a text."""
+    return any(variables.get(name, "").strip() for name in names)

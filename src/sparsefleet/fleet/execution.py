@@ -26,6 +26,9 @@ class ExecutionStrategy(Settings):
     """Training threads; 0 leaves it to the executor."""
 
     num_iteration_per_drop_scope: int = 100
+    """Runs of a data-parallel program after which memory that they freed goes back to the system.
+    Larger: fewer allocations, more memory."""
+
     num_iteration_per_run: int = 1
     use_thread_barrier: bool = False
     """The threads of a worker wait for each other after each batch (sync, half-async)."""
@@ -64,9 +67,15 @@ class BuildStrategy(Settings):
 
     fuse_all_reduce_ops: bool = True
     fuse_elewise_add_act_ops: bool = False
+    """A sum and the activation behind it in one kernel, by torch.compile."""
+
     fuse_bn_act_ops: bool = False
+    """Batch norm and the activation behind it in one kernel, by torch.compile."""
+
     fuse_relu_depthwise_conv: bool = False
     enable_auto_fusion: bool = False
+    """Both of these."""
+
     fuse_all_optimizer_ops: bool = False
     fuse_broadcast_ops: bool = True
     sync_batch_norm: bool = False

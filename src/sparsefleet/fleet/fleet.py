@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
     from torch import nn
 
+    from sparsefleet.collective import CollectiveStrategy, World
     from sparsefleet.export import Manifest, RowFormat
     from sparsefleet.export.inference_model import InferenceModel
     from sparsefleet.export.recorded_graph import Varying
@@ -59,14 +60,30 @@ class Fleet:
         self._model_dir: str | None = None
         self._server_ready = False
         self._num_models = 0
+        self._world: World | None = None
         self._publishers: dict[tuple[str, str], Publisher] = {}
 
     # -- role ---------------------------------------------------------------------------------
 
-    def init(self, role_maker: RoleMakerBase | None = None) -> None:
-        """Finds out what this process is: from `role_maker`, or from the environment."""
+    def init(
+        self,
+        role_maker: RoleMakerBase | None = None,
+        *,
+        is_collective: bool = False,
+        world: World | None = None,
+    ) -> None:
+        """Finds out what this process is: from `role_maker`, or from the environment.
+
+        is_collective: reads the environment as a worker of a collective job, which torchrun or
+        paddle.distributed.launch may have started. world: of workers that have met already.
+        """
+        self._world = world
+        if role_maker is None and world is not None:
+            from sparsefleet.fleet.joined_role import JoinedRoleMaker
+
+            role_maker = JoinedRoleMaker(world)
         if role_maker is None:
-            role_maker = PaddleCloudRoleMaker()
+            role_maker = PaddleCloudRoleMaker(is_collective=is_collective)
         if not isinstance(role_maker, RoleMakerBase):
             raise TypeError(
                 "role_maker must be a RoleMakerBase such as PaddleCloudRoleMaker(), got "
@@ -140,24 +157,30 @@ class Fleet:
     ) -> DistributedModel:
         """Takes charge of the model; `init_worker()` then starts it.
 
-        mode: "local", "sync", "half_async", "async", "hybrid", "geo" or a config of
-            `sparsefleet.modes`; by default async with servers and local without.
+        mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective" or a config
+            of `sparsefleet.modes`; by default async with servers and local without.
         schedule: a scheduler of torch for `optimizer`, or a function from step to factor.
         track_dirty: tables remember which rows changed, for saves of only those.
         """
+        from sparsefleet.fleet.collective_model import CollectiveModel
         from sparsefleet.fleet.distributed_model import DistributedModel
+        from sparsefleet.modes import CollectiveConfig, mode_config
 
+        config = None if mode is None else mode_config(mode)
         self._num_models += 1
-        self._model = DistributedModel(
-            model,
-            optimizer,
-            mode,
-            role=self.role,
-            threads=threads,
-            schedule=schedule,
-            name=f"model-{self._num_models}",
-            track_dirty=track_dirty,
-        )
+        settings: dict[str, Any] = {
+            "role": self.role,
+            "threads": threads,
+            "schedule": schedule,
+            "name": f"model-{self._num_models}",
+            "track_dirty": track_dirty,
+        }
+        if isinstance(config, CollectiveConfig):
+            self._model = CollectiveModel(
+                model, optimizer, config, join=lambda: self._join(config.strategy), **settings
+            )
+        else:
+            self._model = DistributedModel(model, optimizer, mode, **settings)
         return self._model
 
     def distributed_optimizer(
@@ -230,7 +253,7 @@ class Fleet:
                 endpoint=role.server_endpoints[role.index],
                 index=role.index,
                 num_servers=role.server_num,
-                transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
+                transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
                 notes=notes,
             )
         )
@@ -349,6 +372,14 @@ class Fleet:
         publisher = self._publishers[key]
         publisher.take()
         return publisher.write()
+
+    def _join(self, strategy: CollectiveStrategy) -> World:
+        """The workers of this job, connected to each other: once for all models of the process."""
+        from sparsefleet.fleet.joined_role import join_workers
+
+        if self._world is None or not self._world.is_open:
+            self._world = join_workers(self.role, timeout_s=strategy.timeout_s)
+        return self._world
 
     def _warn_running(self) -> None:
         _log.warning("init_worker() was called again: the worker is running already")

@@ -1,4 +1,4 @@
-"""How the workers of a job meet: by a clock that the servers keep, and notes."""
+"""How the workers of a job meet: by a clock that all can see, and notes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sparsefleet.errors import (
     code_name_of,
     error_named,
 )
+from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.mail_exchange import MailExchange
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.store import RoundMember, Store
@@ -24,14 +25,14 @@ _CHUNK_BYTES = 60_000  # a note holds 64 KiB
 
 
 class Meeting:
-    """The workers of one job, met through their store.
+    """The workers of one job, met through their servers or, without any, by a board of their own.
 
     All workers must make the same calls in the same order; each call is numbered, so that a
     worker that is one ahead is not mixed up with one that is behind. `name` keeps the meetings of
-    one training apart from those of another on the same servers.
+    one training apart from those of another on the same board.
 
-    Once all have met, the servers know them: one that is lost ends the wait of the others with
-    PeerLostError or, with `go_on_without_lost`, is waited for no longer.
+    One that is lost once all have met ends the wait of the others with PeerLostError or, with
+    servers and `go_on_without_lost`, is waited for no longer.
 
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
@@ -40,14 +41,14 @@ class Meeting:
 
     def __init__(
         self,
-        store: Store,
+        board: Board,
         role: RoleInfo,
         *,
         name: str = "job",
         wait_s: float = 600.0,
         go_on_without_lost: bool = False,
     ) -> None:
-        self._store = store
+        self._board = board
         self._name = f"fleet/{name}"
         self._role = role
         self._wait_s = wait_s
@@ -61,7 +62,7 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """What keeps it apart from others on the same servers."""
+        """What keeps it apart from others on the same board."""
         return self._name
 
     @property
@@ -87,7 +88,7 @@ class Meeting:
             return
         while True:
             try:
-                self._store.advance_clock(
+                self._board.advance_clock(
                     self._member, self._count, bound=0, timeout_s=self._wait_s
                 )
                 return
@@ -111,7 +112,7 @@ class Meeting:
         found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
         self.barrier()  # notes may go only when everybody has read them
         for name in names:
-            self._store.delete_note(name)
+            self._board.delete_note(name)
         return [part for part in found if part is not None]
 
     def decide(
@@ -147,7 +148,7 @@ class Meeting:
         told = self._get(f"{prefix}/answer", 0)
         self.barrier()  # notes may go only when everybody has read them
         for name in names:
-            self._store.delete_note(name)
+            self._board.delete_note(name)
         if failure is not None:
             raise failure
         if told is not None and told.startswith(b"-"):
@@ -157,8 +158,13 @@ class Meeting:
 
     def open_exchange(self) -> MailExchange:
         """An exchange of bytes between all workers, each with each. All must call it."""
+        if not isinstance(self._board, Store):
+            raise ConfigError(
+                "an exchange between workers, as a global shuffle makes, goes through servers, and "
+                "this job has none: start it with servers, or shuffle the files of each worker"
+            )
         exchange = MailExchange(
-            self._store,
+            self._board,
             self._role,
             room=f"{self._name}/mail/{self._count + 1}",
             wait_s=self._wait_s,
@@ -176,23 +182,23 @@ class Meeting:
     def leave(self) -> None:
         """Meets nobody any more, and is not taken for lost."""
         if not self.is_alone and self._count:
-            self._store.leave_group(self._member)
+            self._board.leave_group(self._member)
 
     def _put(self, name: str, data: bytes) -> list[str]:
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
         names = [f"{name}/{index}" for index in range(len(chunks))]
         for chunk_name, chunk in zip(names, chunks, strict=True):
-            self._store.put_note(chunk_name, chunk)
-        self._store.put_note(name, str(len(chunks)).encode())
+            self._board.put_note(chunk_name, chunk)
+        self._board.put_note(name, str(len(chunks)).encode())
         return [*names, name]
 
     def _get(self, name: str, rank: int) -> bytes | None:
         try:
-            count = int(self._store.get_note(name))
+            count = int(self._board.get_note(name))
         except NotFoundError as error:
             if self._member.go_on_without_lost:
                 return None
             raise PeerLostError(
                 f"worker {rank} has stopped: it gave nothing to '{name}', which all workers meet in"
             ) from error
-        return b"".join(self._store.get_note(f"{name}/{index}") for index in range(count))
+        return b"".join(self._board.get_note(f"{name}/{index}") for index in range(count))

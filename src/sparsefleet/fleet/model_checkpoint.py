@@ -71,6 +71,7 @@ class ModelSave:
             storage_options=storage_options,
             timeout_s=timeout_s,
         )
+        self._notes = distributed.notes_to_save()
         self._own: Arrays = {}
 
     def open(self) -> None:
@@ -94,7 +95,7 @@ class ModelSave:
         except BaseException:
             self._tables.abort()
             raise
-        notes = {_SCHEDULE_NOTE: self._schedule_steps}
+        notes = {_SCHEDULE_NOTE: self._schedule_steps, **self._notes}
         manifest = self._tables.commit(tensors, step=self._step, workers=self._workers, notes=notes)
         return Base(self._tables.path, manifest.token)
 
@@ -120,17 +121,18 @@ def load_model(
     *,
     only: Predicate | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    with_tables: bool = True,
 ) -> int:
     """Loads what `ModelSave` wrote, in one worker; returns where the schedule was.
 
     Nothing changes unless all of it fits and is whole. only: what to load; None is everything,
-    and then the checkpoint must hold nothing else.
+    and then the checkpoint must hold nothing else. with_tables: another worker loads them if not.
     """
     path = absolute_path(path)
     checkpoint = Checkpoint.open(path, dict(storage_options or {}) or None)
     _require_fits(checkpoint, distributed, only)
-    own = checkpoint.dense() if distributed.tensors.own_names() else {}
-    tables = _chosen_tables(distributed, only or _everything)
+    own = distributed.fitted(checkpoint.dense()) if distributed.tensors.own_names() else {}
+    tables = _chosen_tables(distributed, only or _everything) if with_tables else []
     if tables:
         load_tables(
             distributed.store,
@@ -140,6 +142,7 @@ def load_model(
             storage_options=storage_options,
         )
     distributed.tensors.take_own(own, only or _everything)
+    distributed.take_notes(checkpoint.manifest.notes)
     return int(checkpoint.manifest.notes.get(_SCHEDULE_NOTE, 0))
 
 

@@ -24,7 +24,8 @@ class RateSchedule:
     `schedule` is a scheduler of torch, made for the dense optimizer and stepped once a training
     step, or a function from the number of steps done to a factor of the first rate. Sparse tables
     that took the model's optimizer (`following`) have the rate of its first group; a table with
-    an optimizer of its own keeps its rate. Where torch itself steps, its groups get the rates.
+    an optimizer of its own keeps its rate. With `torch_steps` the groups of torch's optimizer get
+    the rates, too.
     """
 
     def __init__(
@@ -33,6 +34,8 @@ class RateSchedule:
         optimizer: torch.optim.Optimizer | optim.Optimizer,
         groups: Sequence[DenseGroup],
         following: Sequence[str],
+        *,
+        torch_steps: bool = False,
     ) -> None:
         if isinstance(schedule, ReduceLROnPlateau):
             raise ConfigError(
@@ -52,7 +55,7 @@ class RateSchedule:
         self._group_of = {group.table: group.index for group in groups}
         self._group_of.update(dict.fromkeys(following, groups[0].index if groups else 0))
         self._first = self._rates_now()
-        self._torch_steps = any(group.optimizer is None for group in groups)
+        self._torch_steps = torch_steps
         self._lock = threading.Lock()
 
     def rates_at(self, step: int) -> dict[str, float]:

@@ -41,11 +41,30 @@ class RoleInfo:
     current_endpoint: str = ""
     """This process as "host:port", where it has one."""
 
+    meeting_point: str = ""
+    """Where the workers of a collective job meet, "host:port" of worker 0; see `World.join`."""
+
+    is_meeting_kept_elsewhere: bool = False
+    """The launcher listens there, not worker 0; as torchrun does."""
+
+    workers_per_node: int = 0
+    """Workers of each machine, which are contiguous. 0: all are on one."""
+
+    gpu: int | None = None
+    """The GPU that the launcher chose for this process, if it did."""
+
+    restarts: int = 0
+    """How often the job was started anew after a failure."""
+
     def __post_init__(self) -> None:
         kinds = get_args(RoleKind)
         require(self.kind in kinds, self, "kind", " or ".join(repr(kind) for kind in kinds))
         require_int(self, "index", 0, 2**31 - 1)
         require_int(self, "worker_num", 1, 2**31 - 1)
+        require_int(self, "workers_per_node", 0, self.worker_num)
+        require_int(self, "restarts", 0, 2**31 - 1)
+        if self.meeting_point:
+            parse_endpoint(self.meeting_point)
         for field in ("server_endpoints", "worker_endpoints"):
             endpoints: tuple[str, ...] = getattr(self, field)
             for endpoint in endpoints:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.collective_roles import workers_per_node
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.roles import read_general_role, role_from_environment
 from sparsefleet.fleet.settings import unknown_field
@@ -157,6 +158,8 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
             worker_num=len(workers),
             worker_endpoints=workers,
             current_endpoint=workers[current_id],
+            meeting_point=workers[0],
+            workers_per_node=workers_per_node(workers, current_id),
         )
 
     def _find(self) -> RoleInfo:

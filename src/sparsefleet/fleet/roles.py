@@ -4,7 +4,8 @@ A launcher or scheduler tells each process what it is by one of these families o
 
 * ours: SPARSEFLEET_ROLE, SPARSEFLEET_SERVERS, SPARSEFLEET_WORKERS, SPARSEFLEET_INDEX;
 * Paddle's: TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINERS_NUM and more;
-* torchrun's, in collective jobs: RANK, WORLD_SIZE.
+* of collective jobs only: Paddle's PADDLE_TRAINER_ENDPOINTS and more, and torchrun's RANK,
+  WORLD_SIZE and more (module `collective_roles`).
 
 The first family of which a variable is set counts, and then must be whole. With none set,
 everything runs in this process.
@@ -17,7 +18,12 @@ from collections.abc import Mapping
 
 from sparsefleet.endpoint import Endpoint
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.environment import CheckedEnviron, Variable
+from sparsefleet.fleet.collective_roles import (
+    read_collective_role,
+    selected_gpu,
+    worker_endpoints,
+)
+from sparsefleet.fleet.environment import CheckedEnviron, any_set
 from sparsefleet.fleet.role_info import RoleInfo
 
 __all__ = ["read_general_role", "read_paddle_role", "role_from_environment", "split_files"]
@@ -30,19 +36,14 @@ _PADDLE = (
     "PADDLE_TRAINER_ID",
     "PADDLE_PORT",
 )
-_PADDLE_COLLECTIVE = (
-    "PADDLE_TRAINER_ENDPOINTS",
-    "PADDLE_CURRENT_ENDPOINT",
-    "PADDLE_TRAINER_ID",
-    "PADDLE_TRAINING_ROLE",
-)
-_TORCHRUN = ("RANK", "WORLD_SIZE")
 
 
 def role_from_environment(
     variables: Mapping[str, str] | None = None, *, is_collective: bool = False
 ) -> RoleInfo:
     """The role of this process. Raises ConfigError naming the variable that is wrong.
+
+    is_collective: for training without servers, where workers meet each other.
 
     >>> role_from_environment({}).kind
     'local'
@@ -53,15 +54,11 @@ def role_from_environment(
     1
     """
     variables = os.environ if variables is None else variables
-    if is_collective:
-        if _any_set(variables, _PADDLE_COLLECTIVE):
-            return _read_paddle_collective(variables)
-        if _any_set(variables, _TORCHRUN):
-            return _read_torchrun(variables)
-        return RoleInfo(kind="local")
-    if _any_set(variables, _OURS):
+    if any_set(variables, _OURS):
         return _read_ours(variables)
-    if _any_set(variables, _PADDLE):
+    if is_collective:
+        return read_collective_role(variables)
+    if any_set(variables, _PADDLE):
         return read_paddle_role(variables)
     return RoleInfo(kind="local")
 
@@ -141,43 +138,31 @@ def _read_ours(variables: Mapping[str, str]) -> RoleInfo:
         variables, "others of SPARSEFLEET_ROLE, _SERVERS, _WORKERS, _INDEX are"
     )
     kind = environ["SPARSEFLEET_ROLE"].one_of("worker", "server")
-    servers = environ["SPARSEFLEET_SERVERS"].endpoints()
+    meeting_point = environ.get("SPARSEFLEET_MEETING_POINT")
+    # Workers that are told where to meet each other may do without servers.
+    has_servers = kind == "server" or meeting_point is None or environ.get("SPARSEFLEET_SERVERS")
+    servers = environ["SPARSEFLEET_SERVERS"].endpoints() if has_servers else ()
     worker_num = environ["SPARSEFLEET_WORKERS"].integer(low=1)
     index_variable = environ["SPARSEFLEET_INDEX"]
     if kind == "server":
         limit = (len(servers), "servers in SPARSEFLEET_SERVERS")
         return _server(servers, index_variable.integer(low=0, below=limit), worker_num)
-    return RoleInfo(
-        kind="worker",
-        index=index_variable.integer(low=0, below=(worker_num, "SPARSEFLEET_WORKERS")),
-        worker_num=worker_num,
-        server_endpoints=servers,
-    )
-
-
-def _read_paddle_collective(variables: Mapping[str, str]) -> RoleInfo:
-    environ = CheckedEnviron(variables, "others of Paddle's collective family are")
-    workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
-    limit = (len(workers), "endpoints in PADDLE_TRAINER_ENDPOINTS")
-    index = _or(environ.get("PADDLE_TRAINER_ID"), "0").integer(low=0, below=limit)
-    _or(environ.get("PADDLE_TRAINING_ROLE"), "TRAINER").one_of("TRAINER")
-    current = _or(environ.get("PADDLE_CURRENT_ENDPOINT"), workers[index])
-    if current.text not in workers:
-        raise current.refused(f"one of PADDLE_TRAINER_ENDPOINTS, {','.join(workers)}")
+    index = index_variable.integer(low=0, below=(worker_num, "SPARSEFLEET_WORKERS"))
+    workers = worker_endpoints(environ, worker_num)
     return RoleInfo(
         kind="worker",
         index=index,
-        worker_num=len(workers),
+        worker_num=worker_num,
+        server_endpoints=servers,
         worker_endpoints=workers,
-        current_endpoint=current.text,
+        current_endpoint=workers[index] if workers else "",
+        meeting_point="" if meeting_point is None else meeting_point.endpoints()[0],
+        workers_per_node=environ.integer(
+            "SPARSEFLEET_WORKERS_PER_NODE", below=(worker_num + 1, "SPARSEFLEET_WORKERS + 1")
+        ),
+        gpu=selected_gpu(environ),
+        restarts=environ.integer("SPARSEFLEET_RESTARTS"),
     )
-
-
-def _read_torchrun(variables: Mapping[str, str]) -> RoleInfo:
-    environ = CheckedEnviron(variables, "torchrun sets both RANK and WORLD_SIZE")
-    worker_num = environ["WORLD_SIZE"].integer(low=1)
-    index = environ["RANK"].integer(low=0, below=(worker_num, "WORLD_SIZE"))
-    return RoleInfo(kind="worker", index=index, worker_num=worker_num)
 
 
 def _own_paddle_endpoint(environ: CheckedEnviron) -> str:
@@ -196,11 +181,3 @@ def _server(
         worker_endpoints=workers,
         current_endpoint=servers[index],
     )
-
-
-def _or(variable: Variable | None, default: str) -> Variable:
-    return Variable("default", default) if variable is None else variable
-
-
-def _any_set(variables: Mapping[str, str], names: tuple[str, ...]) -> bool:
-    return any(variables.get(name, "").strip() for name in names)

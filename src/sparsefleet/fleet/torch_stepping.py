@@ -45,19 +45,24 @@ class TorchStepping:
         gradients: Mapping[str, NDArray[np.float32]],
     ) -> None:
         """One step with the flat gradients of each dense table; one thread at a time."""
-        assert self.optimizer is not None
         for table, flat in gradients.items():
             begin = 0
             for parameter in parameters[table]:
                 part = flat[begin : begin + parameter.numel()]
                 parameter.grad = torch.from_numpy(part).view(parameter.shape)
                 begin += parameter.numel()
+        self.step_in_place()
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step_in_place(self) -> None:
+        """One step with the gradients that the parameters have."""
+        assert self.optimizer is not None
         self._stepping = True
         try:
             self.optimizer.step()
         finally:
             self._stepping = False
-        self.optimizer.zero_grad(set_to_none=True)
 
     def _refuse(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         del args, kwargs

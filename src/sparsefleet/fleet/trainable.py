@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from torch import nn
 
@@ -12,7 +13,9 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.modes import ModeConfig
 from sparsefleet.nn.sparse_module import SparseModule
 
-__all__ = ["require_local", "require_something_to_train"]
+__all__ = ["require_local", "require_something_to_train", "require_started"]
+
+Part = TypeVar("Part")
 
 
 def require_something_to_train(
@@ -38,3 +41,10 @@ def require_local(group: DenseGroup, role: RoleInfo, mode: str | ModeConfig) -> 
     if role.server_endpoints or mode != "local":
         where = "with servers" if role.server_endpoints else f"in mode {mode!r}"
         raise ConfigError(f"{group.reason}; {where} only these can be used")
+
+
+def require_started(part: Part | None) -> Part:
+    """What a model has from its start on."""
+    if part is None:
+        raise ConfigError("the model is not started: call fleet.init_worker() first")
+    return part

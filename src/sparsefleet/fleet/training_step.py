@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.flat_parameters import (
@@ -46,6 +47,7 @@ class Step:
         self._batch = batch
         self._learn = learn
         self._skipped = False
+        self._forward: AbstractContextManager[None] | None = None
         self.hand_over_s = 0.0
         """Seconds that handing over took, waiting for others included; 0 before."""
 
@@ -58,8 +60,18 @@ class Step:
         """This step's gradients are dropped."""
         self._skipped = True
 
+    def backward(self, loss: Tensor) -> None:
+        """`loss.backward()` as the mode wants it: mode "collective" may scale the loss."""
+        if self._forward is not None:
+            self._end_forward(None, None, None)
+        self._mode.backward(loss)
+
     def __enter__(self) -> Self:
         self._rows.__enter__()
+        forward = self._mode.forward()
+        if forward is not None:
+            forward.__enter__()
+            self._forward = forward
         return self
 
     def __exit__(
@@ -69,6 +81,8 @@ class Step:
         trace: TracebackType | None,
     ) -> None:
         self._rows.__exit__(kind, error, trace)
+        if self._forward is not None:
+            self._end_forward(kind, error, trace)
         if error is not None or self._skipped:
             drop_gradients(self._parameters)
             return
@@ -81,10 +95,20 @@ class Step:
         else:
             gradients.dense = take_gradients(self._parameters)
         found = gradients.sparse or gradients.dense or gradients.dense_parts
-        if not found and not self._rows.had_backward:
+        if not found and not self._rows.had_backward and not self._mode.keeps_dense:
             raise ConfigError(
                 "the step ended without any gradient: call loss.backward() inside it, "
                 "or step.skip()"
             )
         self._mode.hand_over(gradients)
         self.hand_over_s = perf_counter() - begun
+
+    def _end_forward(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._forward is not None
+        forward, self._forward = self._forward, None
+        forward.__exit__(kind, error, trace)

@@ -20,14 +20,17 @@ def append_backward(
     parameter_list: Sequence[Variable | str] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
     callbacks: Any = None,
-    checkpoints: Any = None,
+    checkpoints: Sequence[Variable | str] | None = None,
 ) -> list[tuple[Parameter, Variable]]:
     """Adds the backward pass of a loss of shape [1]: parameters and their gradients.
+
+    checkpoints: variables, or names, between which activations are computed again in this pass
+    and not kept until then. By default all are kept.
 
     The gradient of any variable that the loss depends on is `<name>@GRAD` from then on, that of
     another loss `<name>@GRAD_0` and so on.
     """
-    del callbacks, checkpoints
+    del callbacks
     block = _block_of(loss)
     if loss.shape not in ((1,), ()):
         raise ProgramError.at(
@@ -36,6 +39,9 @@ def append_backward(
     stopped = _stopped(block, no_grad_set)
     sources = _sources(block, [loss.name], stopped)
     made = _add(block, loss, None, sources)
+    if checkpoints:
+        names = [block.var(_name(item)).name for item in checkpoints]
+        block.ops[-1]._set_attr("checkpoints", names)
     wanted = None if parameter_list is None else {_name(item) for item in parameter_list}
     return [
         (source, gradient)

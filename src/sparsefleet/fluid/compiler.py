@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.data_parallel import DataParallel
 from sparsefleet.fluid.framework import Program
@@ -54,6 +53,7 @@ class CompiledProgram:
         self._places: list[Place] | None = None
         self._compiled: DataParallel | None = None
         self._compiled_for: tuple[Scope, Place] | None = None
+        self._ask_for_fusion()
 
     def with_data_parallel(
         self,
@@ -68,7 +68,8 @@ class CompiledProgram:
         loss_name: needed if the program trains.
         build_strategy: in the place of the one given before.
         share_vars_from: a data-parallel program that has been run, whose variables are used.
-        places: a replica on each; by default CPU_NUM of CPUPlace.
+        places: a replica on each; by default CPU_NUM of CPUPlace. With num_trainers > 1 in the
+            strategy, replicas of all these ranks train together.
         """
         if self._is_data_parallel:
             raise AssertionError("this CompiledProgram is data-parallel already: make another")
@@ -82,17 +83,25 @@ class CompiledProgram:
             )
         if build_strategy is not None:
             self._build_strategy = _own_copy(build_strategy, BuildStrategy)
+            self._ask_for_fusion()
         self._exec_strategy = _own_copy(exec_strategy, ExecutionStrategy)
-        trainers = self._build_strategy.num_trainers
-        if trainers > 1:
-            raise ConfigError(
-                f"BuildStrategy.num_trainers is {trainers}: a data-parallel program trains within "
-                "one process; use fleet to train in several"
-            )
+        self._build_strategy.update(self._program._exchange_settings)
         self._share_vars_from = share_vars_from
         self._places = None if places is None else places_of(places)
         self._is_data_parallel = True
         return self
+
+    def _ask_for_fusion(self) -> None:
+        """Holds for the program itself, whose results it does not change."""
+        build = self._build_strategy
+        asked = {
+            "batch_norm": build.fuse_bn_act_ops or build.enable_auto_fusion,
+            "elementwise_add": build.fuse_elewise_add_act_ops or build.enable_auto_fusion,
+        }
+        types = frozenset(type for type, is_asked in asked.items() if is_asked)
+        if types - self._program.fused_with_activation:
+            self._program.fused_with_activation |= types
+            self._program.changed()
 
     def compiled(self, scope: Scope, place: Place) -> DataParallel:
         """What runs it, made at the first call; ValueError for another scope or place later."""
@@ -119,12 +128,18 @@ class CompiledProgram:
                 )
         return DataParallel(
             self._program,
-            len(self._places or _default_places(place)),
+            len(self._places or self._default_places(place)),
             self._build_strategy,
             self._exec_strategy,
             scope=scope if shared is None else shared.replicas.scope,
             locals=() if shared is None else shared.replicas.locals,
         )
+
+    def _default_places(self, place: Place) -> Sequence[Place]:
+        if not isinstance(place, CUDAPlace):
+            return cpu_places()
+        # A rank has one GPU; without any, the CPU stands for one.
+        return [place] if self._build_strategy.num_trainers > 1 else cuda_places() or [place]
 
 
 def plain_program(program: Any) -> Any:
@@ -139,7 +154,3 @@ def _own_copy(strategy: AnyStrategy | None, kind: type[AnyStrategy]) -> AnyStrat
     if not isinstance(strategy, kind):
         raise TypeError(f"wanted a fluid.{kind.__name__}, got {strategy!r}")
     return copy.deepcopy(strategy)
-
-
-def _default_places(place: Place) -> Sequence[Place]:
-    return cuda_places() if isinstance(place, CUDAPlace) else cpu_places()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,10 +11,12 @@ import torch
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.collective.rank_program import RankProgram
 from sparsefleet.fluid.core import EOFException
 from sparsefleet.fluid.feed_splitting import split_fed
 from sparsefleet.fluid.feeding import Fed, feed_of
 from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.freed_memory import give_back_freed_memory
 from sparsefleet.fluid.lowering.lowered import Lod, RunResult
 from sparsefleet.fluid.program_drawing import draw_program
 from sparsefleet.fluid.replicas import Replicas
@@ -59,19 +62,44 @@ class DataParallel:
         self._program = program
         self._build = build
         self._iterations = execution.num_iteration_per_run
+        self._runs_until_dropped = max(1, execution.num_iteration_per_drop_scope)
+        self._runs = 0
         self._programs: dict[tuple[int, int, int], Program] = {}
+        self._rank = RankProgram(build) if build.num_trainers > 1 else None
         if build.debug_graphviz_path:
             draw_program(program, build.debug_graphviz_path)
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         """One run; a result for each replica, or that of the first alone in async_mode."""
+        results = self._run(runner, feed, fetches)
+        self._runs += 1
+        if self._runs % self._runs_until_dropped == 0:
+            give_back_freed_memory()
+        return results
+
+    def _run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         if self._build.async_mode or self._program._distributed is not None:
             return self._run_apart(runner, feed, fetches)
-        feeds = self._feeds(runner, feed)
+        feeds = self._feeds_or_end(runner, feed)
         program = self._program_for(len(feeds))
         if len(feeds) == 1:
             return [runner.run_fed(program, feeds[0], fetches, self.replicas.scope)]
-        return self.replicas.run(program, feeds, fetches)
+        role = program._distributed
+        with nullcontext() if role is None else role.running(self.replicas.scope):
+            return self.replicas.run(program, feeds, fetches)
+
+    def program_of_rank(self) -> Program:
+        """What an Executor runs on one place of this process."""
+        return self._program_for(1)
+
+    def _feeds_or_end(self, runner: Runner, feed: Any) -> list[Fed]:
+        try:
+            return self._feeds(runner, feed)
+        except EOFException:
+            role = self._program_for(self.replicas.count)._distributed
+            if role is not None:
+                role.end_data(self.replicas.scope)
+            raise
 
     def _run_apart(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
         """Each replica runs the whole program; on servers they are the threads of the mode."""
@@ -139,7 +167,8 @@ class DataParallel:
     def _program_for(self, count: int) -> Program:
         """The program with the loss's own gradient as the strategy has it for so many replicas."""
         strategy = self._build.gradient_scale_strategy
-        if strategy is Scale.One or (strategy is Scale.CoeffNumDevice and count == 1):
+        keeps_scale = strategy is Scale.One or (strategy is Scale.CoeffNumDevice and count == 1)
+        if keeps_scale and self._rank is None:
             return self._program
         key = (self._program.version, self._program.random_seed, count)
         found = self._programs.get(key)
@@ -147,13 +176,19 @@ class DataParallel:
             if any(other[:2] != key[:2] for other in self._programs):
                 self._programs.clear()
             found = self._programs[key] = self._program.clone()
-            for op in found.global_block().ops:
-                if op.type == "backward" and not op.input("TargetGradient"):
-                    if strategy is Scale.Customized:
-                        op.inputs["TargetGradient"] = [f"{op.input('Loss')[0]}@GRAD"]
-                    else:
-                        op.attrs["scale"] = 1.0 / count
+            if not keeps_scale:
+                self._set_scale(found, count)
+            if self._rank is not None:
+                self._rank.adapt(found, count)
         return found
+
+    def _set_scale(self, program: Program, count: int) -> None:
+        for op in program.global_block().ops:
+            if op.type == "backward" and not op.input("TargetGradient"):
+                if self._build.gradient_scale_strategy is Scale.Customized:
+                    op.inputs["TargetGradient"] = [f"{op.input('Loss')[0]}@GRAD"]
+                else:
+                    op.attrs["scale"] = 1.0 / count
 
 
 def merged_values(values: Sequence[Any]) -> Any:

@@ -98,6 +98,7 @@ class DatasetRun:
         role = self._program._distributed
         if role is not None and role.begin_pass(self._program, self._threads):
             self._role = role
+            role.get_ready(self._scope)  # there may be no batch that does
         batches = iter(dataset)
         others = [
             threading.Thread(target=self._work, args=(batches, index), name=f"dataset-{index}")

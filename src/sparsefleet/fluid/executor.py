@@ -13,6 +13,7 @@ import torch
 
 from sparsefleet import _core
 from sparsefleet.fluid.compiler import CompiledProgram, plain_program
+from sparsefleet.fluid.core import EOFException
 from sparsefleet.fluid.data_parallel import merged_lod, merged_values
 from sparsefleet.fluid.dataset_training import (
     DatasetRun,
@@ -103,7 +104,7 @@ class Executor:
             return _collected(fetches, results, return_numpy, return_merged)
         if fetch_list and (use_prune or updates_in(fetch_list)):
             plain = self._pruned(plain, fetches, updates_in(fetch_list))
-        fed = feed_of(plain, self.loaded_feed(plain, feed))
+        fed = feed_of(plain, self._feed_or_end(plain, feed, scope))
         if plain._distributed is not None:
             plain._distributed.begin_pass(plain, 1)
         result = self.run_fed(plain, fed, fetches, scope)
@@ -129,7 +130,8 @@ class Executor:
         Every print_period batches, counted over passes, the first thread prints
         `info<TAB>name<TAB>values` for each variable of fetch_list.
         """
-        program = self.checked(program)
+        scope = scope or global_scope()
+        program = self._of_rank(program, scope) or self.checked(program)
         if dataset is None:
             raise RuntimeError("train_from_dataset and infer_from_dataset need a dataset")
         if dataset.thread_num <= 0:
@@ -144,7 +146,7 @@ class Executor:
             handler=fetch_handler,
         )
         threads = min(thread or dataset.thread_num, max(len(dataset.filelist), 1))
-        DatasetRun(self.run_fed, program, scope or global_scope(), fetching, threads).over(dataset)
+        DatasetRun(self.run_fed, program, scope, fetching, threads).over(dataset)
 
     def infer_from_dataset(
         self,
@@ -259,6 +261,22 @@ class Executor:
             known[key] = pruned_for_run(program, fetches, updates)
         return known[key]
 
+    def _of_rank(self, program: Any, scope: Scope) -> Program | None:
+        """What a compiled program is in a collective job; None for any other."""
+        if not (isinstance(program, CompiledProgram) and program._is_data_parallel):
+            return None
+        if program._build_strategy.num_trainers == 1:
+            return None
+        return program.compiled(scope, self.place).program_of_rank()
+
+    def _feed_or_end(self, program: Program, feed: Any, scope: Scope) -> Any:
+        try:
+            return self.loaded_feed(program, feed)
+        except EOFException:
+            if program._distributed is not None:
+                program._distributed.end_data(scope)
+            raise
+
     def loaded_feed(self, program: Program, feed: Any) -> Any:
         """The feed, and a batch of each loader of the program that is not iterated."""
         used: set[str] = set()
@@ -313,6 +331,8 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
     value = value.detach()
+    if value.dtype is torch.bfloat16:
+        value = value.float()  # NumPy has no such type
     if not return_numpy:
         return LoDTensor(value.clone(), [level.numpy() for level in lod])
     if lod:

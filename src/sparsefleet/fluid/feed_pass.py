@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderTally
+from sparsefleet.fluid.device_copies import Copying, DeviceCopies
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import Place
 from sparsefleet.reader.background import Background, close_iterator
@@ -73,13 +74,14 @@ class FeedPass(Iterator[list[Columns]]):
             if self._error is not None:
                 raise self._error
             try:
-                group, self._progress.position = next(self._ready)
+                copies, self._progress.position = next(self._ready)
             except StopIteration:
                 self._progress.is_over = True
                 raise
             except BaseException as error:
                 self._error = error
                 raise
+        group = [copying.finish() for copying in copies]
         self._count(group)
         return group
 
@@ -109,15 +111,11 @@ def _groups(
 
 def _placed(
     groups: Iterator[tuple[list[Columns], Any]], places: Sequence[Place]
-) -> Iterator[tuple[list[Columns], Any]]:
+) -> Iterator[tuple[list[Copying], Any]]:
+    copies = [DeviceCopies(place) for place in places]
     for group, position in groups:
-        yield (
-            [
-                [column.to_place(place) for column in columns]
-                for columns, place in zip(group, places, strict=False)
-            ],
-            position,
-        )
+        pairs = zip(copies, group, strict=False)
+        yield [place.begin(columns) for place, columns in pairs], position
 
 
 def _close(stages: list[Background[Any]], counts: ReaderCounts, tally: ReaderTally) -> None:

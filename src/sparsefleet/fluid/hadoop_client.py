@@ -24,12 +24,13 @@ Item = TypeVar("Item")
 class HadoopClient:
     """Runs `hadoop fs`, and again if it fails.
 
-    hadoop_home: its folder; the command is bin/hadoop there.
+    hadoop_home: its folder; the command is bin/hadoop there, or that of the PATH if it is None.
     configs: given to each command as -D, such as fs.default.name and hadoop.job.ugi.
     """
 
-    def __init__(self, hadoop_home: str, configs: Mapping[str, str]) -> None:
-        self._words = [os.path.join(hadoop_home, "bin", "hadoop"), "fs"]
+    def __init__(self, hadoop_home: str | None, configs: Mapping[str, str]) -> None:
+        command = "hadoop" if hadoop_home is None else os.path.join(hadoop_home, "bin", "hadoop")
+        self._words = [command, "fs"]
         for name, value in (configs or {}).items():
             self._words.append(f"-D{name}={value}")
 

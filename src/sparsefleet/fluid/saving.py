@@ -187,7 +187,7 @@ def load_persistables(
 ) -> None:
     """What `save_persistables` saved; for a server's program, what the job is to start from."""
     role = (plain_program(main_program) or default_main_program())._distributed
-    if role is not None:
+    if role is not None and role.holds_values:
         role.load(dirname, filename)
         return
     load_vars(executor, dirname, main_program, None, is_persistable, filename)

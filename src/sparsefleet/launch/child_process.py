@@ -126,7 +126,7 @@ def _start(plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> subpr
     child = str(Path(_child.__file__).resolve())
     go_read, go_write = os.pipe()
     try:
-        with open(plan.log_path, "wb") as log:
+        with open(plan.log_path, "ab" if plan.appends_log else "wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", child, str(go_read), str(os.getpid()), *plan.command],
                 stdin=subprocess.DEVNULL,

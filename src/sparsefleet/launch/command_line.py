@@ -20,6 +20,7 @@ LAUNCH_EPILOG = """\
 examples:
   sparsefleet launch --servers 2 --workers 2 train.py --epochs 3
   sparsefleet launch --workers 4 --native-servers -m my_package.train
+  sparsefleet launch --servers 0 --workers 4 --max-restarts 3 train_collective.py
   sparsefleet launch --nodes host1,host2 --node-rank 0 --start-port 9100 train.py
 
 A random job key is made for each job, unless SPARSEFLEET_JOB_KEY or SPARSEFLEET_JOB_KEY_FILE
@@ -45,7 +46,12 @@ def add_launch_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_job_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--servers", type=int, default=1, help="number of servers (default 1)")
+    parser.add_argument(
+        "--servers",
+        type=int,
+        default=1,
+        help="number of servers (default 1); 0: workers train collectively",
+    )
     parser.add_argument("--workers", type=int, default=1, help="number of workers (default 1)")
     parser.add_argument(
         "--native-servers",
@@ -70,6 +76,14 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         "--keep-going",
         action="store_true",
         help="go on without a worker that fails, as long as one is left",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="start all processes anew when one fails, at most N times (default 0); a Trainer "
+        "with resume='auto' goes on from its last checkpoint",
     )
     parser.add_argument(
         "--grace-seconds",
@@ -116,7 +130,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         "--show",
         default="",
         metavar="PROCESS",
-        help="show all that this process prints, also with --quiet: worker.0, server.1 ...",
+        help="show all that this process prints, also with --quiet: worker.0, server.1, or all",
     )
 
 
@@ -135,6 +149,7 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
         node_rank=options.node_rank,
         native_servers=options.native_servers,
         keep_going=options.keep_going,
+        max_restarts=options.max_restarts,
         quiet=options.quiet,
         show=options.show,
         grace_s=options.grace_seconds,

@@ -6,16 +6,26 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.launch.launch_config import LaunchConfig
 
-__all__ = ["ProcessPlan", "child_environment", "deal", "fixed_endpoints", "link_port", "plan_node"]
+__all__ = [
+    "ProcessPlan",
+    "child_environment",
+    "deal",
+    "fixed_endpoints",
+    "fixed_meeting_point",
+    "link_port",
+    "plan_node",
+]
 
 # Of an outer launcher or an earlier job; each process gets its own.
 _ROLE_VARIABLES = (
+    "FLAGS_selected_gpus",
+    "PADDLE_CURRENT_ENDPOINT",
     "PADDLE_PORT",
     "PADDLE_PSERVER_ID",
     "PADDLE_TRAINER_ENDPOINTS",
@@ -35,6 +45,8 @@ class ProcessPlan:
     variables: Mapping[str, str] = field(default_factory=dict)
     """What it is told by its environment."""
     log_path: str
+    appends_log: bool = False
+    """What the log has already is kept."""
     endpoint: str = ""
     """Where it listens, if it is a server."""
 
@@ -81,20 +93,46 @@ def fixed_endpoints(config: LaunchConfig) -> list[str]:
 
 
 def link_port(config: LaunchConfig) -> int:
-    """Where the launchers of several nodes meet: on the first node, after its servers' ports."""
+    """Where the launchers of several nodes meet: on the first node, after ports of the job's."""
     first = config.nodes[0]
+    if config.paddle is not None:
+        places = map(parse_endpoint, config.paddle.endpoints)
+        return 1 + max(place.port for place in places if place.host == _bare(first))
     parts = deal(config.num_servers, len(config.nodes))
     taken = sum(len(part) for host, part in zip(config.nodes, parts, strict=True) if host == first)
     return config.start_port + taken
 
 
-def plan_node(config: LaunchConfig, endpoints: list[str]) -> list[ProcessPlan]:
+def fixed_meeting_point(config: LaunchConfig) -> str:
+    """Where workers meet each other, known without asking for a free port; "" if it is not."""
+    if config.paddle is not None:
+        return config.paddle.endpoints[0]
+    if not config.nodes:
+        return ""
+    return str(Endpoint(_bare(config.nodes[0]), link_port(config) + 1))
+
+
+def plan_node(
+    config: LaunchConfig, endpoints: list[str], meeting_point: str = "", restarts: int = 0
+) -> list[ProcessPlan]:
     """The processes of this node, servers first."""
     num_nodes = max(1, len(config.nodes))
     servers = deal(config.num_servers, num_nodes)[config.node_rank]
     workers = deal(config.num_workers, num_nodes)[config.node_rank]
-    return [_plan_server(config, endpoints, index) for index in servers] + [
-        _plan_worker(config, endpoints, index) for index in workers
+    told = {**_job_shape(config, endpoints), "SPARSEFLEET_RESTARTS": str(restarts)}
+    meeting = {
+        "SPARSEFLEET_MEETING_POINT": meeting_point,
+        "SPARSEFLEET_WORKERS_PER_NODE": str(len(workers)),
+    }
+    plans = [_plan_server(config, endpoints, index) for index in servers]
+    plans += [_plan_worker(config, index, index - workers.start) for index in workers]
+    return [
+        replace(
+            plan,
+            variables={**told, **(meeting if plan.role == "worker" else {}), **plan.variables},
+            appends_log=restarts > 0 or config.paddle is not None,
+        )
+        for plan in plans
     ]
 
 
@@ -120,7 +158,6 @@ def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> Proc
         index=index,
         command=_server_command(config, endpoints, index),
         variables={
-            **_job_shape(config, endpoints),
             "SPARSEFLEET_ROLE": "server",
             "SPARSEFLEET_INDEX": str(index),
             "TRAINING_ROLE": "PSERVER",
@@ -133,20 +170,31 @@ def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> Proc
     )
 
 
-def _plan_worker(config: LaunchConfig, endpoints: list[str], index: int) -> ProcessPlan:
+def _plan_worker(config: LaunchConfig, index: int, local_index: int) -> ProcessPlan:
+    log_number = index if config.paddle is None else local_index
     return ProcessPlan(
         role="worker",
         index=index,
         command=_script_command(config),
         variables={
-            **_job_shape(config, endpoints),
             "SPARSEFLEET_ROLE": "worker",
             "SPARSEFLEET_INDEX": str(index),
             "TRAINING_ROLE": "TRAINER",
             "PADDLE_TRAINER_ID": str(index),
+            **_paddle_variables(config, index, local_index),
         },
-        log_path=os.path.join(config.log_dir, f"workerlog.{index}"),
+        log_path=os.path.join(config.log_dir, f"workerlog.{log_number}"),
     )
+
+
+def _paddle_variables(config: LaunchConfig, index: int, local_index: int) -> dict[str, str]:
+    if config.paddle is None:
+        return {}
+    return {
+        "FLAGS_selected_gpus": str(config.paddle.gpus[local_index]),
+        "PADDLE_CURRENT_ENDPOINT": config.paddle.endpoints[index],
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(config.paddle.endpoints),
+    }
 
 
 def _job_shape(config: LaunchConfig, endpoints: list[str]) -> dict[str, str]:

@@ -10,11 +10,11 @@ _MOST_BYTES = 1 << 20
 
 
 class LogFollower:
-    """Gives every line of a log once, in order."""
+    """Gives every line of a log once, in order; from `place` bytes after its beginning."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, place: int = 0) -> None:
         self._path = path
-        self._place = 0
+        self._place = place
         self._begun = b""
 
     def new_lines(self) -> list[str]:

@@ -56,8 +56,8 @@ class PortReservation:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
-                    f"port {where.port} of {where.host} is taken by another process, but a server "
-                    "is to listen there: end that process, or choose another --start-port"
+                    f"port {where.port} of {where.host} is taken by another process, but one of "
+                    "this job is to listen there: end that process, or choose another first port"
                 ) from error
         self._hold(one)
 

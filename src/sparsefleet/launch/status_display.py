@@ -86,7 +86,7 @@ class QuietDisplay(_Display):
 class PlainDisplay(_Display):
     """One line for each thing that happened, and now and then what each process said last.
 
-    Not of `shown`, all of whose lines are shown when they come.
+    Not of `shown` (a process, or all), whose lines are all shown when they come.
     """
 
     def __init__(self, interval_s: float = _PLAIN_INTERVAL_S, *, shown: str = "") -> None:
@@ -104,7 +104,7 @@ class PlainDisplay(_Display):
         self._next = time.monotonic() + self._interval_s
         for child in children:
             line = child.log.last_line()
-            if child.plan.short_name == self._shown_whole:
+            if self._shown_whole in ("all", child.plan.short_name):
                 continue
             if line and self._shown.get(child.name) != line:
                 self._shown[child.name] = line

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sparsefleet.errors import ConfigError, WorkerError
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
@@ -16,6 +17,9 @@ from sparsefleet.modes.mode_stats import ModeStats, StatsRecorder
 from sparsefleet.modes.rates import begin_rates
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Mode(ABC):
@@ -36,6 +40,9 @@ class Mode(ABC):
 
     keeps_gradients: ClassVar[bool] = False
     """Whether arrays handed over are still read after ``hand_over`` has returned."""
+
+    keeps_dense: ClassVar[bool] = False
+    """Whether dense gradients stay with their parameters, where the mode takes them."""
 
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "nobody"
     """Who takes each step together: none may stop while others wait for it in one."""
@@ -69,6 +76,14 @@ class Mode(ABC):
         rows = self._pull_rows(keys, train, unknown)
         self._record.pulled(time.perf_counter() - began)
         return rows
+
+    def forward(self) -> AbstractContextManager[None] | None:
+        """What a forward pass in training is to run in; None if in nothing special."""
+        return None
+
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass of a step, outside of `forward`."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def hand_over(self, gradients: StepGradients) -> None:
@@ -127,6 +142,11 @@ class Mode(ABC):
     @abstractmethod
     def steps_of_schedule(self) -> int:
         """Steps counted for the schedule since ``start``, as far as known here."""
+
+    @property
+    def steps_taken(self) -> int:
+        """Where all workers take each step together: mini-batches that each was part of."""
+        return self.steps_of_schedule
 
     def stats(self) -> ModeStats:
         """The counters so far."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 
+from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.async_mode import AsyncConfig, AsyncMode
+from sparsefleet.modes.collective_config import CollectiveConfig
+from sparsefleet.modes.collective_mode import CollectiveMode, HybridCollectiveMode
 from sparsefleet.modes.geo import GeoConfig, GeoMode
 from sparsefleet.modes.half_async import HalfAsyncConfig, HalfAsyncMode
 from sparsefleet.modes.hybrid import HybridConfig, HybridMode
@@ -14,7 +17,15 @@ from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting
 from sparsefleet.modes.sync import SyncConfig, SyncMode
 
-ModeConfig = LocalConfig | SyncConfig | HalfAsyncConfig | AsyncConfig | HybridConfig | GeoConfig
+ModeConfig = (
+    LocalConfig
+    | SyncConfig
+    | HalfAsyncConfig
+    | AsyncConfig
+    | HybridConfig
+    | GeoConfig
+    | CollectiveConfig
+)
 
 _CONFIG_OF: dict[str, type[ModeConfig]] = {
     "local": LocalConfig,
@@ -23,6 +34,7 @@ _CONFIG_OF: dict[str, type[ModeConfig]] = {
     "async": AsyncConfig,
     "hybrid": HybridConfig,
     "geo": GeoConfig,
+    "collective": CollectiveConfig,
 }
 
 
@@ -39,6 +51,35 @@ def mode_config(chosen: str | ModeConfig) -> ModeConfig:
             f"got {chosen!r}{hint}"
         )
     return found()
+
+
+def with_strategy(
+    chosen: str | ModeConfig | None, strategy: CollectiveStrategy | None
+) -> str | ModeConfig | None:
+    """The mode with its dense part as the strategy says; without a strategy, what was chosen.
+
+    >>> with_strategy("hybrid", CollectiveStrategy()).rows
+    HybridConfig(max_merge=None, queue_size=None, wait_s=0.0, merge='auto')
+    >>> with_strategy("sync", None)
+    'sync'
+    """
+    if strategy is None:
+        return chosen
+    if not isinstance(strategy, CollectiveStrategy):
+        raise ConfigError(f"strategy must be a CollectiveStrategy(...) or None, got {strategy!r}")
+    if isinstance(chosen, CollectiveConfig):
+        raise ConfigError(
+            "the mode is a CollectiveConfig, which has a strategy of its own: leave strategy= out"
+        )
+    config = CollectiveConfig() if chosen is None else mode_config(chosen)
+    if isinstance(config, CollectiveConfig):
+        return CollectiveConfig(strategy=strategy)
+    if isinstance(config, HybridConfig):
+        return CollectiveConfig(strategy=strategy, rows=config)
+    raise ConfigError(
+        "strategy= is for mode 'collective', or for 'hybrid', where rows alone go to the servers; "
+        f"got mode {chosen!r}"
+    )
 
 
 def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
@@ -73,6 +114,9 @@ def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
         return HybridMode(setting, config)
     if isinstance(config, GeoConfig):
         return GeoMode(setting, config)
+    if isinstance(config, CollectiveConfig):
+        kind = CollectiveMode if config.rows is None else HybridCollectiveMode
+        return kind(setting, config)
     if isinstance(config, SyncConfig):
         return SyncMode(setting)
     return HalfAsyncMode(setting) if isinstance(config, HalfAsyncConfig) else LocalMode(setting)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from sparsefleet.field_checks import require, require_bool, require_int, require
 from sparsefleet.optim import Optimizer
 from sparsefleet.store import Store, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sparsefleet.collective import NormGroup, World
 
 _MAX_MEMBERS = 2**31 - 1
 
@@ -42,6 +47,23 @@ class StepGradients:
     dense_parts: dict[str, list[Floats]] = field(default_factory=dict)
     """Dense table to its gradient in flat parts, in place of ``dense`` where the mode
     ``takes_parts``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankSetting:
+    """What mode "collective" is told besides: the ranks, and what each of them steps itself."""
+
+    world: World
+    """The workers, connected to each other."""
+
+    parameters: Mapping[str, Tensor]
+    """The dense parameters by name; gradients are taken from, and left in, their ``grad``."""
+
+    step: Callable[[], None]
+    """Steps them with those gradients."""
+
+    norm_group: NormGroup | None = None
+    """Of the batch norms of the model, where they are synchronised."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +114,9 @@ class ModeSetting:
 
     dense_step: Callable[[dict[str, Floats]], None] | None = None
     """Mode "local" only: applies dense gradients to the live parameters, in place of the store."""
+
+    ranks: RankSetting | None = None
+    """Mode "collective" only: then there are no dense tables."""
 
     def __post_init__(self) -> None:
         require_int(self, "threads", 1, _MAX_MEMBERS)

@@ -38,6 +38,12 @@ class ModeStats:
     staleness_mean: float = 0.0
     """The same, mean over all steps."""
 
+    sent_bytes: int = 0
+    """What this worker sent to other workers; mode "collective" only."""
+
+    collectives: int = 0
+    """Calls in which it did."""
+
     @property
     def merge_factor(self) -> float:
         """Mini-batches a push; 0 before the first."""

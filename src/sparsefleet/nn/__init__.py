@@ -1,6 +1,7 @@
-"""Embeddings for torch modules whose rows live in tables."""
+"""Embeddings for torch modules whose rows live in tables, and pictures that come as bytes."""
 
 from sparsefleet.nn.binding import bind, sparse_modules
+from sparsefleet.nn.image_scaling import ImageScaling
 from sparsefleet.nn.import_embedding import import_embedding, import_embeddings
 from sparsefleet.nn.lookup import Lookup
 from sparsefleet.nn.lookup_plan import LookupPlan
@@ -13,6 +14,7 @@ from sparsefleet.nn.sparse_module import SparseModule
 from sparsefleet.nn.step_rows import StepRows
 
 __all__ = [
+    "ImageScaling",
     "Lookup",
     "LookupPlan",
     "LookupPlans",

@@ -11,7 +11,7 @@ from sparsefleet.field_checks import require, require_int, require_positive
 
 __all__ = ["ServerConfig", "TransportName"]
 
-TransportName = Literal["tls", "plain"]
+TransportName = Literal["auto", "tls", "plain"]
 
 _MAX_FRAME_BYTES = 2**32 - 1  # a frame's length is 32 bits wide
 
@@ -21,7 +21,7 @@ class ServerConfig:
     """One server of a fleet.
 
     >>> ServerConfig(endpoint="127.0.0.1:0").transport
-    'tls'
+    'auto'
     """
 
     endpoint: str = "127.0.0.1:9100"
@@ -34,8 +34,9 @@ class ServerConfig:
     num_servers: int = 1
     """Servers in the fleet. Clients that count otherwise are refused."""
 
-    transport: TransportName = "tls"
-    """TLS 1.3 with the job key; or "plain": the key is proven, nothing is encrypted."""
+    transport: TransportName = "auto"
+    """TLS 1.3 with the job key over the network, shared memory to clients of this host and user;
+    "tls": TLS to all; "plain": the key is proven, nothing is encrypted."""
 
     num_threads: int = 0
     """Threads that carry out requests; 0 is one a core, at most 8."""

@@ -54,9 +54,10 @@ class RemoteStore(Store):
     """A store whose tables live on the servers at ``endpoints`` (``"host:port"``, in order).
 
     Every connection proves the job key (``job_key``, or see docs/env.md for where it comes
-    from) and is encrypted unless ``transport="plain"`` is asked for, here or by
-    ``SPARSEFLEET_TRANSPORT``, which the launcher sets. ``name`` is what servers call this client
-    in their messages.
+    from). Over the network it is encrypted; to a server of this host and user it goes through
+    memory that only the two processes share. ``transport="tls"`` encrypts that too, ``"plain"``
+    nothing: asked for here or by ``SPARSEFLEET_TRANSPORT``, which the launcher sets. ``name`` is
+    what servers call this client in their messages.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class RemoteStore(Store):
         endpoints: Sequence[str],
         *,
         name: str = "client",
-        transport: Literal["tls", "plain"] | None = None,
+        transport: Literal["auto", "tls", "plain"] | None = None,
         job_key: bytes | None = None,
         config: RemoteStoreConfig | None = None,
     ) -> None:
@@ -84,7 +85,7 @@ class RemoteStore(Store):
         native = _core.Store.connect(
             list(endpoints),
             job_key=find_job_key(endpoints) if job_key is None else job_key,
-            transport=transport or os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),
+            transport=transport or os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),
             name=name,
             connect_timeout_s=config.connect_timeout_s,
             try_timeout_s=config.try_timeout_s,

@@ -185,7 +185,8 @@ class StoreSave:
             self._waiting.join()  # ends: `timeout_s`
             if self._error is not None:
                 raise self._error
-            optimizers = {name: spec.optimizer.kind for name, spec in self.dense.items()}
+            optimizers = dict((notes or {}).get(DENSE_OPTIMIZERS, {}))  # of no table of the store
+            optimizers |= {name: spec.optimizer.kind for name, spec in self.dense.items()}
             manifest = pending.commit(
                 step=step,
                 tables=self._tables(pending),

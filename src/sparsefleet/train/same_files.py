@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from sparsefleet.errors import NotFoundError
-from sparsefleet.store import RemoteStore
 
 if TYPE_CHECKING:
     from sparsefleet.fleet.distributed_model import DistributedModel
@@ -22,15 +21,15 @@ def warn_of_same_files(distributed: DistributedModel, data: object) -> None:
 
     Each leaves a note, and looks for those of the two: nobody waits, and who comes last sees it.
     """
-    role, store = distributed.role, distributed.store
+    role, board = distributed.role, distributed.board
     files: list[str] | None = getattr(data, "own_files", None)
-    if role.worker_num == 1 or not files or not isinstance(store, RemoteStore):
+    if role.worker_num == 1 or not files:
         return
     mine = hashlib.sha256("\n".join(sorted(files)).encode()).digest()
-    store.put_note(_note_of(role.index), mine)
+    board.put_note(_note_of(role.index), mine)
     for other in {(role.index + step) % role.worker_num for step in (-1, 1)} - {role.index}:
         try:
-            theirs = store.get_note(_note_of(other))
+            theirs = board.get_note(_note_of(other))
         except NotFoundError:
             continue
         if theirs == mine:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal
 
 from sparsefleet.errors import DeadlineError, NotFoundError, SparseFleetError
-from sparsefleet.store import Store
+from sparsefleet.fleet.board import Board
 from sparsefleet.train.rhythm import Rhythm
 
 __all__ = ["SaveSchedule"]
@@ -20,27 +20,27 @@ _LISTEN_S = 1.0  # a wait on the servers cannot be called off: it is made in pie
 class SaveSchedule:
     """Says for each step whether a stop is wanted after it. Thread-safe.
 
-    Whoever finds something due leaves a request for the others, numbered, on the servers. Where
+    Whoever finds something due leaves a request for the others, numbered, on their board. Where
     workers go their own ways, a thread listens for it, and each stops when it hears of it. Where
     they take each step together, all must stop after the same one: by count, which all have in
     common; or by the clock, and then the request names a step that none can have passed without
     having looked.
 
     rhythms: what falls due, by name.
-    name: of this training on the servers.
+    name: of this training on the board.
     """
 
     def __init__(
         self,
         rhythms: Mapping[str, Rhythm],
-        store: Store,
+        board: Board,
         *,
         name: str,
         is_alone: bool,
         steps_together: Literal["nobody", "threads", "workers"],
     ) -> None:
         self._rhythms = rhythms
-        self._store = store
+        self._board = board
         self._name = name
         self._is_alone = is_alone
         self._agrees_on_step = steps_together == "workers" and not is_alone
@@ -90,7 +90,7 @@ class SaveSchedule:
         """
         if not self._is_alone:
             with contextlib.suppress(NotFoundError):
-                self._store.delete_note(self._request_name)
+                self._board.delete_note(self._request_name)
         with self._changed:
             for name in done:
                 self._rhythms[name].restart(steps)
@@ -117,7 +117,7 @@ class SaveSchedule:
         if not has_clock or step % _LOOK_EVERY_STEPS:
             return False
         try:
-            return int(self._store.get_note(self._request_name)) == step
+            return int(self._board.get_note(self._request_name)) == step
         except NotFoundError:
             timed = {name for name, rhythm in self._rhythms.items() if rhythm.is_time()}
             self._found |= timed
@@ -130,7 +130,7 @@ class SaveSchedule:
         return f"{self._name}/save/{self._number}"
 
     def _request(self, step: int) -> None:
-        self._store.put_note(self._request_name, str(step).encode())
+        self._board.put_note(self._request_name, str(step).encode())
 
     def _listen(self) -> None:
         while True:
@@ -140,11 +140,11 @@ class SaveSchedule:
                     return
                 number, name = self._number, self._request_name
             try:
-                self._store.get_note(name, wait=True, timeout_s=_LISTEN_S)
+                self._board.get_note(name, wait=True, timeout_s=_LISTEN_S)
             except DeadlineError:
                 continue
             except SparseFleetError:
-                return  # training finds out what is wrong with the servers, and says so
+                return  # training finds out what is wrong with the board, and says so
             with self._changed:
                 if number == self._number:
                     self._heard = True

@@ -42,6 +42,7 @@ def save_together(
 
     report = place.report(distributed).to_json()
     distributed.mode.pause()
+    distributed.collect()
     try:
         distributed.meeting.decide(json.dumps(report).encode(), open_cuts)
     finally:

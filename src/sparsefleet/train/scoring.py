@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from sparsefleet.metrics import AUC, LogLoss, Metric, MetricSet
 from sparsefleet.train.predictions import predictions_for
 from sparsefleet.train.step_clock import Scored
 from sparsefleet.train.trainer_config import TrainerConfig
+
+if TYPE_CHECKING:
+    from sparsefleet.fleet.meeting import Meeting
 
 __all__ = ["Figures", "Scorer"]
 
@@ -52,6 +55,16 @@ class Figures:
         figures = cls(MetricSet.from_state(state[_HEAD.size :]) if has_metrics else None)
         figures.loss_sum, figures.examples = loss_sum, examples
         return figures
+
+    def of_all(self, meeting: Meeting) -> Figures:
+        """Those of all workers, the same bits on every one. All call it."""
+        if meeting.is_alone:
+            return self
+        states = meeting.all_gather(self.state())
+        merged = Figures.from_state(states[0])  # in the order of ranks
+        for state in states[1:]:
+            merged.merge(Figures.from_state(state))
+        return merged
 
     def compute(self) -> dict[str, float]:
         """ "loss", the mean of an example, and every metric by name; nan where undefined."""

@@ -8,9 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet import RoleInfo
 from sparsefleet.train.progress import Snapshot
 
-__all__ = ["TensorBoardLog"]
+__all__ = ["TensorBoardLog", "open_tensorboard"]
+
+
+def open_tensorboard(
+    directory: str | os.PathLike[str] | None, role: RoleInfo
+) -> TensorBoardLog | None:
+    """A log in that directory, in the first worker; None elsewhere, or if none is wanted."""
+    if directory is None or not role.is_first_worker:
+        return None
+    return TensorBoardLog(directory)
 
 
 class TensorBoardLog:

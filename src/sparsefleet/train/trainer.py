@@ -17,7 +17,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import Fleet
 from sparsefleet.fleet import fleet as process_fleet
 from sparsefleet.metrics import Metric
-from sparsefleet.modes import mode_config
+from sparsefleet.modes import CollectiveConfig, mode_config, with_strategy
 from sparsefleet.store import RemoteStore
 from sparsefleet.train.background_writers import BackgroundWriters
 from sparsefleet.train.batch import as_batch
@@ -30,11 +30,11 @@ from sparsefleet.train.progress import ProgressDisplay, make_display
 from sparsefleet.train.progress_reporter import ProgressReporter
 from sparsefleet.train.resume import check_resume, resume_training
 from sparsefleet.train.save_together import save_together
-from sparsefleet.train.scoring import Figures, Scorer
+from sparsefleet.train.scoring import Scorer
 from sparsefleet.train.summary import summary_lines, summary_table
-from sparsefleet.train.tensorboard_log import TensorBoardLog
+from sparsefleet.train.tensorboard_log import open_tensorboard
 from sparsefleet.train.time_shares import advise
-from sparsefleet.train.trainer_checks import check_trained
+from sparsefleet.train.trainer_checks import check_collective, check_trained
 from sparsefleet.train.trainer_config import TrainerConfig
 from sparsefleet.train.training_pass import TrainingPass
 from sparsefleet.train.training_place import TrainingPlace
@@ -44,6 +44,7 @@ from sparsefleet.updates.publish_config import PublishConfig
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from sparsefleet.collective import CollectiveStrategy
     from sparsefleet.export import Manifest, RowFormat
     from sparsefleet.export.recorded_graph import Varying
     from sparsefleet.export.targets import TargetsLike
@@ -65,8 +66,10 @@ class Trainer:
     loss: takes (output, labels), gives a scalar; None if the model's output is the loss.
     optimizer: of torch or of `sparsefleet.optim`, for the dense parameters and for tables that
         have none of their own.
-    mode: "local", "sync", "half_async", "async", "hybrid", "geo", or a config of
+    mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective", or a config of
         `sparsefleet.modes`; None is local without servers and async with them.
+    strategy: how workers exchange dense gradients among themselves, for mode "collective", and
+        for "hybrid" with rows on servers; see `CollectiveStrategy`.
     threads: training threads of this process. They share the parameters.
     metrics: by name, for `evaluate`; None is AUC and log loss where there are two classes.
     schedule: learning rates; a scheduler of torch for `optimizer`, or a function from the number
@@ -106,6 +109,7 @@ class Trainer:
         optimizer: torch.optim.Optimizer | optim.Optimizer,
         *,
         mode: str | ModeConfig | None = None,
+        strategy: CollectiveStrategy | None = None,
         threads: int = 1,
         config: TrainerConfig | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -121,11 +125,12 @@ class Trainer:
         self.model = model
         self._loss = loss
         self._scorer = Scorer(loss, metrics, self.config)
-        if mode is not None:
-            mode_config(mode)  # so that a wrong name is told here
+        mode = with_strategy(mode, strategy)
+        chosen = None if mode is None else mode_config(mode)  # so that a wrong name is told here
+        check_collective(chosen, self.config)
         self._fleet = process_fleet if fleet is None else fleet
         if not self._fleet.is_initialized:
-            self._fleet.init()
+            self._fleet.init(is_collective=isinstance(chosen, CollectiveConfig))
         self._distributed: DistributedModel | None = None
         if not self._fleet.is_server():
             self._distributed = self._fleet.distribute(
@@ -200,7 +205,7 @@ class Trainer:
         held_out = None
         if validation is not None:
             held_out = BatchSource(validation, passes=epochs, labelled=labelled)
-        tensorboard = self._open_tensorboard(distributed)
+        tensorboard = open_tensorboard(self.config.tensorboard, distributed.role)
         display = make_display(quiet=self.config.quiet, log_interval_s=self.config.log_interval_s)
         reporter = ProgressReporter(
             distributed,
@@ -382,14 +387,7 @@ class Trainer:
     def _evaluate(self, source: BatchSource) -> dict[str, float]:
         inference = Inference(self.distributed, self._scorer, self.config)
         figures = inference.figures(source, self._loss)
-        meeting = self.distributed.meeting
-        if meeting.is_alone:
-            return figures.compute()
-        states = meeting.all_gather(figures.state())
-        merged = Figures.from_state(states[0])  # in the order of ranks: the same bits everywhere
-        for state in states[1:]:
-            merged.merge(Figures.from_state(state))
-        return merged.compute()
+        return figures.of_all(self.distributed.meeting).compute()
 
     def _require_predictions(self) -> None:
         if self._loss is None and self.config.predictions is None:
@@ -400,9 +398,3 @@ class Trainer:
 
     def _named_prediction(self, output: Any) -> dict[str, Tensor]:
         return {"prediction": self._scorer.predictions(output)}
-
-    def _open_tensorboard(self, distributed: DistributedModel) -> TensorBoardLog | None:
-        directory = self.config.tensorboard
-        if directory is None or not distributed.role.is_first_worker:
-            return None
-        return TensorBoardLog(directory)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import nn
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.modes import CollectiveConfig, ModeConfig
+from sparsefleet.train.trainer_config import TrainerConfig
 
-__all__ = ["check_trained"]
+__all__ = ["check_collective", "check_trained"]
 
 
 def check_trained(model: object, loss: object, threads: object) -> None:
@@ -22,3 +24,14 @@ def check_trained(model: object, loss: object, threads: object) -> None:
         )
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ConfigError(f"threads must be an int >= 1, got {threads!r}")
+
+
+def check_collective(mode: ModeConfig | None, config: TrainerConfig) -> None:
+    """Refuses what workers that step alike cannot do."""
+    if not isinstance(mode, CollectiveConfig):
+        return
+    if mode.strategy.sync_batch_norm and config.non_finite_loss == "skip":
+        raise ConfigError(
+            "sync_batch_norm normalises a batch with those of all workers, so that one worker "
+            "cannot leave its own out: TrainerConfig.non_finite_loss must be 'raise', got 'skip'"
+        )

@@ -47,7 +47,7 @@ class TrainingStops:
                 rhythms[name] = Rhythm(config.every_steps, config.every_s)
         self._schedule = SaveSchedule(
             rhythms,
-            distributed.store,
+            distributed.board,
             name=f"{distributed.name}/{place.fit}",
             is_alone=distributed.meeting.is_alone,
             steps_together=distributed.mode.steps_together,
@@ -57,7 +57,7 @@ class TrainingStops:
 
     def begin_pass(self) -> SaveGate:
         """The gate for the threads of the pass that now begins."""
-        self._schedule.begin_pass(self._distributed.mode.steps_of_schedule)
+        self._schedule.begin_pass(self._distributed.mode.steps_taken)
         return SaveGate(
             self._distributed.threads,
             self,
@@ -89,11 +89,12 @@ class TrainingStops:
         """One stop of all workers; whether anybody has data left."""
         mode, meeting = self._distributed.mode, self._distributed.meeting
         mode.pause()
+        self._distributed.collect()
         told = {
             "has_data": has_data,
             "found": sorted(self._schedule.found),
             "rank": self._distributed.role.index,
-            "steps": mode.steps_of_schedule,
+            "steps": mode.steps_taken,
             "report": self._place.report(self._distributed).to_json(),
         }
         checkpoints = self._writers.checkpoints

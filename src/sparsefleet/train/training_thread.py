@@ -95,7 +95,7 @@ class TrainingThread:
             value = loss_value(loss)
             finite = math.isfinite(value)
             if finite:
-                loss.backward()
+                step.backward(loss)
             else:
                 self._refuse(value, batch)
                 step.skip()

@@ -318,8 +318,8 @@ def test_misuse_is_told() -> None:
         fluid.CompiledProgram(main).with_data_parallel(loss_name="lost")
     with pytest.raises(TypeError, match=r"wanted a fluid\.BuildStrategy"):
         fluid.CompiledProgram(main, fluid.ExecutionStrategy())
-    with pytest.raises(ConfigError, match="num_trainers is 2"):
-        network.compiled(build_strategy=fluid.BuildStrategy(num_trainers=2))
+    with pytest.raises(ConfigError, match="trainer 0 of 2, but this process is rank 0 of 1"):
+        network.exe.run(network.compiled(build_strategy=fluid.BuildStrategy(num_trainers=2)))
     compiled = network.compiled()
     with pytest.raises(AssertionError, match="already"):
         compiled.with_data_parallel(loss_name=network.loss.name)

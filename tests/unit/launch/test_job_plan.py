@@ -10,6 +10,7 @@ from sparsefleet.launch.job_plan import (
     child_environment,
     deal,
     fixed_endpoints,
+    fixed_meeting_point,
     link_port,
     plan_node,
 )
@@ -77,3 +78,16 @@ def test_environment_drops_roles_of_an_outer_job() -> None:
     assert "http_proxy" not in told
     assert (told["HOME"], told["A"], told["KEY"]) == ("/root", "1", "k")
     assert told["SPARSEFLEET_ROLE"] == "worker"
+
+
+def test_workers_are_told_where_to_meet_and_how_many_are_on_a_node() -> None:
+    job = config(num_servers=0, num_workers=4, start_port=9100, nodes=("a", "b"), node_rank=1)
+    assert fixed_meeting_point(job) == "a:9101", "after the port of the launchers"
+    plans = plan_node(job, [], fixed_meeting_point(job), restarts=2)
+    assert [plan.name for plan in plans] == ["worker 2", "worker 3"]
+    told = plans[0].variables
+    assert told["SPARSEFLEET_MEETING_POINT"] == "a:9101"
+    assert told["SPARSEFLEET_WORKERS_PER_NODE"] == told["SPARSEFLEET_RESTARTS"] == "2"
+    assert told["SPARSEFLEET_SERVERS"] == ""
+    assert plans[0].appends_log, "the log of the start before is kept"
+    assert fixed_meeting_point(config()) == "", "on one machine a free port is taken"

@@ -21,7 +21,14 @@ def script(tmp_path: Path) -> str:
     [
         ({"script": "missing.py"}, "script 'missing.py' does not exist"),
         ({"script": ""}, "script must be"),
-        ({"num_servers": 0}, r"num_servers must be an int in 1\.\."),
+        ({"num_servers": -1}, r"num_servers must be an int in 0\.\."),
+        ({"num_servers": 0, "keep_going": True}, "keep_going needs servers"),
+        ({"num_servers": 0, "show": "server.0"}, "worker.0 to worker.0, or all, got 'server.0'"),
+        (
+            {"num_servers": 0, "num_workers": 3, "nodes": ("a", "b"), "start_port": 9100},
+            "num_workers of a job without servers must be a multiple of its 2 nodes, got 3",
+        ),
+        ({"max_restarts": -1}, "max_restarts must be an int in 0"),
         ({"num_workers": 0}, "num_workers"),
         ({"num_workers": "2"}, "num_workers"),
         ({"transport": "pigeon"}, "transport must be tls or plain"),

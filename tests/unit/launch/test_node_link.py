@@ -10,16 +10,17 @@ from dataclasses import replace
 import pytest
 
 from sparsefleet.errors import AuthError, ConfigError, PeerLostError, ProtocolError
+from sparsefleet.launch.hub_link import HubLink
+from sparsefleet.launch.leaf_link import LeafLink
 from sparsefleet.launch.link_wire import Wire
 from sparsefleet.launch.node_link import (
     AllDone,
-    HubLink,
     Joined,
-    LeafLink,
     LinkConfig,
     LinkEvent,
     NodeLink,
     OtherNodeFailed,
+    Restart,
 )
 
 DEADLINE_S = 30.0
@@ -75,10 +76,10 @@ def three(open_link: Callable[..., Listener]) -> list[Listener]:
 
 def test_done_means_done_on_all_nodes(three: list[Listener]) -> None:
     hub, first, second = three
-    first.link.report_done()
-    hub.link.report_done()
+    first.link.report_done(0)
+    hub.link.report_done(0)
     assert hub.link.event() is None
-    second.link.report_done()
+    second.link.report_done(0)
     assert [listener.next() for listener in three] == [AllDone()] * 3
 
 
@@ -89,6 +90,25 @@ def test_failure_reaches_all_others(three: list[Listener], failing: int) -> None
         if listener is not three[failing]:
             assert listener.next() == OtherNodeFailed(3, "worker 1 ended")
     assert three[failing].link.event() is None
+
+
+def test_a_crash_starts_all_nodes_anew_once_however_many_report_it(
+    open_link: Callable[..., Listener],
+) -> None:
+    links = [open_link(rank, max_restarts=1) for rank in range(3)]
+    for listener in (links[0], *links):
+        assert isinstance(listener.next(), Joined)
+    hub, first, second = links
+    second.link.report_done(0)
+    first.link.report_crash(0, 3, "worker 1 ended")
+    assert [listener.next() for listener in links] == [Restart(1, "worker 1 ended")] * 3
+    second.link.report_crash(0, 1, "worker 2 lost worker 1")
+    hub.link.report_crash(0, 1, "worker 0 lost worker 1")
+    for listener in (hub, first):
+        listener.link.report_done(1)
+    assert hub.link.event() is None, "what was done before the restart does not count"
+    second.link.report_crash(1, 4, "worker 2 ended")
+    assert [listener.next() for listener in links] == [OtherNodeFailed(4, "worker 2 ended")] * 3
 
 
 def test_node_about_to_join_hears_that_the_hub_has_failed(
@@ -141,7 +161,7 @@ def test_leaf_that_goes_away_fails_the_job(three: list[Listener]) -> None:
 
 def test_leaf_may_come_first(open_link: Callable[..., Listener]) -> None:
     leaf = open_link(1)
-    leaf.link.report_done()
+    leaf.link.report_done(0)
     hub = open_link(0)
     assert isinstance(hub.next(), Joined)
     assert isinstance(leaf.next(), Joined)
@@ -176,7 +196,7 @@ def test_stranger_does_not_disturb_the_job(
     assert isinstance(event, OtherNodeFailed)
     assert "another job key" in event.text
     for listener in three:
-        listener.link.report_done()
+        listener.link.report_done(0)
     assert [listener.next() for listener in three] == [AllDone()] * 3
 
 

@@ -9,7 +9,7 @@ from sparsefleet.server import ServerConfig
 def test_default_is_this_machine_only_and_encrypted() -> None:
     config = ServerConfig()
     assert config.endpoint.startswith("127.0.0.1:")
-    assert config.transport == "tls"
+    assert config.transport == "auto"
 
 
 @pytest.mark.parametrize(

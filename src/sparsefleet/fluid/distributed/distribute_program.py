@@ -31,6 +31,10 @@ def model_source(
     """
     if program._distributed is not None:
         raise ConfigError("this program was made one of a parameter-server job before")
+    if any(op.type == "merge_gradients" for op in program.global_block().ops):
+        raise ConfigError(
+            "GradientMergeOptimizer: servers update with each batch; give them larger batches"
+        )
     updates = updates_of(program, startup, decay_here=isinstance(mode, GeoConfig))
     if isinstance(mode, GeoConfig):
         for update in updates:

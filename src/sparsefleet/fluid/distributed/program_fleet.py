@@ -19,10 +19,11 @@ from sparsefleet.fluid.distributed.distribute_program import (
     require_apart,
     train_on_servers,
 )
+from sparsefleet.fluid.distributed.fleet_optimizer import FleetOptimizer, Pairs
 from sparsefleet.fluid.distributed.program_server import ProgramServer
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
 from sparsefleet.fluid.executor import Executor
-from sparsefleet.fluid.framework import Operator, Program, Variable, default_startup_program
+from sparsefleet.fluid.framework import Operator, Program, Variable
 from sparsefleet.fluid.inference_model import save_inference_model
 from sparsefleet.fluid.optimizer import Optimizer
 from sparsefleet.fluid.saving import save_persistables
@@ -31,7 +32,6 @@ from sparsefleet.fluid.scope import global_scope
 __all__ = ["ProgramFleet", "ProgramOptimizer"]
 
 Part = TypeVar("Part")
-Pairs = list[tuple[Any, Variable]]
 
 
 class ProgramFleet(Fleet):
@@ -201,32 +201,15 @@ class ProgramFleet(Fleet):
         return part
 
 
-class ProgramOptimizer:
+class ProgramOptimizer(FleetOptimizer):
     """What `ProgramFleet.distributed_optimizer` gives."""
 
     def __init__(
         self, fleet: ProgramFleet, optimizer: Optimizer, strategy: DistributedStrategy
     ) -> None:
+        super().__init__(optimizer)
         self._fleet = fleet
-        self._optimizer = optimizer
         self._strategy = strategy
-
-    def backward(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Variable | str] | None = None,
-        no_grad_set: Collection[Variable | str] | None = None,
-        callbacks: Any = None,
-    ) -> Pairs:
-        """The optimizer's `backward`."""
-        return list(
-            self._optimizer.backward(loss, startup_program, parameter_list, no_grad_set, callbacks)
-        )
-
-    def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """The optimizer's `apply_gradients`."""
-        return self._optimizer.apply_gradients(params_grads)
 
     def minimize(
         self,
@@ -238,15 +221,8 @@ class ProgramOptimizer:
     ) -> tuple[list[Operator], Pairs]:
         """Adds the training of the loss and makes the program what this process has to run."""
         del scopes
-        if not isinstance(loss, Variable):
-            raise TypeError(f"loss must be one Variable, got {type(loss).__name__}")
-        if startup_program is not None and not isinstance(startup_program, Program):
-            raise TypeError(
-                f"startup_program must be one Program, got {type(startup_program).__name__}"
-            )
-        ops, pairs = self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
+        return self._minimize(loss, startup_program, parameter_list, no_grad_set)
+
+    def _distribute(self, loss: Variable, startup: Program) -> None:
         assert loss.block is not None
-        self._fleet.distribute_program(
-            loss.block.program, startup_program or default_startup_program(), self._strategy
-        )
-        return ops, list(pairs)
+        self._fleet.distribute_program(loss.block.program, startup, self._strategy)

@@ -15,11 +15,19 @@ if TYPE_CHECKING:
     from sparsefleet.fluid.framework import Program
     from sparsefleet.fluid.scope import Scope
 
-__all__ = ["ProgramRole", "active_role"]
+__all__ = ["ProgramRole", "active_role", "has_active_role"]
 
 
 class ProgramRole(ABC):
     """Kept by a program as `_distributed`; an Executor asks it before and after what it runs."""
+
+    holds_values = True
+    """Whether parameters are kept elsewhere than in the scope: then it loads them, too."""
+
+    def of_copy(self, program: Program) -> ProgramRole | None:
+        """What a copy is, or a part, of a program with this role."""
+        del program
+        return self
 
     @contextmanager
     def running(self, scope: Scope) -> Iterator[None]:
@@ -42,6 +50,9 @@ class ProgramRole(ABC):
 
     def leave(self) -> None:  # noqa: B027  (only those who train wait for each other)
         """The calling thread has no more data in this pass."""
+
+    def end_data(self, scope: Scope) -> None:  # noqa: B027
+        """A loader of the program has no more data for now."""
 
     def fail(self, error: BaseException) -> None:  # noqa: B027
         """A thread failed: others must not wait for it."""
@@ -69,9 +80,10 @@ class ProgramRole(ABC):
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
         """All that is to be saved gets into the scope, as it is now."""
 
-    @abstractmethod
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
         """Values saved by `fluid.io.save_persistables` become those of this job."""
+        del folder, filename
+        raise ConfigError(f"{self} has its values in the scope")
 
 
 class _ActiveRoles(threading.local):
@@ -88,7 +100,12 @@ def active_role(what: str) -> ProgramRole:
     """Of the program that this thread runs; `what` asks for it."""
     if not _active.roles:
         raise ConfigError(
-            f"operator '{what}' belongs to a program of a parameter-server job, but this program "
-            "is of none: run what fleet.main_program or DistributeTranspiler gave"
+            f"operator '{what}' belongs to a program of a job, but this program is of none: run "
+            "what fleet.main_program or DistributeTranspiler gave"
         )
     return _active.roles[-1]
+
+
+def has_active_role(kind: type[ProgramRole]) -> bool:
+    """Whether this thread runs a program with such a role."""
+    return any(isinstance(role, kind) for role in _active.roles)

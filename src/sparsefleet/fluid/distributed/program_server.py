@@ -49,7 +49,7 @@ class ProgramServer(ProgramRole):
             endpoint=self.role.server_endpoints[self.role.index],
             index=self.role.index,
             num_servers=self.role.server_num,
-            transport=os.environ.get("SPARSEFLEET_TRANSPORT", "tls"),  # type: ignore[arg-type]
+            transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
             notes={} if load is None else load.first_note(),
         )
         if load is None:

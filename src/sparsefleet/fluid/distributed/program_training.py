@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -143,7 +144,7 @@ class ProgramTraining(ProgramRole):
             if given[name] is not None:
                 step.sparse[name] = given[name]
         for table in self.source.tables.dense:
-            parts = [_flat(given[update.parameter.name]) for update in table.updates]
+            parts = [_flat(given[u.parameter.name], u.parameter.shape) for u in table.updates]
             if mode.takes_parts:
                 step.dense_parts[table.name] = parts
             else:
@@ -189,6 +190,8 @@ class ProgramTraining(ProgramRole):
             held.hold(torch.from_numpy(value))
 
 
-def _flat(gradient: torch.Tensor) -> Floats:
+def _flat(gradient: torch.Tensor | None, shape: Sequence[int]) -> Floats:
+    if gradient is None:  # a step that changes nothing: others may wait for this worker's part
+        return np.zeros(math.prod(shape), np.float32)
     found: Floats = gradient.detach().reshape(-1).contiguous().numpy()
     return found

@@ -40,7 +40,10 @@ class Program:
         self.current_block_idx = 0
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
-        self._distributed: ProgramRole | None = None  # what it is in a parameter-server job
+        self._distributed: ProgramRole | None = None  # what it is in a job
+        self._exchange_settings: dict[str, object] = {}  # of a BuildStrategy, by a transpiler
+        self.fused_with_activation: frozenset[str] = frozenset()
+        """Types of operators that are computed together with an activation behind them."""
         self.version = 0
         """Grows with each change, so that what was made of the program can be kept."""
 
@@ -161,13 +164,15 @@ class Program:
     def _copy_with(self, ops: Sequence[Operator], variables: Sequence[Variable]) -> Program:
         made = Program()
         made.random_seed = self.random_seed
+        made.fused_with_activation = self.fused_with_activation
         made._loaders = list(self._loaders)
-        made._distributed = self._distributed
         for variable in variables:
             if not made.global_block().has_var(variable.name):
                 made.global_block().add_var(variable.copy())
         made.global_block().hold_ops(op.copy() for op in ops)
         made._copy_inner_blocks(self)
+        if self._distributed is not None:
+            made._distributed = self._distributed.of_copy(made)
         made.changed()
         return made
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sparsefleet.fluid.framework import Operator, Program
+from sparsefleet.fluid.ops.fused import FUSED_ACTIVATIONS
 
 __all__ = ["fused_operators"]
 
@@ -18,7 +19,7 @@ def fused_operators(
     """The operators with pairs replaced by one.
 
     lookup_table + sequence_pool by a sum: `lookup_bag`. mul + elementwise_add of a bias:
-    `mul_add`.
+    `mul_add`. What `program.fused_with_activation` names + an activation: `fused_...`.
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
@@ -28,7 +29,7 @@ def fused_operators(
             result.append(op)
         else:
             result = [other for other in result if other is not first]
-            result.append(_FUSIONS[first.type, op.type](first, op))
+            result.append(_fusion(first, op)(first, op))
     return result
 
 
@@ -43,19 +44,26 @@ class _Pairs:
         self._reads = Counter(name for op in (*ops, *inner) for name in op.input_arg_names)
         self._writes = Counter(name for op in (*ops, *inner) for name in op.output_arg_names)
         self._maker = {op.output_arg_names[0]: op for op in ops if op.type in _FIRSTS}
+        # Compiled functions free what a second backward pass would want.
+        is_alone = sum(op.type == "backward" for op in ops) <= 1
+        self._activated = program.fused_with_activation if is_alone else frozenset()
 
     def first_of(self, op: Operator) -> Operator | None:
         """The operator that can be computed together with `op`, which alone takes its result."""
-        first = self._maker.get(next(iter(op.input("X")), ""))
-        if first is None or (first.type, op.type) not in _FUSIONS:
-            return None
-        between = op.input("X")[0]
-        fits = self._is_bag if op.type == "sequence_pool" else self._is_bias
-        if not fits(first, op) or not self._is_hidden(between):
+        between = next(iter(op.input("X")), "")
+        first = self._maker.get(between)
+        if first is None or not self._fits(first, op) or not self._is_hidden(between):
             return None
         later = self._ops[self._ops.index(first) + 1 : self._ops.index(op)]
         changed = {name for other in later for name in other.output_arg_names}
         return None if changed.intersection(first.input_arg_names) else first
+
+    def _fits(self, first: Operator, op: Operator) -> bool:
+        if first.type in _ACTIVATED:
+            return first.type in self._activated and op.type in FUSED_ACTIVATIONS
+        if (first.type, op.type) not in _FUSIONS:
+            return False
+        return self._is_bag(first, op) if op.type == "sequence_pool" else self._is_bias(first, op)
 
     def _is_hidden(self, name: str) -> bool:
         variable = self._vars[name]
@@ -97,9 +105,25 @@ def _product(product: Operator, add: Operator) -> Operator:
     return Operator("mul_add", inputs, add.outputs, product.attrs, site=product.site)
 
 
+def _activation(first: Operator, act: Operator) -> Operator:
+    setting, default, *_ = FUSED_ACTIVATIONS[act.type]
+    number = default if setting is None else act.attrs.get(setting, default)
+    attrs = {**first.attrs, "act": act.type, "number": number}
+    outputs = {**first.outputs, next(iter(first.outputs)): act.output("Out")}
+    return Operator(_ACTIVATED[first.type], first.inputs, outputs, attrs, site=first.site)
+
+
+def _fusion(first: Operator, op: Operator) -> Callable[[Operator, Operator], Operator]:
+    return _activation if first.type in _ACTIVATED else _FUSIONS[first.type, op.type]
+
+
 _FUSIONS = {
     ("lookup_table", "sequence_pool"): _bag,
     ("lookup_table_v2", "sequence_pool"): _bag,
     ("mul", "elementwise_add"): _product,
 }
-_FIRSTS = {first for first, _ in _FUSIONS}
+_ACTIVATED = {
+    "batch_norm": "fused_batch_norm_act",
+    "elementwise_add": "fused_elemwise_activation",
+}
+_FIRSTS = {first for first, _ in _FUSIONS} | _ACTIVATED.keys()

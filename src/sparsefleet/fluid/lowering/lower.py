@@ -14,8 +14,10 @@ from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
 from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
 from sparsefleet.fluid.lowering.fusion import fused_operators
+from sparsefleet.fluid.lowering.graph_parts import nodes_after
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.needed import needed_operators
+from sparsefleet.fluid.lowering.recompute import checkpoints_of, recompute, segments_of
 from sparsefleet.fluid.lowering.recording import recorded
 from sparsefleet.fluid.lowering.registry import OpDef
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
@@ -52,9 +54,10 @@ class _Lowering:
         self.graph = fx.Graph()
         self.ops = needed_operators(block, fetches)
         if outer is None:
-            self.ops = fused_operators(program, self.ops, fetches)
+            self.ops = fused_operators(program, self.ops, {*fetches, *checkpoints_of(self.ops)})
         trains = any(op.type == "backward" for op in self.ops)
         self.has_backward: bool = outer.has_backward if outer else trains
+        self._has_checkpoints = bool(checkpoints_of(self.ops))
         # `stop_gradient` that is set after minimize has no effect on it.
         self.sources: set[str] = outer.sources if outer else _sources_in(self.ops)
         self.values: dict[str, fx.Node] = {}
@@ -64,12 +67,13 @@ class _Lowering:
         self._fetches = fetches
         self._feeds: list[str] = []
         self.tables = TableLowering(self)
+        self._again: list[list[fx.Node]] = []  # run again in the backward pass
 
     def whole(self, feeds: Collection[str], with_lod: Collection[str]) -> Lowered:
         """The block as a program, with feeds and variables that are kept."""
         self._place(feeds, with_lod)
         self.tables.pull_ahead()
-        self._add_all()
+        self._add_all(segments_of(self.ops, self.tables.reads))
         fetched = tuple(self.value(name, None) for name in self._fetches)
         lods = tuple(self.lods.get(name, ()) for name in self._fetches)
         return Lowered(
@@ -160,9 +164,16 @@ class _Lowering:
                 return False
         return False
 
-    def _add_all(self) -> None:
+    def _add_all(self, segments: Sequence[range] = ()) -> None:
+        begins = {segment.start for segment in segments}
+        ends = {segment.stop - 1 for segment in segments}
+        last: fx.Node | None = None
         for index, op in enumerate(self.ops):
+            if index in begins:
+                last = next(reversed(self.graph.nodes), None)
             self._add(op, index)
+            if index in ends:
+                self._again.append(nodes_after(self.graph, last))
 
     def _add(self, op: Operator, index: int) -> None:
         if op.type == "backward":
@@ -174,6 +185,8 @@ class _Lowering:
 
     def _module(self, output: tuple[Any, ...]) -> fx.GraphModule:
         self.graph.output(output)
+        for nodes in self._again:
+            recompute(self.graph, nodes)
         self.graph.lint()
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
@@ -280,6 +293,8 @@ class _Lowering:
         seed = op.attrs.get("seed") or (
             self.program.random_seed and self.program.random_seed + 1000 * self.block.idx + index
         )
+        if not seed and self._has_checkpoints:  # not the one that other threads draw from
+            seed = int(torch.randint(1, 2**62, ()))
         return torch.Generator().manual_seed(int(seed)) if seed else None
 
 
@@ -321,7 +336,9 @@ def _located(
             return (result[0] if single else flat_outputs(result[0])), result[1]
         return result if single else flat_outputs(result)
 
-    return recorded(definition.type, call)
+    made = recorded(definition.type, call)
+    made.generator = generator  # type: ignore[attr-defined]
+    return made
 
 
 def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:

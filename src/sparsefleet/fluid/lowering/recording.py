@@ -36,6 +36,10 @@ class OpTimes:
         count, total = self._taken.get(type, (0, 0.0))
         self._taken[type] = (count + 1, total + seconds)
 
+    def calls(self, type: str) -> int:
+        """How often operators of this type were run."""
+        return self._taken.get(type, (0, 0.0))[0]
+
     def summary(self) -> str:
         """`type mean ms` of each type of operator, those that took the most time first."""
         found = sorted(self._taken.items(), key=lambda item: -item[1][1])

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from sparsefleet.fluid.framework import Operator, Parameter, Program
+from sparsefleet.fluid.lowering.graph_parts import cut_part
 from sparsefleet.fluid.lowering.lower import _Lowering
 from sparsefleet.fluid.lowering.lowered import Lowered
 from sparsefleet.fluid.lowering.shapes import operator_def
@@ -146,22 +147,9 @@ def _is_run_once(op: Operator) -> bool:
 
 
 def _stage(kind: Kind, nodes: list[fx.Node]) -> Stage:
-    inside = set(nodes)
-    inputs = dict.fromkeys(
-        node for inner in nodes for node in inner.all_input_nodes if node not in inside
-    )
-    outputs = [node for node in nodes if not inside.issuperset(node.users)]
-    graph = fx.Graph()
-    copies = {node: graph.placeholder(node.name) for node in inputs}
-    for node in nodes:
-        copies[node] = graph.node_copy(node, lambda known: copies[known])
-    graph.output(tuple(copies[node] for node in outputs))
-    return Stage(
-        kind,
-        fx.GraphModule(torch.nn.Module(), graph),
-        tuple(node.name for node in inputs),
-        tuple(node.name for node in outputs),
-    )
+    part = cut_part(nodes)
+    inputs, outputs = (tuple(node.name for node in found) for found in (part.inputs, part.outputs))
+    return Stage(kind, part.module, inputs, outputs)
 
 
 def combined_gradient(parts: Sequence[Any]) -> Any:

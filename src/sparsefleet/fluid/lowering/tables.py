@@ -47,6 +47,10 @@ class TableLowering:
         variable = self._lowering.vars.get(name)
         return isinstance(variable, Parameter) and variable.is_table
 
+    def reads(self, op: Operator) -> bool:
+        """Whether the operator is a lookup in a table."""
+        return op in self._lookups
+
     def pull_ahead(self) -> None:
         """One pull for all lookups whose ids are fed."""
         lowering = self._lowering

@@ -1,4 +1,7 @@
-"""The backward pass, and what is done to gradients before the update."""
+"""The backward pass, and what is done to gradients before the update.
+
+A gradient is a tensor, the rows (keys, values) for a table, or None: then there is no update.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,36 @@ def clip_factor(squares: list[Tensor], *, max_norm: float) -> Tensor:
 
 
 @op("decay_gradient", "Param Grad", lod="none", infer=_no_shapes)
-def decay_gradient(param: Tensor, gradient: Tensor, *, l1: float = 0.0, l2: float = 0.0) -> Tensor:
+def decay_gradient(
+    param: Tensor, gradient: Tensor | None, *, l1: float = 0.0, l2: float = 0.0
+) -> Tensor | None:
     """Adds the gradient of l1 * |w| + l2 / 2 * w * w."""
+    if gradient is None:
+        return None
     with torch.no_grad():
         return gradient + (l1 * param.sign() if l1 else l2 * param)
+
+
+@op("merge_gradients", "X* Sums* Step", "Out*", lod="none", has_effect=True, infer=_no_shapes)
+@torch.no_grad()
+def merge_gradients(
+    gradients: list[Tensor | None], sums: list[Tensor], step: Tensor, *, k_steps: int, avg: bool
+) -> list[list[Tensor | None]]:
+    """Adds gradients to sums; at each k_steps-th call these, or their means, else None for each.
+
+    A call without gradients, as of a step that overflowed, does not count.
+    """
+    nothing: list[Tensor | None] = [None] * len(sums)
+    if any(gradient is None for gradient in gradients):
+        return [nothing]
+    for total, gradient in zip(sums, gradients, strict=True):
+        assert gradient is not None
+        total.add_(gradient)
+    step.add_(1)
+    if int(step) < k_steps:
+        return [nothing]
+    step.zero_()
+    merged: list[Tensor | None] = [total / k_steps if avg else total.clone() for total in sums]
+    for total in sums:
+        total.zero_()
+    return [merged]

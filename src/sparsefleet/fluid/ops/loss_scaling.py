@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparsefleet.collective.loss_scaler import LossScaler
+from sparsefleet.collective.strategy import AmpConfig
 from sparsefleet.fluid.lowering.registry import Shape, op
 
 Tensor = torch.Tensor
@@ -38,12 +40,8 @@ def _is_finite(gradient: Any) -> bool:
 
 @op("keep_if", "X Condition", lod="none", infer=_no_shapes)
 def keep_if(gradient: Any, condition: Tensor) -> Any:
-    """The gradient, or zeros in its place."""
-    if gradient is None or bool(condition):
-        return gradient
-    if isinstance(gradient, tuple):
-        return gradient[0], np.zeros_like(gradient[1])
-    return torch.zeros_like(gradient)
+    """The gradient, or None: then nothing is updated."""
+    return gradient if bool(condition) else None
 
 
 @op(
@@ -64,15 +62,20 @@ def update_loss_scaling(
     incr_ratio: float,
     decr_ratio: float,
 ) -> list[Tensor]:
-    """As 1.8.5: more than so many finite steps in a row, or others, change the scale."""
+    """The scale and counters after a step; see `LossScaler`."""
     if finite.is_meta:
         return [scale, good, bad]
-    zero = torch.zeros_like(good)
-    if bool(finite):
-        if int(good) + 1 <= incr_every_n_steps:
-            return [scale.clone(), good + 1, zero]
-        larger = scale * incr_ratio
-        return [larger if bool(torch.isfinite(larger)) else scale.clone(), zero, zero.clone()]
-    if int(bad) + 1 <= decr_every_n_nan_or_inf:
-        return [scale.clone(), zero, bad + 1]
-    return [(scale * decr_ratio).clamp(min=1.0), zero, zero.clone()]
+    scaler = LossScaler(
+        AmpConfig(
+            incr_every_n_steps=incr_every_n_steps,
+            decr_every_n_nan_or_inf=decr_every_n_nan_or_inf,
+            incr_ratio=incr_ratio,
+            decr_ratio=decr_ratio,
+        )
+    )
+    scaler.load_state_dict(
+        {"loss_scaling": float(scale), "num_good_steps": int(good), "num_bad_steps": int(bad)}
+    )
+    scaler.update(is_finite=bool(finite))
+    numbers = (scaler.scale, scaler.good_steps, scaler.bad_steps)
+    return [torch.full_like(x, y) for x, y in zip((scale, good, bad), numbers, strict=True)]

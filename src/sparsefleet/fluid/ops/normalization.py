@@ -43,19 +43,22 @@ def batch_norm(
     use_global_stats: bool = False,
     data_layout: str = "NCHW",
 ) -> list[Tensor]:
-    """Fluid keeps the variance divided by N, torch by N - 1: so the new ones are made here."""
+    """Fluid keeps the variance divided by N, torch by N - 1: so the new ones are made here.
+
+    Of x in half precision, statistics are float32 as they are kept.
+    """
     channels = 1 if data_layout == "NCHW" else x.dim() - 1
     axes = [axis for axis in range(x.dim()) if axis != channels]
     shape = [1 if axis != channels else -1 for axis in range(x.dim())]
     new_mean, new_variance = mean, variance
     use_mean, use_variance = mean, variance
     if not is_test and not use_global_stats:
-        use_variance, use_mean = torch.var_mean(x, axes, correction=0)
+        use_variance, use_mean = torch.var_mean(x.to(mean.dtype), axes, correction=0)
         new_mean = mean * momentum + use_mean.detach() * (1 - momentum)
         new_variance = variance * momentum + use_variance.detach() * (1 - momentum)
     factor = scale * torch.rsqrt(use_variance + epsilon)
     y = (x - use_mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
-    return [y, new_mean, new_variance]
+    return [y.to(x.dtype), new_mean, new_variance]
 
 
 @op("group_norm", "X Scale? Bias?", "Y", lod="none")

@@ -6,6 +6,7 @@ Letters: p parameter, g gradient, rate learning rate float32[1].
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -17,13 +18,17 @@ Tensor = torch.Tensor
 
 
 def _update(type: str, inputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An operator that changes its inputs, without autograd."""
+    """An operator that changes its inputs, without autograd; nothing if there is no gradient."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def update(p: Tensor, g: Tensor | None, *states: Tensor, **settings: Any) -> None:
+            if g is not None:
+                with torch.no_grad():
+                    function(p, g, *states, **settings)
+
         names = "Param Grad LearningRate " + inputs
-        return op(type, names.strip(), "ParamOut", lod="none", in_place=True)(
-            torch.no_grad()(function)
-        )
+        return op(type, names.strip(), "ParamOut", lod="none", in_place=True)(update)
 
     return register
 

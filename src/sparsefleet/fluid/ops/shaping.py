@@ -7,16 +7,22 @@ from typing import Any
 
 import torch
 
+from sparsefleet.collective.mixed_precision import half_dtype
+from sparsefleet.collective.strategy import AmpConfig
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import LodRule, Shape, op
 from sparsefleet.fluid.ops.sizes import open_sizes, run_sizes
 
 Tensor = torch.Tensor
 
+_AMP = AmpConfig()
+
 
 @op("cast", "X")
-def cast(x: Tensor, *, out_dtype: str) -> Tensor:
-    return x.to(getattr(torch, out_dtype))
+def cast(x: Tensor, *, out_dtype: str, by_place: bool = False) -> Tensor:
+    """by_place: float16 is what the device computes well with, on a CPU bfloat16."""
+    is_chosen = by_place and out_dtype == "float16"
+    return x.to(half_dtype(_AMP, x.device) if is_chosen else getattr(torch, out_dtype))
 
 
 def _reshaped(

@@ -1,6 +1,7 @@
 """Optimizers of Fluid."""
 
 from sparsefleet.fluid.optimizer.averages import ExponentialMovingAverage, ModelAverage
+from sparsefleet.fluid.optimizer.gradient_merge import GradientMergeOptimizer
 from sparsefleet.fluid.optimizer.kinds import (
     SGD,
     Adadelta,
@@ -49,6 +50,7 @@ __all__ = [
     "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
+    "GradientMergeOptimizer",
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",

@@ -9,10 +9,13 @@ from typing import TypeVar
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import DistributeTranspilerConfig, ServerRuntimeConfig
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fluid.collective.exchange_program import add_broadcast
+from sparsefleet.fluid.collective.ranks import Ranks, check_nodes, set_ranks, worker_role
 from sparsefleet.fluid.distributed.distribute_program import model_source, train_on_servers
 from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_server import ProgramServer
 from sparsefleet.fluid.framework import Program, default_main_program, default_startup_program
+from sparsefleet.fluid.transpiler.collective import GradAllReduce, LocalSGD
 from sparsefleet.fluid.unknown_names import unknown_names
 from sparsefleet.modes import GeoConfig, ModeConfig
 
@@ -73,20 +76,22 @@ class DistributeTranspiler:
         trainer_id: int,
         program: Program | None = None,
         pservers: str = "127.0.0.1:6174",
-        trainers: int | str = 1,
+        trainers: int | str | list[str] = 1,
         sync_mode: bool = True,
         startup_program: Program | None = None,
         current_endpoint: str = "127.0.0.1:6174",
     ) -> None:
         """Changes both programs, in place, into those of worker `trainer_id`.
 
-        pservers: every server as "host:port", by commas. trainers: the number of workers.
+        pservers: every server as "host:port", by commas. trainers: the number of workers; without
+            servers, every rank as "host:port".
         sync_mode: all workers step together; else each steps on its own, or as the config says.
         """
         self._program = program or default_main_program()
         self._current_endpoint = current_endpoint
         if self.config.mode != "pserver":
-            self._require_alone(trainers)
+            startup = startup_program or default_startup_program()
+            self._transpile_for_ranks(trainer_id, trainers, startup)
             return
         if isinstance(trainers, bool) or not isinstance(trainers, int):
             raise ConfigError(f"trainers must be the number of workers, an int, got {trainers!r}")
@@ -152,13 +157,36 @@ class DistributeTranspiler:
             return "async"
         return "half_async"  # a worker sends, and fetches, with each step
 
-    def _require_alone(self, trainers: int | str) -> None:
-        count = len(trainers.split(",")) if isinstance(trainers, str) else trainers
-        if count > 1:
+    def _transpile_for_ranks(
+        self, trainer_id: int, trainers: int | str | list[str], startup: Program
+    ) -> None:
+        """mode "nccl2": ranks meet in the start-up program, and a CompiledProgram whose strategy
+        has num_trainers trains with them; "collective": the program itself does."""
+        program, config = self._transpiled(self._program), self.config
+        if config.collective_mode == "single_process_multi_thread":
+            return
+        if config.mode not in ("nccl2", "collective") or not isinstance(trainers, (str, list)):
             raise ConfigError(
-                f"mode {self.config.mode!r} with {count} trainers: collective training is done by "
-                'one process here; take mode = "pserver" and servers for several'
+                f'mode must be "pserver", "nccl2" or "collective", the last two with the endpoints '
+                f"of all ranks as trainers, got {config.mode!r} and {trainers!r}"
             )
+        endpoints = trainers.split(",") if isinstance(trainers, str) else list(trainers)
+        if config.mode == "collective":
+            kinds = {"grad_allreduce": GradAllReduce, "local_sgd": LocalSGD}
+            if config.collective_mode not in kinds:
+                raise ConfigError(f"invalid collective_mode: {config.collective_mode!r}")
+            transpiler = kinds[config.collective_mode](config.nccl_comm_num)
+            transpiler.transpile(startup, program, trainer_id, endpoints, self._current_endpoint)
+            return
+        ranks = set_ranks(Ranks(worker_role(trainer_id, endpoints)))
+        settings = ("nccl_comm_num", "use_hierarchical_allreduce")
+        program._exchange_settings = {name: getattr(config, name) for name in settings}
+        inner = config.hierarchical_allreduce_inter_nranks
+        program._exchange_settings["hierarchical_allreduce_inter_nranks"] = inner
+        if config.use_hierarchical_allreduce:
+            check_nodes(inner, ranks)
+        if ranks.size > 1:
+            add_broadcast(startup, ranks)
 
     def _server(self, endpoint: str) -> ProgramServer:
         servers = self._transpiled(self._servers or None)

@@ -52,7 +52,7 @@ class ServerRows:
         *,
         manifest: Manifest,
         job_key: bytes | None = None,
-        transport: Literal["tls", "plain"] | None = None,
+        transport: Literal["auto", "tls", "plain"] | None = None,
         timeout_s: float = 2.0,
     ) -> None:
         if isinstance(endpoints, str) or not endpoints:

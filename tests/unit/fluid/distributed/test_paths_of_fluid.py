@@ -131,13 +131,6 @@ def test_a_collective_job_of_one_process_trains_and_goes_on(tmp_path: Path) -> N
     assert np.isfinite(first).all()
 
 
-def test_collective_jobs_of_more_say_what_there_is() -> None:
-    fleet = Collective()
-    fleet.init(UserDefinedCollectiveRoleMaker(0, ["127.0.0.1:9200", "127.0.0.1:9201"]))
-    with pytest.raises(ValueError, match="by 2 processes is not supported"):
-        fleet.distributed_optimizer(fluid.optimizer.SGD(0.1))
-
-
 def test_settings_of_pslib_mean_async() -> None:
     fleet = PSLib()
     fleet.init(UserDefinedRoleMaker(0, Role.WORKER, 1, ["127.0.0.1:9101"]))

@@ -1,4 +1,4 @@
-"""An optimizer whose loss is scaled up for the backward pass, and its gradients down again."""
+"""An optimizer for programs that compute in half precision, with a scaled loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.clip import derived_gradient
 from sparsefleet.fluid.contrib.mixed_precision.fp16_lists import AutoMixedPrecisionLists
+from sparsefleet.fluid.contrib.mixed_precision.fp16_utils import rewrite_program
 from sparsefleet.fluid.framework import Operator, Program, Variable, program_guard
+from sparsefleet.fluid.framework import default_main_program as _default_main
 from sparsefleet.fluid.framework import default_startup_program as _default_startup
 from sparsefleet.fluid.layer_helper import LayerHelper
 from sparsefleet.fluid.optimizer.optimizer import Optimizer, Pairs
@@ -17,7 +19,7 @@ __all__ = ["OptimizerWithMixedPrecision", "decorate"]
 
 
 class OptimizerWithMixedPrecision:
-    """What `decorate` gives; its programs compute in float32 on the CPU.
+    """What `decorate` gives.
 
     The scale of the loss, and how many steps in a row were finite or not, are kept in the scope.
     """
@@ -41,12 +43,14 @@ class OptimizerWithMixedPrecision:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
 
-    def get_loss_scaling(self) -> Variable | None:
+    def get_loss_scaling(self) -> Variable:
         """The variable with the factor of the loss: float32[1]."""
+        if self._scale is None:
+            self._scale = _state("loss_scaling", "float32", self._first_scale)
         return self._scale
 
     def get_scaled_loss(self) -> Variable | None:
-        """The loss times that factor."""
+        """The loss times that factor, once there is a backward pass."""
         return self._scaled_loss
 
     def minimize(
@@ -68,54 +72,59 @@ class OptimizerWithMixedPrecision:
         no_grad_set: Collection[Variable | str] | None = None,
         callbacks: Any = None,
     ) -> Pairs:
-        """Parameters and their gradients, scaled down; zeros if one of them is not finite."""
+        """Rewrites the program, adds the backward pass: parameters and gradients, scaled down."""
         assert loss.block is not None
         program = loss.block.program
         with program_guard(program, startup_program or _default_startup()):
-            helper = LayerHelper("loss_scaling")
-            self._scale = helper.create_state(
-                unique_name.generate("loss_scaling"), [1], "float32", self._first_scale
-            )
-            self._scaled_loss = loss * self._scale
+            rewrite_program(program, self._amp_lists)
+            scale = self.get_loss_scaling()
+            self._scaled_loss = loss * scale
             pairs = self._optimizer.backward(
                 self._scaled_loss, startup_program, parameter_list, no_grad_set, callbacks
             )
             with program.role_guard("backward"):
-                return self._unscaled(helper, pairs)
+                inverse = LayerHelper("loss_scaling").add("reciprocal", {"X": scale})
+                return [
+                    (p, derived_gradient("scale_gradient", {"X": g, "Factor": inverse}))
+                    for p, g in pairs
+                ]
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """The optimizer's."""
+        """The optimizer's; with a dynamic scale only where all gradients are finite."""
+        if self._is_dynamic:
+            with _default_main().role_guard("backward"):
+                params_grads = self._kept_if_finite(params_grads)
         return self._optimizer.apply_gradients(params_grads)
 
     def apply_optimize(
         self, loss: Variable, startup_program: Program | None, params_grads: Pairs
     ) -> list[Operator]:
-        """The optimizer's."""
-        return self._optimizer.apply_optimize(loss, startup_program, params_grads)
+        """`apply_gradients` in the program of the loss."""
+        assert loss.block is not None
+        with program_guard(loss.block.program, startup_program or _default_startup()):
+            return self.apply_gradients(params_grads)
 
-    def _unscaled(self, helper: LayerHelper, pairs: Pairs) -> Pairs:
-        inverse = helper.add("reciprocal", {"X": self._scale})
-        down = [
-            (parameter, derived_gradient("scale_gradient", {"X": gradient, "Factor": inverse}, {}))
-            for parameter, gradient in pairs
-        ]
-        if not self._is_dynamic:
-            return down
-        finite = helper.add(
-            "gradients_are_finite", {"X": [gradient for _, gradient in down]}, dtype="bool"
-        )
-        counts = [
-            helper.create_state(unique_name.generate(name), [1], "int32")
-            for name in ("num_good_steps", "num_bad_steps")
-        ]
-        states = {"LossScaling": self._scale, "GoodSteps": counts[0], "BadSteps": counts[1]}
+    def _kept_if_finite(self, pairs: Pairs) -> Pairs:
+        helper = LayerHelper("update_loss_scaling")
+        gradients = [gradient for _, gradient in pairs]
+        finite = helper.add("gradients_are_finite", {"X": gradients}, dtype="bool")
+        states = {
+            "LossScaling": self.get_loss_scaling(),
+            "GoodSteps": _state("num_good_steps", "int32"),
+            "BadSteps": _state("num_bad_steps", "int32"),
+        }
         helper.append_op(
             "update_loss_scaling", {"Finite": finite, **states}, states, self._settings
         )
         return [
-            (parameter, derived_gradient("keep_if", {"X": gradient, "Condition": finite}, {}))
-            for parameter, gradient in down
+            (parameter, derived_gradient("keep_if", {"X": gradient, "Condition": finite}))
+            for parameter, gradient in pairs
         ]
+
+
+def _state(name: str, dtype: str, value: float = 0.0) -> Variable:
+    name = unique_name.generate(name)
+    return LayerHelper(name).create_state(name, [1], dtype, value)
 
 
 def decorate(
@@ -128,11 +137,22 @@ def decorate(
     decr_ratio: float = 0.8,
     use_dynamic_loss_scaling: bool = True,
 ) -> OptimizerWithMixedPrecision:
-    """An optimizer that scales the loss, and with it all gradients, on the backward pass.
+    """An optimizer whose `minimize` lets white operators compute in half precision.
+
+    On a CPU that is bfloat16, on a GPU float16; parameters and what the optimizer keeps are
+    float32. The loss, and with it all gradients, is scaled on the backward pass.
 
     use_dynamic_loss_scaling: a scale that grows by incr_ratio after more than incr_every_n_steps
         finite steps in a row, and shrinks by decr_ratio after more than decr_every_n_nan_or_inf
-        others, in which gradients are zero.
+        others. A step with a gradient that is not finite changes nothing else.
+
+    >>> from sparsefleet import fluid
+    >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+    ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 2]), 1))
+    ...     optimizer = decorate(fluid.optimizer.SGD(0.1), init_loss_scaling=8.0)
+    ...     _, pairs = optimizer.minimize(loss)
+    >>> [parameter.dtype for parameter, _ in pairs]
+    ['float32', 'float32']
     """
     settings = {
         "incr_every_n_steps": incr_every_n_steps,

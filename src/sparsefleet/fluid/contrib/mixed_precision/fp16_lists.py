@@ -1,4 +1,4 @@
-"""Which operators Fluid would run in float16."""
+"""Which operators compute in half precision."""
 
 from __future__ import annotations
 
@@ -22,10 +22,56 @@ _BLACK = frozenset(
         "sum",
     }
 )
+_GRAY = frozenset(
+    {
+        "batch_norm",
+        "cast",
+        "dropout",
+        "elementwise_add",
+        "elementwise_div",
+        "elementwise_floordiv",
+        "elementwise_max",
+        "elementwise_min",
+        "elementwise_mod",
+        "elementwise_mul",
+        "elementwise_pow",
+        "elementwise_sub",
+        "fill_constant",
+        "flatten2",
+        "gather",
+        "gaussian_random",
+        "gaussian_random_batch_size_like",
+        "get_tensor_from_selected_rows",
+        "leaky_relu",
+        "lookup_table",
+        "pool2d",
+        "pool3d",
+        "rank",
+        "relu",
+        "relu6",
+        "reshape2",
+        "scale",
+        "sigmoid",
+        "sign",
+        "slice",
+        "soft_relu",
+        "stack",
+        "tanh",
+        "top_k",
+        "transpose2",
+        "uniform_random_batch_size_like",
+        "unstack",
+    }
+)
 
 
 class AutoMixedPrecisionLists:
-    """Operators for float16 (white) and for float32 (black); the custom ones go before.
+    """Operators in half precision (white), in float32 (black), and those that follow their inputs.
+
+    Those are gray; an operator in no list is black. The sets are those of Fluid 1.8.5, and the
+    custom ones go before.
+
+    custom_black_varnames: operators that read or write these variables are black.
 
     >>> sorted(AutoMixedPrecisionLists(custom_black_list={"mul"}).white_list)
     ['conv2d', 'matmul']
@@ -42,4 +88,5 @@ class AutoMixedPrecisionLists:
             raise ValueError(f"in both custom lists: {', '.join(sorted(white & black))}")
         self.white_list = (_WHITE - black) | white
         self.black_list = (_BLACK - white) | black
+        self.gray_list = _GRAY - white - black
         self.black_varnames = set(custom_black_varnames or ())

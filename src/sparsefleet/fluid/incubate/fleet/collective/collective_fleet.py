@@ -1,58 +1,121 @@
-"""The fleet object of collective jobs: so far of one process."""
+"""The fleet object of collective jobs."""
 
 from __future__ import annotations
 
-import json
+import logging
 import os
-import shutil
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from sparsefleet.errors import ConfigError
+import numpy as np
+from numpy.typing import NDArray
+
 from sparsefleet.fleet import Fleet
+from sparsefleet.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
+from sparsefleet.fluid.collective.ranks import Ranks, set_ranks
+from sparsefleet.fluid.compiler import CompiledProgram
 from sparsefleet.fluid.executor import Executor
-from sparsefleet.fluid.framework import Operator, Program, Variable, default_startup_program
+from sparsefleet.fluid.file_systems import FS
+from sparsefleet.fluid.framework import Program, Variable
+from sparsefleet.fluid.incubate.fleet.collective.check_points import PARAMETERS, CheckPoints
+from sparsefleet.fluid.incubate.fleet.collective.collective_optimizer import CollectiveOptimizer
 from sparsefleet.fluid.incubate.fleet.collective.distributed_strategy import DistributedStrategy
 from sparsefleet.fluid.incubate.fleet.collective.train_status import TrainStatus
 from sparsefleet.fluid.inference_model import save_inference_model
-from sparsefleet.fluid.optimizer import Optimizer
 from sparsefleet.fluid.saving import load_persistables, save_persistables
 
-__all__ = ["Collective", "CollectiveOptimizer"]
+__all__ = ["Collective"]
 
-_PREFIX = "__paddle_fleet_checkpoint__"
-_PARAMETERS = "__paddle_fleet_param__"
-_STATUS = "fleet_train_status"
+_log = logging.getLogger("sparsefleet.fluid")
 
 
 class Collective(Fleet):
-    """A process of a collective job. With one process it trains as without a fleet."""
+    """One rank of a collective job. With one process it trains as without a fleet.
+
+    `main_program` and `startup_program` are what this rank runs, from `minimize` on;
+    `_origin_program` is a copy that trains alone.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.main_program: Program | None = None
+        self.main_program: CompiledProgram | Program | None = None
         self.startup_program: Program | None = None
         self._origin_program: Program | None = None
+        self._transpiled_program: Program | None = None
+        self._ranks: Ranks | None = None
+
+    def init(self, role_maker: RoleMakerBase | None = None) -> None:
+        """Finds out which rank this process is: from `role_maker`, or from the environment."""
+        super().init(role_maker or PaddleCloudRoleMaker(is_collective=True))
+        self._ranks = set_ranks(Ranks(self.role))
+
+    @property
+    def ranks(self) -> Ranks:
+        """All ranks of the job, which meet when a program is first run."""
+        if self._ranks is None:
+            raise RuntimeError("fleet does not know its role yet: call fleet.init(role) first")
+        return self._ranks
 
     def distributed_optimizer(  # type: ignore[override]
-        self, optimizer: Optimizer, strategy: DistributedStrategy | None = None
+        self, optimizer: Any, strategy: DistributedStrategy | None = None
     ) -> CollectiveOptimizer:
-        """An optimizer whose `minimize` says what this process runs."""
-        if not self.is_initialized:
-            raise ConfigError("fleet does not know its role yet: call fleet.init(role) first")
-        if self.worker_num() > 1:
-            raise ConfigError(
-                f"collective training by {self.worker_num()} processes is not supported: use one, "
-                "or parameter servers (incubate.fleet.parameter_server)"
-            )
-        return CollectiveOptimizer(self, optimizer, strategy or DistributedStrategy())
+        """An optimizer whose `minimize` says what this rank runs."""
+        return CollectiveOptimizer(optimizer, strategy, self)
+
+    # -- calls that only servers and their workers need -----------------------------------------
 
     def init_worker(self) -> None:
-        """Nothing is to be done."""
+        """Nothing but a warning."""
+        self._warn_of("init_worker")
+
+    def run_worker(self, main_programs: Any = None, scopes: Any = None) -> None:
+        """Nothing but a warning."""
+        del main_programs, scopes
+        self._warn_of("run_worker")
+
+    def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
+        """Nothing but a warning."""
+        del model_dir
+        self._warn_of("init_server")
+
+    def run_server(self) -> None:
+        """Nothing but a warning."""
+        self._warn_of("run_server")
 
     def stop_worker(self) -> None:
-        """Nothing is to be done."""
+        """Nothing but a warning."""
+        self._warn_of("stop_worker")
+
+    def _warn_of(self, call: str) -> None:
+        _log.warning("you should not call '%s' in collective mode: it does nothing", call)
+
+    # -- together -------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All ranks call it, as before saving: they wait for each other and are equal then.
+
+        Local SGD averages what was done since the last time; a rank that had less data than others
+        gets their parameters.
+        """
+        self.ranks.part()
+
+    def barrier_worker(self) -> None:
+        """Returns when every rank has called it."""
+        self.settle()
+        self.ranks.world.barrier("fleet.barrier_worker")
+
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """What every rank gave, by rank, on every rank. All must call it."""
+        self.settle()
+        return self.ranks.world.all_gather_bytes(data)
+
+    def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
+        """The sum of `input` over all ranks, into `output`. All must call it."""
+        mine = np.ascontiguousarray(input)
+        parts = self.all_gather(mine.tobytes())
+        output[...] = sum(np.frombuffer(part, mine.dtype).reshape(mine.shape) for part in parts)
+
+    # -- files ----------------------------------------------------------------------------------
 
     def save_persistables(  # type: ignore[override]
         self,
@@ -61,8 +124,9 @@ class Collective(Fleet):
         main_program: Program | None = None,
         filename: str | None = None,
     ) -> None:
-        """`fluid.io.save_persistables` of the program."""
-        save_persistables(executor, dirname, main_program or self.main_program, filename)
+        """`fluid.io.save_persistables` of the program, by default of `_origin_program`."""
+        program = self._checked("save_persistables", executor, main_program, self._origin_program)
+        save_persistables(executor, dirname, program, filename)
 
     def save_inference_model(  # type: ignore[override]
         self,
@@ -73,13 +137,16 @@ class Collective(Fleet):
         main_program: Program | None = None,
         export_for_deployment: bool = True,
     ) -> list[str]:
-        """`fluid.io.save_inference_model` of the program."""
+        """`fluid.io.save_inference_model` of the program, by default of `_origin_program`."""
+        program = self._checked(
+            "save_inference_model", executor, main_program, self._origin_program
+        )
         return save_inference_model(
             dirname,
             feeded_var_names,
             target_vars,
             executor,
-            main_program or self._origin_program,
+            program,
             export_for_deployment=export_for_deployment,
         )
 
@@ -89,23 +156,25 @@ class Collective(Fleet):
         path: str | os.PathLike[str],
         train_status: TrainStatus,
         main_program: Program | None = None,
-        fs: Any = None,
+        fs: FS | None = None,
         local_cache_path: str = ".cache",
         remain_all_checkpoint: bool = True,
     ) -> None:
-        """A numbered checkpoint below a local `path`; else only the last one stays."""
-        del local_cache_path
-        _require_local(fs)
-        root = Path(path)
-        number = max(_numbers(root), default=-1) + 1
-        draft, final = root / f"{_PREFIX}.{number}.tmp", root / f"{_PREFIX}.{number}"
-        draft.mkdir(parents=True, exist_ok=True)
-        self.save_persistables(executor, draft, main_program, _PARAMETERS)
-        status = json.dumps({"epoch_no": train_status._epoch_no})
-        (draft / _STATUS).write_text(status, encoding="utf-8")
-        draft.rename(final)
+        """One more checkpoint below `path`, whole or not there; one rank calls it.
+
+        fs: where the path is; None is this machine. remain_all_checkpoint: False keeps the last.
+        """
+        program = self._checked(
+            "save_check_point", executor, main_program, self._transpiled_program
+        )
+        points = CheckPoints(path, fs)
+        points.add(
+            train_status,
+            lambda folder: self.save_persistables(executor, folder, program, PARAMETERS),
+            local_cache_path,
+        )
         if not remain_all_checkpoint:
-            self.clean_redundant_check_points(root)
+            points.keep(1)
 
     def load_check_point(
         self,
@@ -113,65 +182,36 @@ class Collective(Fleet):
         path: str | os.PathLike[str],
         trainer_id: int,
         main_program: Program | None = None,
-        fs: Any = None,
+        fs: FS | None = None,
         local_cache_path: str = ".cache",
         ignore_empty: bool = True,
     ) -> TrainStatus | None:
-        """The last checkpoint; None if there is none."""
-        del trainer_id, local_cache_path
-        _require_local(fs)
-        root = Path(path)
-        number = max(_numbers(root), default=-1)
-        if number < 0:
+        """The last checkpoint into the scope, on each rank; None if there is none."""
+        program = self._checked(
+            "load_check_point", executor, main_program, self._transpiled_program
+        )
+        points = CheckPoints(path, fs)
+        if points.last() < 0:
             if not ignore_empty:
-                raise AssertionError(f"there is no checkpoint in {root}")
+                raise AssertionError(f"there is no checkpoint in {os.fspath(path)}")
             return None
-        folder = root / f"{_PREFIX}.{number}"
-        load_persistables(executor, folder, main_program or self.main_program, _PARAMETERS)
-        status = json.loads((folder / _STATUS).read_text(encoding="utf-8"))
-        return TrainStatus(int(status["epoch_no"]))
+        return points.load(
+            points.last(),
+            lambda folder: load_persistables(executor, folder, program, PARAMETERS),
+            local_cache_path,
+            trainer_id,
+        )
 
     def clean_redundant_check_points(
-        self, root_path: str | os.PathLike[str], fs: Any = None, checkpoint_num: int = 1
+        self, root_path: str | os.PathLike[str], fs: FS | None = None, checkpoint_num: int = 1
     ) -> None:
         """Removes all but the last ones."""
-        _require_local(fs)
-        root = Path(root_path)
-        for number in sorted(_numbers(root))[: -max(checkpoint_num, 1)]:
-            shutil.rmtree(root / f"{_PREFIX}.{number}")
+        CheckPoints(root_path, fs).keep(checkpoint_num)
 
-
-class CollectiveOptimizer:
-    """What `Collective.distributed_optimizer` gives."""
-
-    def __init__(
-        self, fleet: Collective, optimizer: Optimizer, strategy: DistributedStrategy
-    ) -> None:
-        self._fleet = fleet
-        self._optimizer = optimizer
-        self._strategy = strategy
-
-    def minimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Variable | str] | None = None,
-        no_grad_set: Collection[Variable | str] | None = None,
-    ) -> tuple[list[Operator], list[tuple[Any, Variable]]]:
-        """The optimizer's `minimize`."""
-        ops, pairs = self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
-        assert loss.block is not None
-        self._fleet.main_program = self._fleet._origin_program = loss.block.program
-        self._fleet.startup_program = startup_program or default_startup_program()
-        return ops, list(pairs)
-
-
-def _numbers(root: Path) -> list[int]:
-    """Of the checkpoints there are."""
-    names = [path.name.rpartition(".") for path in root.glob(f"{_PREFIX}.*")]
-    return [int(number) for prefix, _, number in names if prefix == _PREFIX and number.isdigit()]
-
-
-def _require_local(fs: Any) -> None:
-    if fs is not None and type(fs).__name__ != "LocalFS":
-        raise ConfigError(f"checkpoints are kept in local folders here, got fs={fs!r}")
+    def _checked(self, call: str, executor: Any, given: Any, usual: Program | None) -> Program:
+        program = usual if given is None else given
+        if not isinstance(executor, Executor):
+            raise AssertionError(f"fleet.{call}: wanted a fluid.Executor, got {executor!r}")
+        if not isinstance(program, Program):
+            raise AssertionError(f"fleet.{call}: wanted a fluid.Program, got {program!r}")
+        return program

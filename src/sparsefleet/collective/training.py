@@ -1,0 +1,297 @@
+"""One rank of a collective training: forward, backward, exchange, update."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from sparsefleet.collective.buckets import LayerOf, layer_by_module
+from sparsefleet.collective.gradient_exchange import GradientExchange
+from sparsefleet.collective.local_sgd import LocalSgd
+from sparsefleet.collective.loss_scaler import LossScaler
+from sparsefleet.collective.mixed_precision import autocast_for
+from sparsefleet.collective.strategy import CollectiveStrategy
+from sparsefleet.collective.sync_batch_norm import NormGroup
+from sparsefleet.collective.traffic import Traffic
+from sparsefleet.collective.world import World
+from sparsefleet.errors import ConfigError
+
+__all__ = ["CollectiveTraining"]
+
+
+class CollectiveTraining:
+    """Binds parameters, an optimizer and a strategy for one rank among all.
+
+    A rank loops over its batches and says when it has no more; ranks may have different numbers
+    of them. Parameters are those of rank 0 at first, and equal on all ranks after every step (with
+    LocalSGD: after every meeting). Not thread-safe.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> training = CollectiveTraining(
+    ...     model.named_parameters(), optimizer.step, World.join(), CollectiveStrategy())
+    >>> for batch in torch.ones(3, 4, 2):
+    ...     with training.forward():
+    ...         loss = model(batch).square().mean()
+    ...     training.backward(loss)
+    ...     done = training.step()
+    >>> training.leave()
+    >>> training.num_steps
+    3
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        optimizer_step: Callable[[], object],
+        world: World,
+        strategy: CollectiveStrategy,
+        *,
+        layer_of: LayerOf = layer_by_module,
+        sparse_names: Collection[str] = (),
+        norm_group: NormGroup | None = None,
+        at_meeting: Callable[[int], object] | None = None,
+    ) -> None:
+        """optimizer_step: applies ``parameter.grad`` of all parameters; clipping belongs there. A
+        parameter may have no gradient. False says that it found an overflow of its own, on all
+        ranks alike, and applied nothing. sparse_names: parameters with sparse gradients.
+        norm_group: what ``prepare_module`` made. at_meeting: called on every rank when LocalSGD
+        averages, with how many ranks count in it."""
+        everything = list(named_parameters)
+        self._parameters = [pair for pair in everything if pair[1].requires_grad]
+        self._optimizer_step = optimizer_step
+        self._world = world
+        self._strategy = strategy
+        self._norm_group = norm_group
+        self.traffic = Traffic()
+        """What this rank has sent."""
+        world.broadcast([parameter.data for _, parameter in everything])
+        self._exchange = GradientExchange(
+            self._parameters,
+            world,
+            strategy,
+            layer_of=layer_of,
+            sparse_names=sparse_names,
+            traffic=self.traffic,
+        )
+        self._exchange.attach()
+        self._scaler = None if strategy.amp is None else LossScaler(strategy.amp)
+        self._local: LocalSgd | None = None
+        if strategy.local_sgd is not None:
+            self._local = LocalSgd(
+                self._parameters,
+                world,
+                strategy.local_sgd,
+                reduction=self._exchange.reduction,
+                at_meeting=at_meeting,
+            )
+        self._num_merged = 0
+        self._phase = 0  # batches of this step that some rank had
+        self._loss: torch.Tensor | None = None
+        self.num_steps = 0
+        """Steps of the optimizer, those skipped for an overflow included."""
+        self.num_skipped = 0
+        """Steps skipped for an overflow."""
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """The loss scale and its counters; None without mixed precision."""
+        return self._scaler
+
+    @property
+    def local_sgd(self) -> LocalSgd | None:
+        """When ranks meet; None if they exchange gradients in every step."""
+        return self._local
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this rank steps by itself for now, as LocalSGD has it after its warm-up."""
+        return self._is_local
+
+    @property
+    def num_present(self) -> int:
+        """Ranks that took part in the last exchange of gradients with a batch."""
+        return self._exchange.num_present
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        """The context of a forward pass in training: precision, and batch norms of all ranks."""
+        if self._norm_group is not None:
+            self._norm_group.meet(is_present=True)
+            self._phase += 1
+        with self._giving_up_on_error(), autocast_for(self._strategy.amp, self._world.device):
+            yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the loss []; those of the last batch of a step set out to other ranks
+        while the rest is still computed."""
+        is_last = self._num_merged + 1 == self._strategy.gradient_merge_steps
+        self._exchange.hold(not is_last or self._is_local)
+        with self._giving_up_on_error():
+            (loss if self._scaler is None else self._scaler.scaled(loss)).backward()  # type: ignore[no-untyped-call]
+        self._num_merged += 1
+        if self._local is not None:
+            self._loss = loss.detach()
+
+    def step(self) -> bool:
+        """Updates the parameters with the mean gradient of all ranks; whether it did.
+
+        False while batches are merged, and in a step skipped for an overflow, which all ranks
+        skip: the overflow of one is in the mean of all. (LocalSGD: each rank by itself.)
+
+        Raises:
+            WorkerError: other ranks gave up in the middle of the step.
+            PeerLostError, DeadlineError: ranks are gone or did not come.
+        """
+        if not self._num_merged:
+            raise ConfigError("CollectiveTraining.step: call backward before it")
+        if self._num_merged < self._strategy.gradient_merge_steps:
+            return False
+        return self._finish_step()
+
+    def leave(self) -> None:
+        """Says that this rank has no more batches, and follows the others until none has any.
+
+        All ranks must call it after their last step; parameters are then equal on all.
+        """
+        if self._norm_group is None and self._num_merged:
+            self._finish_step()
+        while self._follow():
+            continue
+
+    def settle(self) -> None:
+        """Makes parameters equal on all ranks now, as before saving. All ranks must call it, after
+        the same number of steps."""
+        if self._local is not None:
+            self._local.settle()
+
+    def _follow(self) -> bool:
+        """Takes part in what the others do next; False once nobody does anything."""
+        if self._norm_group is None:
+            if self._is_local:
+                assert self._local is not None
+                return self._local.shadow()
+            return self._shadow_step()
+        others = self._norm_group.meet(is_present=False)
+        self._phase += bool(others)
+        is_full = self._phase == self._strategy.gradient_merge_steps
+        if is_full or (self._phase and not others):
+            if self._num_merged:
+                self._finish_step()
+            else:
+                self._shadow_step()
+        return bool(others)
+
+    @property
+    def _is_local(self) -> bool:
+        return self._local is not None and not self._local.is_warming
+
+    @property
+    def _divisor(self) -> float:
+        scale = 1.0 if self._scaler is None else self._scaler.scale
+        merged = self._strategy.gradient_merge_steps
+        return scale * (merged if self._strategy.gradient_merge_average else 1)
+
+    def _finish_step(self) -> bool:
+        try:
+            self._weigh_partial_merge()
+            if self._is_local:
+                self._divide_own()
+            else:
+                self._exchange.finish(self._divisor)
+        except BaseException:
+            self._clear()
+            raise
+        return self._apply()
+
+    def _shadow_step(self) -> bool:
+        is_step = self._exchange.shadow(self._divisor)
+        if is_step:
+            self._apply()
+        return is_step
+
+    def _weigh_partial_merge(self) -> None:
+        """A rank that ran out of batches in the middle of a merge counts like the others."""
+        wanted = self._strategy.gradient_merge_steps
+        if self._num_merged < wanted and self._strategy.gradient_merge_average:
+            torch._foreach_mul_(self._gradients(), wanted / self._num_merged)
+
+    def _divide_own(self) -> None:
+        gradients = self._gradients()
+        if self._divisor != 1 and gradients:
+            torch._foreach_div_(gradients, self._divisor)
+
+    def _apply(self) -> bool:
+        is_finite = self._is_finite()
+        try:
+            is_finite = is_finite and self._optimizer_step() is not False
+        finally:
+            self._clear()
+        if self._scaler is not None:
+            self._scaler.update(is_finite=is_finite)
+        self.num_steps += 1
+        self.num_skipped += not is_finite
+        if self._local is not None:
+            self._local.step(self._loss)
+        return is_finite
+
+    def _is_finite(self) -> bool:
+        if self._scaler is None or not self._scaler.is_dynamic:
+            return True
+        sums = [gradient.sum(dtype=torch.float32) for gradient in self._gradients()]
+        return not sums or bool(torch.stack(sums).isfinite().all())
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for _, p in self._parameters if p.grad is not None]
+
+    def _clear(self) -> None:
+        for _, parameter in self._parameters:
+            parameter.grad = None
+        self._num_merged = 0
+        self._phase = 0
+
+    @contextlib.contextmanager
+    def _giving_up_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            # Others cannot be told where batch norms of all ranks are halfway through, too.
+            if not self._is_local and self._norm_group is None:
+                self._exchange.abandon()
+            self._clear()
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Loss scale and LocalSGD's schedule as plain numbers; to be taken between steps, and with
+        LocalSGD after ``settle``."""
+        if self._num_merged:
+            raise ConfigError(
+                f"CollectiveTraining.state_dict: {self._num_merged} batches are merged but not "
+                "applied; save after a whole step"
+            )
+        state: dict[str, Any] = {"num_steps": self.num_steps, "num_skipped": self.num_skipped}
+        if self._scaler is not None:
+            state["scaler"] = self._scaler.state_dict()
+        if self._local is not None:
+            state["local_sgd"] = self._local.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where ``state_dict`` was taken. All ranks must call it, after the parameters were
+        loaded; those of rank 0 hold. Parts that the strategy has no use for are passed over."""
+        self._world.broadcast([parameter.data for _, parameter in self._parameters])
+        self.num_steps = int(state["num_steps"])
+        self.num_skipped = int(state["num_skipped"])
+        if self._scaler is not None and "scaler" in state:
+            self._scaler.load_state_dict(state["scaler"])
+        if self._local is not None:
+            self._local.start_from_parameters()
+            if "local_sgd" in state:
+                self._local.load_state_dict(state["local_sgd"])
+
+    def close(self) -> None:
+        """Takes hooks off the parameters and ends threads."""
+        self._exchange.close()

@@ -1,0 +1,267 @@
+"""This process among the ranks of a collective job."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store  # typed there only
+
+from sparsefleet.collective.connections import Connections, name_ranks
+from sparsefleet.collective.device_choice import backend_of, choose_device
+from sparsefleet.collective.rendezvous import open_meeting
+from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["World"]
+
+_LOOK_S = 2.0
+_TIMEOUT_WORDS = ("timed out", "timeout")
+_LOST_WORDS = ("connection", "reset by peer", "broken pipe", "read error", "write error")
+_NETWORK_ERRORS = (dist.DistNetworkError, dist.DistStoreError)
+
+
+class World:
+    """The ranks that train together, as one of them sees them. Made by `join`.
+
+    All ranks must make the same calls in the same order. Every wait ends after `timeout_s` at
+    the latest, with an error that names the ranks which are lost or did not come. Not thread-safe.
+
+    >>> with World.join() as world:
+    ...     world.rank, world.size, world.all_gather_bytes(b"mine")
+    (0, 1, [b'mine'])
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        ranks_per_node: int,
+        device: torch.device,
+        *,
+        timeout_s: float = 300.0,
+    ) -> None:
+        self.rank = rank
+        """Place of this process, from 0."""
+        self.size = size
+        """Number of processes."""
+        self.ranks_per_node = ranks_per_node
+        """Ranks of one machine, which are contiguous; equal to `size` on a single machine."""
+        self.device = device
+        """Where this rank computes."""
+        self.timeout_s = timeout_s
+        """Of every wait for other ranks."""
+        self.group: dist.ProcessGroup | None = None
+        """All ranks, for calls of torch.distributed; None for a rank that is alone."""
+        self._connections: Connections | None = None
+        self._barriers = itertools.count()
+
+    @classmethod
+    def join(
+        cls,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        ranks_per_node: int = 0,
+        meeting_point: str | Store | None = None,
+        is_kept_elsewhere: bool = False,
+        attempt: int = 0,
+        gpu: int | None = None,
+        device: str | torch.device | None = None,
+        timeout_s: float = 300.0,
+    ) -> Self:
+        """Meets the other ranks and connects to them. A rank that is alone needs no network.
+
+        meeting_point: "host:port", where rank 0 listens, or a process that is no rank if
+        `is_kept_elsewhere`; or a store of torch.distributed used for nothing else. None: a
+        process group that the script has made itself (it comes before all).
+        ranks_per_node: 0 if all are on one machine. attempt: how often the job was restarted.
+        gpu: the one to use, if there are any (default: one each, by place on the machine);
+        device: to be used in any case.
+        Raises ConfigError for facts that cannot be, DeadlineError naming the ranks that did not
+        come in time.
+        """
+        if not 0 <= rank < size:
+            raise ConfigError(f"World.join: rank must be in 0..{size - 1}, got {rank}")
+        per_node = ranks_per_node or size
+        if not 1 <= per_node <= size:
+            raise ConfigError(
+                f"World.join: ranks_per_node must be in 1..{size}, or 0, got {ranks_per_node}"
+            )
+        index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
+        chosen = choose_device(index, count=count, wanted=device)
+        world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
+        if size > 1:
+            meeting = open_meeting(
+                meeting_point,
+                rank,
+                is_kept_elsewhere=is_kept_elsewhere,
+                is_one_node=per_node == size,
+                attempt=attempt,
+                timeout_s=timeout_s,
+            )
+            world._connect(Connections(rank, size, meeting, timeout_s=timeout_s))
+        return world
+
+    def _connect(self, connections: Connections) -> None:
+        self._connections = connections
+        backend = backend_of(self.device)
+        try:
+            with self.naming_lost("the start of the job"):
+                connections.arrive(f"{self.size} ranks, {self.ranks_per_node} a node, {backend}")
+                self.group = connections.make_default_group(backend)
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        """A group of some ranks with connections of its own; None for ranks outside.
+
+        All ranks of the world must call it.
+        """
+        if self._connections is None:
+            return None
+        with self.naming_lost(f"making a group of {name_ranks(ranks)}"):
+            return self._connections.new_group(ranks)
+
+    def barrier(self, what: str, *, patient: bool = False) -> None:
+        """Returns when all ranks have called it; `what` is told if they do not.
+
+        patient: others may be busy for hours; it waits on as long as they live. Raises
+        PeerLostError or DeadlineError naming who is lost or missing.
+        """
+        if self._connections is None:
+            return
+        store = self._connections.store
+        number = next(self._barriers)
+        deadline = time.monotonic() + self.timeout_s
+        with self.naming_lost(what):
+            store.set(f"barrier-{number}/{self.rank}", "")
+            missing = self._connections.wait_for(f"barrier-{number}", min(_LOOK_S, self.timeout_s))
+            while missing:
+                self._check_absence(what, missing)
+                if not patient and time.monotonic() >= deadline:
+                    raise DeadlineError(
+                        f"{what}: {name_ranks(missing)} did not come within "
+                        f"{self.timeout_s:.0f} s, which all {self.size} ranks must"
+                    )
+                missing = self._connections.wait_for(f"barrier-{number}", _LOOK_S)
+            if number:
+                # All have come here, so nobody looks for the keys of the one before.
+                store.delete_key(f"barrier-{number - 1}/{self.rank}")
+
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """What every rank gave, by rank, on every rank."""
+        if not isinstance(data, bytes):
+            raise ConfigError(f"all_gather_bytes takes bytes, got {type(data).__name__}")
+        if self.group is None:
+            return [data]
+        with self.naming_lost("gathering bytes of all ranks"):
+            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(lengths, torch.tensor([len(data)]), group=self.group)
+            longest = max(int(length) for length in lengths)
+            own = torch.zeros(longest, dtype=torch.uint8)
+            if data:
+                own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            found = [torch.zeros_like(own) for _ in range(self.size)]
+            if longest:
+                dist.all_gather(found, own, group=self.group)
+        parts = zip(found, lengths, strict=True)
+        return [part[: int(length)].numpy().tobytes() for part, length in parts]
+
+    def broadcast(self, tensors: Iterable[torch.Tensor], source: int = 0) -> None:
+        """Fills the tensors of every rank, any shape and dtype, with those of rank `source`."""
+        if self.group is None:
+            return
+        with self.naming_lost(f"broadcast from rank {source}"), torch.no_grad():
+            copies = []
+            works = []
+            for tensor in tensors:
+                whole = tensor.detach().contiguous()
+                flat = whole.reshape(-1).view(torch.uint8)  # gloo does not know every dtype
+                works.append(dist.broadcast(flat, source, group=self.group, async_op=True))
+                if whole.data_ptr() != tensor.data_ptr():
+                    copies.append((tensor, whole))
+            for work in works:
+                work.wait()
+            for tensor, whole in copies:
+                tensor.copy_(whole)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this rank has not left the others."""
+        return self.size == 1 or self._connections is not None
+
+    @property
+    def store(self) -> Store:
+        """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
+        if self._connections is None:
+            raise ConfigError("World.store: this rank is alone, or has left the others")
+        return self._connections.store
+
+    def require_present(self, what: str, ranks: Iterable[int]) -> None:
+        """Raises PeerLostError naming who of the ranks is gone, if any; takes seconds if so."""
+        self._check_absence(what, ranks)
+
+    def lost_ranks(self) -> list[int]:
+        """The ranks that give no sign of life. Takes some seconds if there are any."""
+        if self._connections is None:
+            return []
+        return list(self._connections.absence(range(self.size)).lost)
+
+    @contextlib.contextmanager
+    def naming_lost(self, what: str) -> Iterator[None]:
+        """Wraps calls of torch.distributed: what they raise for a rank that is gone or late
+        becomes PeerLostError or DeadlineError which names it. `what` says what was done."""
+        try:
+            yield
+        except RuntimeError as error:
+            text = str(error).lower()
+            is_late = any(word in text for word in _TIMEOUT_WORDS)
+            is_lost = isinstance(error, _NETWORK_ERRORS) or any(
+                word in text for word in _LOST_WORDS
+            )
+            if not is_late and not is_lost:
+                raise
+            self._check_absence(what, range(self.size), error)
+            if is_late:
+                raise DeadlineError(
+                    f"{what}: not all {self.size} ranks came within {self.timeout_s:.0f} s; all "
+                    "are alive. A rank that does something else, or less often, is waited for"
+                ) from error
+            raise PeerLostError(f"{what}: the connection to another rank broke: {error}") from error
+
+    def _check_absence(
+        self, what: str, missing: Iterable[int], cause: Exception | None = None
+    ) -> None:
+        """Raises PeerLostError if any of the ranks is gone."""
+        if self._connections is None:
+            return
+        gone = self._connections.absence(missing)
+        if gone:
+            raise PeerLostError(f"{what}: {gone}") from cause
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leaves the others, telling them why if `error` is the reason. May be called twice."""
+        connections, self._connections, self.group = self._connections, None, None
+        if connections is not None:
+            connections.close(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)

@@ -1,0 +1,137 @@
+"""Where workers leave notes for each other and tell how far they are.
+
+Servers keep a board for the workers of their job: every `Store` is one. Ranks without servers have
+theirs in the store of torch.distributed by which they found each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from sparsefleet.errors import DeadlineError, NotFoundError
+from sparsefleet.store import RoundMember
+
+if TYPE_CHECKING:
+    from sparsefleet.collective import World
+
+__all__ = ["Board", "RankBoard"]
+
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 0.05
+_ASK_FOR_LOST_S = 2.0
+
+
+class Board(Protocol):
+    """Notes by key, and clocks of the members of a group; see `Store`."""
+
+    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None: ...
+
+    def get_note(
+        self, key: str, *, wait: bool = False, timeout_s: float | None = None
+    ) -> bytes: ...
+
+    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None: ...
+
+    def advance_clock(
+        self,
+        member: RoundMember,
+        clock: int,
+        *,
+        bound: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int: ...
+
+    def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None: ...
+
+
+class RankBoard:
+    """The board of ranks without servers, in the store of their world. Not thread-safe."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._store = world.store
+
+    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
+        """Leaves a note for other ranks; replaces an older one."""
+        del timeout_s
+        with self._world.naming_lost(f"the note '{key}'"):
+            self._store.set(_note(key), value)  # type: ignore[arg-type]  # torch takes bytes, too
+
+    def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
+        """The note, or NotFoundError; with `wait`, as soon as somebody puts it."""
+        what = f"the note '{key}'"
+        if wait:
+            self._wait_for({_note(key): None}, timeout_s, what)
+        with self._world.naming_lost(what):
+            if not self._store.check([_note(key)]):
+                raise NotFoundError(f"there is no note '{key}'")
+            return self._store.get(_note(key))
+
+    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
+        """Removes the note; NotFoundError if there is none."""
+        del timeout_s
+        with self._world.naming_lost(f"the note '{key}'"):
+            if not self._store.delete_key(_note(key)):
+                raise NotFoundError(f"there is no note '{key}'")
+
+    def advance_clock(
+        self,
+        member: RoundMember,
+        clock: int,
+        *,
+        bound: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Reports that the member is at `clock`; with a bound, of 0, waits for all to be there.
+
+        Clocks are advanced by one each time: a member that has reported a clock has seen all
+        others at the one before, so that the report of that may go.
+        """
+        assert bound in (None, 0), "ranks without servers wait for each other at the same clock"
+        what = f"'{member.group}'"
+        with self._world.naming_lost(what):
+            self._store.set(_clock(member, member.rank, clock), "")
+        if bound is not None:
+            others = [rank for rank in range(member.size) if rank != member.rank]
+            keys = {_clock(member, rank, clock): rank for rank in others}
+            self._wait_for(keys, timeout_s, what)
+            with self._world.naming_lost(what):
+                self._store.delete_key(_clock(member, member.rank, clock - 1))
+        return clock
+
+    def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
+        """Nothing to do: a rank that is not there is missed only by those that wait for it."""
+
+    def _wait_for(
+        self, keys: Mapping[str, int | None], timeout_s: float | None, what: str
+    ) -> None:
+        """Until all keys are there; each is set by its rank, or by anybody."""
+        limit_s = self._world.timeout_s if timeout_s is None else timeout_s
+        began = asked = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            with self._world.naming_lost(what):
+                keys = {key: rank for key, rank in keys.items() if not self._store.check([key])}
+            if not keys:
+                return
+            missing = [rank for rank in keys.values() if rank is not None]
+            now = time.monotonic()
+            is_late = now - began >= limit_s
+            if is_late or now - asked >= _ASK_FOR_LOST_S:
+                self._world.require_present(what, missing)
+                asked = time.monotonic()
+            if is_late:
+                who = f" for rank {', '.join(map(str, missing))}" if missing else ""
+                raise DeadlineError(f"{what}: waited {limit_s:g} s{who}")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _note(key: str) -> str:
+    return f"note/{key}"
+
+
+def _clock(member: RoundMember, rank: int, clock: int) -> str:
+    return f"clock/{member.group}/{rank}/{clock}"

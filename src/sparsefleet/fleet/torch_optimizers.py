@@ -1,0 +1,181 @@
+"""Descriptions of optimizers as optimizers of torch, for parameters that no table holds.
+
+Letters: w a value, g its gradient, lr the learning rate. Formulas: docs/tables.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from sparsefleet import optim
+from sparsefleet.errors import ConfigError
+
+__all__ = ["DecayedAdagrad", "Ftrl", "torch_optimizer"]
+
+
+def torch_optimizer(
+    description: optim.Optimizer, parameters: Sequence[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """An optimizer of torch that updates `parameters` as a table of that description would.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> type(torch_optimizer(optim.Adam(lr=0.01), list(layer.parameters()))).__name__
+    'Adam'
+    """
+    make = _MAKE.get(type(description))
+    if make is None:
+        known = ", ".join(sorted(kind.__name__ for kind in _MAKE))
+        raise ConfigError(
+            f"dense parameters have no {type(description).__name__}; of sparsefleet.optim they "
+            f"have {known}"
+        )
+    made = make(description, parameters)
+    if description.l1 > 0 and not isinstance(description, optim.Ftrl):
+        made.register_step_pre_hook(_adding_signs(description.l1))
+    return made
+
+
+class Ftrl(torch.optim.Optimizer):
+    """Follow the regularised leader (McMahan et al. 2013), as `sparsefleet.optim.Ftrl`.
+
+    State: `squares` (n) and `linear` (z), of the shape of the parameter.
+    """
+
+    def __init__(self, params: Any, description: optim.Ftrl) -> None:
+        self._description = description
+        super().__init__(params, {"lr": description.lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of all parameters that have a gradient."""
+        loss = None if closure is None else closure()
+        rule = self._description
+        power = -rule.lr_power
+        for group in self.param_groups:
+            lr = group["lr"]
+            for w in (p for p in group["params"] if p.grad is not None):
+                state = self.state[w]
+                if not state:
+                    state["squares"] = torch.full_like(w, rule.initial_accumulator)
+                    state["linear"] = torch.zeros_like(w)
+                n, z = state["squares"], state["linear"]
+                before = n.pow(power)
+                n.addcmul_(w.grad, w.grad)
+                after = n.pow(power)
+                z.add_(w.grad).addcmul_((after - before) / lr, w, value=-1)
+                moved = (z.sign() * rule.l1 - z) / (after / lr + 2 * rule.l2)
+                w.copy_(torch.where(z.abs() <= rule.l1, torch.zeros_like(w), moved))
+        return loss
+
+
+class DecayedAdagrad(torch.optim.Optimizer):
+    """Adagrad whose sum forgets, as `sparsefleet.optim.DecayedAdagrad`.
+
+    State: `moment`, of the shape of the parameter.
+    """
+
+    def __init__(self, params: Any, description: optim.DecayedAdagrad) -> None:
+        self._description = description
+        super().__init__(params, {"lr": description.lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of all parameters that have a gradient."""
+        loss = None if closure is None else closure()
+        rule = self._description
+        for group in self.param_groups:
+            for w in (p for p in group["params"] if p.grad is not None):
+                state = self.state[w]
+                if not state:
+                    state["moment"] = torch.zeros_like(w)
+                g = w.grad.add(w, alpha=rule.l2) if rule.l2 else w.grad
+                s = state["moment"].mul_(rule.decay).addcmul_(g, g, value=1 - rule.decay)
+                w.addcdiv_(g, s.sqrt().add_(rule.eps), value=-group["lr"])
+        return loss
+
+
+def _adding_signs(l1: float) -> Callable[..., None]:
+    """Weight decay by l1 * sign(w), which torch's optimizers have not."""
+
+    def add(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        del args, kwargs
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for w in group["params"]:
+                    if w.grad is not None:
+                        w.grad.add_(w.sign(), alpha=l1)
+
+    return add
+
+
+def _sgd(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    rule = cast(optim.SGD, rule)
+    return torch.optim.SGD(parameters, lr=rule.lr, weight_decay=rule.l2)
+
+
+def _momentum(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    rule = cast(optim.Momentum, rule)
+    return torch.optim.SGD(
+        parameters,
+        lr=rule.lr,
+        weight_decay=rule.l2,
+        momentum=rule.momentum,
+        nesterov=rule.nesterov,
+    )
+
+
+def _adagrad(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    rule = cast(optim.Adagrad, rule)
+    return torch.optim.Adagrad(
+        parameters,
+        lr=rule.lr,
+        weight_decay=rule.l2,
+        initial_accumulator_value=rule.initial_accumulator,
+        eps=rule.eps,
+    )
+
+
+def _adam(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    rule = cast(optim.Adam, rule)
+    return torch.optim.Adam(
+        parameters, lr=rule.lr, weight_decay=rule.l2, betas=rule.betas, eps=rule.eps
+    )
+
+
+def _adamax(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    rule = cast(optim.Adamax, rule)
+    return torch.optim.Adamax(
+        parameters, lr=rule.lr, weight_decay=rule.l2, betas=rule.betas, eps=rule.eps
+    )
+
+
+def _rmsprop(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    rule = cast(optim.RMSprop, rule)
+    return torch.optim.RMSprop(
+        parameters,
+        lr=rule.lr,
+        weight_decay=rule.l2,
+        alpha=rule.alpha,
+        eps=rule.eps,
+        momentum=rule.momentum,
+        centered=rule.centered,
+    )
+
+
+_MAKE: dict[
+    type[optim.Optimizer],
+    Callable[[Any, Sequence[nn.Parameter]], torch.optim.Optimizer],
+] = {
+    optim.SGD: _sgd,
+    optim.Momentum: _momentum,
+    optim.Adagrad: _adagrad,
+    optim.DecayedAdagrad: lambda rule, parameters: DecayedAdagrad(parameters, rule),
+    optim.RMSprop: _rmsprop,
+    optim.Adam: _adam,
+    optim.Adamax: _adamax,
+    optim.Ftrl: lambda rule, parameters: Ftrl(parameters, rule),
+}

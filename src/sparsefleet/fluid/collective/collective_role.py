@@ -1,0 +1,168 @@
+"""What a program is that several ranks train together."""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.collective.exchange_program import is_exchanged
+from sparsefleet.fluid.collective.ranks import Ranks
+from sparsefleet.fluid.distributed.program_role import ProgramRole, active_role, has_active_role
+from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.scope import Scope
+
+if TYPE_CHECKING:
+    from sparsefleet.collective import Traffic, World
+
+__all__ = ["CollectiveRole", "collective_role", "part_unless_training"]
+
+
+class CollectiveRole(ProgramRole):
+    """Kept by a program in which operators meet the other ranks.
+
+    It begins with the first run: from then on all ranks have what the first one has.
+    """
+
+    holds_values = False
+
+    def __init__(self, ranks: Ranks, program: Program) -> None:
+        self.ranks = ranks
+        self.program = program
+        self._scope: Scope | None = None
+        self._steps = 0
+        """Since all ranks were equal."""
+
+    def __str__(self) -> str:
+        return f"a program of rank {self.ranks.rank} of {self.ranks.size}"
+
+    @property
+    def world(self) -> World:
+        return self.ranks.world
+
+    @property
+    @abstractmethod
+    def traffic(self) -> Traffic:
+        """What this rank has sent to train this program."""
+
+    def of_copy(self, program: Program) -> ProgramRole | None:
+        return self if is_exchanged(program) else None
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def begin_pass(self, program: Program, threads: int) -> bool:
+        if threads > 1:
+            raise ConfigError(
+                f"rank {self.ranks.rank} is to train with {threads} threads: ranks of a collective "
+                "job have one each; start more ranks instead"
+            )
+        return is_exchanged(program)
+
+    def get_ready(self, scope: Scope) -> None:
+        if self._scope is None:
+            self._scope = scope
+            self._broadcast(self._kept_names(of_forward=True), 0)
+            self._begin(scope)
+            self.ranks.add_training(self)
+        self._scope = scope
+
+    @contextmanager
+    def running(self, scope: Scope) -> Iterator[None]:
+        with super().running(scope):
+            self._start_run()
+            try:
+                yield
+            except Exception:
+                self._give_up()
+                raise
+
+    def end_data(self, scope: Scope) -> None:
+        self.get_ready(scope)  # a rank without any data begins, too
+        self.leave()
+
+    def leave(self) -> None:
+        self.ranks.part()
+
+    def close(self) -> None:
+        if self._scope is not None:
+            self.ranks.part()
+
+    @abstractmethod
+    def _begin(self, scope: Scope) -> None:
+        """Before the first run; on all ranks."""
+
+    @abstractmethod
+    def _start_run(self) -> None:
+        """Before each run."""
+
+    @abstractmethod
+    def _give_up(self) -> None:
+        """A run failed: others are not left waiting for its step."""
+
+    @abstractmethod
+    def shadow(self) -> None:
+        """Takes part in steps of others with nothing, until no rank has any left."""
+
+    def make_equal(self) -> None:
+        """Ranks with fewer steps get what the one with the most has; others have it already."""
+        counts = [
+            struct.unpack("<q", part)[0]
+            for part in self.world.all_gather_bytes(struct.pack("<q", self._steps))
+        ]
+        self._steps = 0
+        if len(set(counts)) > 1:
+            self._broadcast(self._kept_names(of_forward=False), counts.index(max(counts)))
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def value(self, name: str) -> Any:
+        """That of the scope."""
+        held = None if self._scope is None else self._scope.find_var(name)
+        return None if held is None else held.value()
+
+    def _kept_names(self, *, of_forward: bool) -> list[str]:
+        """Of variables that ranks begin with; without those that the forward pass changes.
+
+        Each rank has its own of these, such as running means and the counts of metrics.
+        """
+        block = self.program.global_block()
+        named: set[str] = set()
+        changed: set[str] = set()
+        for op in block.ops:
+            named.update(op.input_arg_names)
+            if op.role == "forward":
+                changed.update(op.output_arg_names)
+        kept = [name for name, found in block.vars.items() if found.persistable and name in named]
+        return [name for name in kept if of_forward or name not in changed]
+
+    def _broadcast(self, names: Sequence[str], root: int) -> None:
+        from sparsefleet.fluid.collective.table_exchange import broadcast_table
+
+        values = {name: self.value(name) for name in names}
+        dense = [value for value in values.values() if isinstance(value, torch.Tensor)]
+        self.world.broadcast(dense, root)
+        for name, value in values.items():
+            if value is not None and not isinstance(value, torch.Tensor):
+                assert self._scope is not None
+                held = self._scope.find_var(name)
+                assert held is not None
+                held.hold(broadcast_table(self.world, value, root))
+
+
+def collective_role(what: str) -> Any:
+    """Of the program that this thread runs; `what` asks for it."""
+    role = active_role(what)
+    if not isinstance(role, CollectiveRole):
+        raise ConfigError(f"operator '{what}' belongs to a collective job, but this is {role}")
+    return role
+
+
+def part_unless_training(ranks: Ranks) -> None:
+    """Before ranks do something together outside of a training's run: see `Ranks.part`."""
+    if not has_active_role(CollectiveRole):
+        ranks.part()

@@ -1,0 +1,146 @@
+"""Ranks that take every step together: all update by the mean of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sparsefleet.collective import CollectiveStrategy, GradientExchange, Traffic
+from sparsefleet.collective.buckets import layer_by_prefix
+from sparsefleet.collective.sync_batch_norm import NormGroup
+from sparsefleet.fluid.collective.collective_role import CollectiveRole
+from sparsefleet.fluid.collective.ranks import Ranks
+from sparsefleet.fluid.collective.table_exchange import RowGradient, mean_rows
+from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.ops.gradients import scale_gradient
+from sparsefleet.fluid.scope import Scope
+
+__all__ = ["GradientRole"]
+
+_NOBODY = "no dense parameter"
+
+Key = tuple[tuple[str, ...], tuple[str, ...]]
+"""Dense parameters, and those in tables, whose gradients are exchanged together."""
+
+
+class GradientRole(CollectiveRole):
+    """Exchanges what `mean_over_ranks` is given.
+
+    sums: gradients are summed over the ranks, not averaged.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        program: Program,
+        strategy: CollectiveStrategy,
+        *,
+        sums: bool = False,
+    ) -> None:
+        super().__init__(ranks, program)
+        self._strategy = strategy
+        self._sums = sums
+        self._traffic = Traffic()
+        self._exchanges: dict[Key, GradientExchange] = {}
+        self._left: list[GradientExchange] = []  # that a run has still to finish
+        self._handed_in: set[str] = set()
+        self._norms: NormGroup | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._traffic
+
+    @property
+    def norm_group(self) -> dist.ProcessGroup | None:
+        """The ranks whose batches are normalised together in this run."""
+        return None if self._norms is None else self._norms.group
+
+    def _begin(self, scope: Scope) -> None:
+        del scope
+        if self._strategy.sync_batch_norm:
+            self._norms = NormGroup(self.world)
+        for op in self.program.global_block().ops:
+            if op.type == "mean_over_ranks":
+                self._exchange_of(op.attrs["parameters"], op.attrs["tables"])
+
+    def _start_run(self) -> None:
+        self._left = list(self._exchanges.values())
+        self._handed_in.clear()
+        if self._norms is not None:
+            self._norms.meet(is_present=True)
+
+    # -- operators ------------------------------------------------------------------------------
+
+    def watch(self, parameters: Sequence[str], values: Sequence[torch.Tensor]) -> None:
+        """Gradients set out as soon as the backward pass of this run has them."""
+        for name, value in zip(parameters, values, strict=True):
+            value.register_hook(partial(self._hand_in, name))
+
+    def exchange(
+        self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]
+    ) -> list[Any]:
+        """The gradients of all ranks, in the order given: dense ones, then rows."""
+        exchange = self._exchange_of(parameters, tables)
+        dense, rows = gradients[: len(parameters)], gradients[len(parameters) :]
+        for name, gradient in zip(parameters, dense, strict=True):
+            if name not in self._handed_in:
+                exchange.ready(name, gradient)
+        if not parameters:
+            exchange.ready(_NOBODY, torch.zeros(1))
+        self._left.remove(exchange)
+        count = exchange.finish()
+        self._steps += 1
+        found: list[Any] = [exchange.gradient(name) for name in parameters]
+        found += self._rows_of_all(tables, rows, count)
+        return [scale_gradient(one, None, scale=count) for one in found] if self._sums else found
+
+    def _hand_in(self, name: str, gradient: torch.Tensor) -> None:
+        self._left[0].ready(name, gradient)
+        self._handed_in.add(name)
+
+    def _exchange_of(self, parameters: Sequence[str], tables: Sequence[str]) -> GradientExchange:
+        key = (tuple(parameters), tuple(tables))
+        if key not in self._exchanges:
+            named = [(name, self.value(name)) for name in parameters]
+            self._exchanges[key] = GradientExchange(
+                named or [(_NOBODY, torch.zeros(1))],
+                self.world,
+                self._strategy,
+                layer_of=layer_by_prefix,
+                traffic=self._traffic,
+            )
+            self._left.append(self._exchanges[key])
+        return self._exchanges[key]
+
+    def _rows_of_all(
+        self, tables: Sequence[str], own: Sequence[RowGradient | None], count: int
+    ) -> list[RowGradient | None]:
+        """Means over the `count` ranks that took part; None for a table that no rank used."""
+        found = []
+        for name, mine in zip(tables, own, strict=True):
+            dim = self.value(name).dim
+            found.append(mean_rows(self.world, mine, dim, count, self._traffic))
+        return found
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        while self._left:
+            self._left.pop(0).abandon()
+
+    def shadow(self) -> None:
+        while self._shadow_step():
+            pass
+
+    def _shadow_step(self) -> bool:
+        if self._norms is not None:
+            self._norms.meet(is_present=False)
+        for (_, tables), exchange in self._exchanges.items():
+            if not exchange.shadow():
+                return False
+            self._rows_of_all(tables, [None] * len(tables), 1)
+        return True

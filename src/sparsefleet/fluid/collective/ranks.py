@@ -1,0 +1,172 @@
+"""This process among the ranks of its collective job; as in Fluid, a process is in one job."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.collective_world import join_world
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
+
+if TYPE_CHECKING:
+    from sparsefleet.collective import World
+
+__all__ = [
+    "Ranks",
+    "Training",
+    "check_nodes",
+    "join_ranks",
+    "present_ranks",
+    "set_ranks",
+    "worker_role",
+]
+
+
+class Training(Protocol):
+    """A program that ranks train together, as they part."""
+
+    def shadow(self) -> None:
+        """Takes part in steps of others with nothing, until no rank has any left."""
+
+    def make_equal(self) -> None:
+        """All ranks get what the one with the most steps has."""
+
+
+class Ranks:
+    """The ranks of a job. They meet when that is first needed.
+
+    >>> alone = Ranks(RoleInfo(kind="local"))
+    >>> alone.rank, alone.size, alone.node_num
+    (0, 1, 1)
+    """
+
+    def __init__(self, role: RoleInfo, world: World | None = None) -> None:
+        self.role = role
+        self._world = world
+        self._lock = threading.Lock()
+        self._trainings: list[Training] = []
+
+    @property
+    def rank(self) -> int:
+        """Place of this process."""
+        return self.role.index
+
+    @property
+    def size(self) -> int:
+        return self.role.worker_num
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks of each machine."""
+        return self.role.workers_per_node or self.size
+
+    @property
+    def node_num(self) -> int:
+        """Machines."""
+        return self.size // self.ranks_per_node
+
+    @property
+    def world(self) -> World:
+        """Joined: waits for the other ranks at the first call."""
+        with self._lock:
+            if self._world is None:
+                self._world = join_world(self.role)
+                # Not `atexit`: pools of threads, which an exchange may need, take no more work then.
+                threading._register_atexit(self._part_at_exit)  # type: ignore[attr-defined]
+            return self._world
+
+    def of_size(self, wanted: int, what: str) -> Ranks:
+        """Itself; ConfigError if a program was made for another number of ranks."""
+        if wanted != self.size:
+            raise ConfigError(
+                f"{what} has nranks={wanted}, but this job has {self.size} ranks: give "
+                "fleet.worker_num(), after fleet.init"
+            )
+        return self
+
+    # -- trainings ------------------------------------------------------------------------------
+
+    def add_training(self, training: Training) -> None:
+        """It has begun, on all ranks in the same order."""
+        self._trainings.append(training)
+
+    def part(self) -> None:
+        """This rank trains no more for now; returns when that is so of all, equal again.
+
+        Ranks with less data than others take part in their steps until then.
+        """
+        if len(self._trainings) > 1:
+            # Others may take steps of them in any order.
+            with ThreadPoolExecutor(len(self._trainings), "parting") as pool:
+                list(pool.map(lambda training: training.shadow(), self._trainings))
+        else:
+            for training in self._trainings:
+                training.shadow()
+        for training in self._trainings:
+            training.make_equal()
+
+    def _part_at_exit(self) -> None:
+        """Others may still train: they are not left waiting, unless this script failed."""
+        if getattr(sys, "last_value", None) is None:
+            self.part()
+
+
+_alone = Ranks(RoleInfo(kind="local"))
+_present = _alone
+
+
+def present_ranks() -> Ranks:
+    """Those of this process; itself alone if nobody said otherwise."""
+    return _present
+
+
+def set_ranks(ranks: Ranks) -> Ranks:
+    """Makes them those of this process; the ones it has already, if they are the same job."""
+    global _present
+    if _present.role == ranks.role and _present._world is not None:
+        return _present
+    if _present.size > 1 and _present._world is not None:
+        raise ConfigError(
+            f"this process is rank {_present.rank} of {_present.size} already, and cannot be "
+            f"rank {ranks.rank} of {ranks.size} too: start another process for that"
+        )
+    _present = ranks
+    return ranks
+
+
+def worker_role(rank: int, endpoints: Sequence[str]) -> RoleInfo:
+    """That of a rank of a job with these endpoints."""
+    return UserDefinedCollectiveRoleMaker(rank, list(endpoints)).info
+
+
+def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
+    """Meets the others of a job of `size`, as `rank` of it."""
+    known = present_ranks()
+    if (known.rank, known.size) != (rank, size):
+        if not endpoints:
+            raise ConfigError(
+                f"the program is that of rank {rank} of {size}, but this process is rank "
+                f"{known.rank} of {known.size}: call fleet.init before"
+            )
+        known = set_ranks(Ranks(worker_role(rank, endpoints)))
+    known.world  # noqa: B018  (joins)
+
+
+def check_nodes(inner: int, ranks: Ranks) -> None:
+    """AssertionError unless ranks make several nodes of `inner`; 1 or less: those of this one."""
+    inner = inner if inner > 1 else ranks.ranks_per_node
+    if not ranks.size > inner:
+        raise AssertionError(
+            f"hierarchical_allreduce_inter_nranks is {inner}: wanted less than all {ranks.size} "
+            "ranks"
+        )
+    if ranks.size % inner:
+        raise AssertionError(
+            f"hierarchical_allreduce_inter_nranks is {inner}, which does not divide the "
+            f"{ranks.size} ranks"
+        )

@@ -1,0 +1,146 @@
+"""Which settings of a collective job go together, and what they mean for one of its size."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import Any
+
+from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.execution import BuildStrategy
+from sparsefleet.fluid.collective.rank_program import exchange_strategy
+from sparsefleet.fluid.collective.ranks import Ranks, check_nodes
+from sparsefleet.fluid.contrib.mixed_precision import decorate
+from sparsefleet.fluid.incubate.fleet.collective.distributed_strategy import DistributedStrategy
+from sparsefleet.fluid.optimizer import RecomputeOptimizer
+
+__all__ = [
+    "build_strategy",
+    "check_conflicts",
+    "fit_to_ranks",
+    "rank_strategy",
+    "wrapped_optimizer",
+]
+
+_log = logging.getLogger("sparsefleet.fluid")
+
+_SYNC_FLAG = "FLAGS_sync_nccl_allreduce"
+
+
+def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
+    """AssertionError for two options that exclude each other; chooses the mode of local SGD."""
+    kinds = {type(one).__name__ for one in _chain(optimizer)}
+    used = {
+        "use_dgc": any("DGC" in kind for kind in kinds),
+        "use_lamb": any("Lamb" in kind for kind in kinds),
+        "use_local_sgd": strategy.use_local_sgd,
+        "use_dist_fc": strategy.use_dist_fc,
+    }
+    for name in ("use_local_sgd", "use_dist_fc"):
+        for other in sorted(used):
+            if used[name] and other != name and used[other]:
+                raise AssertionError(f"you can't use {name} and {other} together")
+    if strategy.use_dist_fc:
+        if strategy.dist_fc_config is None:
+            raise AssertionError("DistributedStrategy.dist_fc_config should be set")
+        raise ConfigError("use_dist_fc: a layer spread over ranks is not supported here")
+    if strategy.use_local_sgd:
+        strategy.mode, strategy.collective_mode = "collective", "local_sgd"
+    if strategy.mode not in ("nccl2", "collective"):
+        raise ConfigError(f'mode must be "nccl2" or "collective", got {strategy.mode!r}')
+    if strategy.collective_mode in ("local_sgd", "grad_allreduce"):
+        if strategy.mode != "collective":
+            raise AssertionError(
+                f"collective_mode {strategy.collective_mode!r} can be used under mode "
+                f'"collective" only, got {strategy.mode!r}'
+            )
+    elif strategy.mode == "collective":
+        raise ConfigError(
+            'mode "collective" takes collective_mode "grad_allreduce" or "local_sgd", got '
+            f"{strategy.collective_mode!r}"
+        )
+
+
+def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
+    """With recompute inside and mixed precision outside, as the strategy asks."""
+    checkpoints = strategy.recompute_checkpoints
+    if not isinstance(checkpoints, list):
+        raise ValueError(f"DistributedStrategy.recompute_checkpoints: a list, got {checkpoints!r}")
+    if strategy.forward_recompute:
+        if not checkpoints:
+            raise ValueError(
+                "DistributedStrategy.recompute_checkpoints is empty: forward_recompute needs the "
+                "variables to keep"
+            )
+        _refuse(optimizer, "forward_recompute", "RecomputeOptimizer", "OptimizerWithMixedPrecision")
+        optimizer = RecomputeOptimizer(optimizer)
+        optimizer._set_checkpoints(checkpoints)
+    if strategy.use_amp:
+        _refuse(optimizer, "use_amp", "OptimizerWithMixedPrecision", "DGCMomentumOptimizer")
+        optimizer = decorate(
+            optimizer, init_loss_scaling=strategy.amp_loss_scaling, use_dynamic_loss_scaling=True
+        )
+    return optimizer
+
+
+def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
+    """Sets what makes no sense for these ranks to what does, and says so."""
+    execution = strategy.exec_strategy
+    if ranks.node_num == 1:
+        _reset(strategy, "nccl_comm_num", 1, "there is only 1 node")
+        _reset(strategy, "use_hierarchical_allreduce", False, "there is only 1 node")
+    if strategy.sync_batch_norm:
+        _reset(strategy, "nccl_comm_num", 1, "of sync_batch_norm")
+        _reset(strategy, "use_hierarchical_allreduce", False, "of sync_batch_norm")
+        execution.num_threads = 1
+    elif not execution.num_threads and os.environ.get(_SYNC_FLAG, "1") == "1":
+        calls = 2 if strategy.use_hierarchical_allreduce else 1
+        execution.num_threads = calls * strategy.nccl_comm_num + 1
+    if strategy.use_hierarchical_allreduce:
+        check_nodes(strategy.hierarchical_allreduce_inter_nranks, ranks)
+    strategy.num_trainers, strategy.trainer_id = ranks.size, ranks.rank
+    strategy.trainers_endpoints = list(ranks.role.worker_endpoints)
+    strategy.enable_backward_optimizer_op_deps = True
+
+
+def build_strategy(strategy: DistributedStrategy) -> BuildStrategy:
+    """The part that a CompiledProgram takes."""
+    made = BuildStrategy()
+    made.update({name: getattr(strategy, name) for name in BuildStrategy.field_names()})
+    return made
+
+
+def rank_strategy(strategy: DistributedStrategy, ranks: Ranks) -> CollectiveStrategy:
+    """What a rank does in mode "collective"."""
+    exchange = exchange_strategy(strategy, ranks)
+    if strategy.collective_mode != "local_sgd":
+        return exchange
+    local = LocalSgdConfig(
+        warm_steps=strategy.local_sgd_is_warm_steps,
+        steps=strategy.local_sgd_steps,
+        adaptive=strategy.local_sgd_adaptive,
+        max_steps=max(strategy.local_sgd_steps, LocalSgdConfig().max_steps),
+    )
+    return dataclasses.replace(exchange, local_sgd=local)
+
+
+def _chain(optimizer: Any) -> list[Any]:
+    """An optimizer and those that it wraps."""
+    found = [optimizer]
+    while (inner := vars(found[-1]).get("_optimizer")) is not None:
+        found.append(inner)
+    return found
+
+
+def _refuse(optimizer: Any, option: str, *kinds: str) -> None:
+    kind = type(optimizer).__name__
+    if kind in kinds:
+        raise ValueError(f"can not use {kind} when you set DistributedStrategy.{option} as True")
+
+
+def _reset(strategy: DistributedStrategy, field: str, value: Any, reason: str) -> None:
+    if getattr(strategy, field) != value:
+        _log.warning("%s is set to %s because %s", field, value, reason)
+        setattr(strategy, field, value)

@@ -1,0 +1,119 @@
+"""The launcher of any other node, which says how its processes do and follows the hub."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from sparsefleet.errors import AuthError, PeerLostError, ProtocolError, RpcError
+from sparsefleet.launch.link_wire import Wire
+from sparsefleet.launch.node_link import (
+    CODE_OF_LOST_NODE,
+    HANDSHAKE_S,
+    LINGER_S,
+    RETRY_S,
+    AllDone,
+    Joined,
+    LinkConfig,
+    NodeLink,
+    OtherNodeFailed,
+    Restart,
+    message,
+)
+
+__all__ = ["LeafLink"]
+
+
+class LeafLink(NodeLink):
+    """The link of another node. Tries to reach the hub until `join_timeout_s` have passed."""
+
+    def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
+        super().__init__(config, wake)
+        self._wire: Wire | None = None
+        self._unsent: list[str] = []
+        self._has_spoken = threading.Event()
+        self._start(self._run)
+
+    def report_done(self, restarts: int) -> None:
+        self._say(f"done {restarts}")
+
+    def report_crash(self, restarts: int, exit_code: int, text: str) -> None:
+        self._say(message("crash", restarts, exit_code, text=text))
+
+    def report_failure(self, exit_code: int, text: str) -> None:
+        self._over.set()
+        self._say(message("fail", exit_code, text=text))
+
+    def _say(self, text: str) -> None:
+        """Now, or as soon as there is a connection."""
+        with self._lock:
+            if self._wire is None:
+                self._unsent.append(text)
+                return
+            try:
+                self._wire.send(text)
+            except PeerLostError:
+                return  # the receiving thread sees that, too
+
+    def _linger(self) -> None:
+        if self._unsent:
+            self._has_spoken.wait(LINGER_S)
+
+    def _end_sending(self) -> None:
+        with self._lock:
+            if self._wire is not None:
+                self._wire.end_sending()
+
+    def _run(self) -> None:
+        hub = (self._config.nodes[0].strip("[]"), self._config.port)
+        where = f"node 0 ({hub[0]}, launcher's port {hub[1]})"
+        try:
+            connection = self._connect(hub)
+            if connection is None:
+                return
+            with connection:
+                wire = Wire(connection, self._config.key, is_hub=False, timeout_s=HANDSHAKE_S)
+                wire.send(f"join {self._config.rank} {self._config.shape}")
+                with self._lock:
+                    self._wire = wire
+                    for text in self._unsent:
+                        wire.send(text)
+                self._has_spoken.set()
+                self._follow(wire, self._handle)
+        except AuthError as error:
+            self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where}: {error}"))
+        except (RpcError, OSError) as error:
+            self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where} is lost: {error}"))
+
+    def _connect(self, hub: tuple[str, int]) -> socket.socket | None:
+        """None if the job was over before."""
+        deadline = time.monotonic() + self._config.join_timeout_s
+        while not self._closing.is_set():
+            try:
+                return socket.create_connection(hub, timeout=HANDSHAKE_S)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    within = f"{self._config.join_timeout_s:.0f} s"
+                    raise PeerLostError(f"not reached within {within}: {error}") from error
+            self._closing.wait(RETRY_S)
+        return None
+
+    def _handle(self, text: str) -> bool:
+        word, _, rest = text.partition(" ")
+        if word == "welcome":
+            self._emit(Joined(f"joined {self._config.nodes[0]}, node 0"))
+            return False
+        if word == "restart":
+            restarts, _, reason = rest.partition(" ")
+            self._emit(Restart(int(restarts), reason))
+            return False
+        if word == "all-done":
+            self._emit(AllDone())
+        elif word == "end":
+            code, _, reason = rest.partition(" ")
+            self._emit(OtherNodeFailed(int(code), reason))
+        else:
+            raise ProtocolError(f"unknown message {word!r}")
+        return True

@@ -1,0 +1,47 @@
+"""Pictures as floats, made where they are.
+
+Letters: B pictures, C channels, H and W sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["ImageScaling"]
+
+
+class ImageScaling(nn.Module):
+    """Turns uint8[B, C, H, W] into float32[B, C, H, W]: (x / 255 - mean) / std for each channel.
+
+    As the first module of a model, what is read, queued and copied to the device are bytes, a
+    quarter of the floats.
+
+    >>> scale = ImageScaling(mean=[0.5], std=[0.25])
+    >>> scale(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    tensor([[[[-2.,  2.]]]])
+    """
+
+    factor: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not mean or any(number <= 0 for number in std):
+            raise ConfigError(
+                f"ImageScaling: mean and std must have a number for each channel, those of std "
+                f"> 0, got {list(mean)} and {list(std)}"
+            )
+        means, deviations = (torch.tensor(x).reshape(-1, 1, 1) for x in (mean, std))
+        self.register_buffer("factor", 1.0 / (255.0 * deviations), persistent=False)
+        self.register_buffer("shift", means / deviations, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The pictures, scaled."""
+        if images.dtype is not torch.uint8:
+            raise ConfigError(f"ImageScaling: wanted pictures of uint8, got {images.dtype}")
+        return images * self.factor - self.shift

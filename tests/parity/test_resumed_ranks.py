@@ -1,0 +1,112 @@
+"""Trainings in ranks without servers that are saved, and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.parity.test_trainer_in_ranks import (
+    MODELS,
+    assert_close,
+    fit_alone,
+    floats,
+    joined,
+    make_trainer,
+    trained,
+)
+from tests.rank_processes import RankProcesses
+
+from sparsefleet.collective import AmpConfig, CollectiveStrategy, LocalSgdConfig, World
+from sparsefleet.fleet import Fleet
+from sparsefleet.train import CheckpointConfig
+
+EPOCHS, STEPS, SAVED_AFTER = 2, 6, 4
+STRATEGIES = {
+    "plain": CollectiveStrategy(),
+    "local_sgd": CollectiveStrategy(local_sgd=LocalSgdConfig(warm_steps=1, steps=3)),
+    "amp": CollectiveStrategy(amp=AmpConfig(dtype="bfloat16", incr_every_n_steps=2)),
+}
+
+
+def fit_saving(
+    world: World, kind: str, strategy: str, folder: str, resume: str | None, counts: list[int]
+) -> Any:
+    """Trains with a save in the middle of each epoch, on from `resume` if that is given."""
+    fleet = Fleet()
+    fleet.init(world=world)
+    trainer = make_trainer(
+        kind,
+        "adam",
+        fleet,
+        mode="collective",
+        strategy=STRATEGIES[strategy],
+        checkpoints=CheckpointConfig(directory=folder, every_steps=SAVED_AFTER, keep=9),
+        resume=resume,
+        schedule=lambda step: 0.9**step,
+    )
+    with trainer:
+        trainer.fit(MODELS[kind][2](world.rank, counts[world.rank]), epochs=EPOCHS)
+        training = trainer.distributed.mode.training  # type: ignore[attr-defined]
+        return {
+            "trained": trained(trainer),
+            "state": training.state_dict(),
+            "rate": trainer.distributed._optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
+        }
+
+
+def load_and_score(world: World, kind: str, folder: str) -> Any:
+    """What another number of ranks makes of a checkpoint."""
+    fleet = Fleet()
+    fleet.init(world=world)
+    with make_trainer(kind, "adam", fleet, mode="collective") as trainer:
+        trainer.load(folder)
+        return {"trained": trained(trainer), "figures": trainer.evaluate(MODELS[kind][2](5))}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankProcesses]:
+    with RankProcesses(__name__) as processes:
+        yield processes
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "counts"),
+    [
+        ("visits", "plain", [STEPS, STEPS]),
+        ("visits", "plain", [STEPS, 2]),
+        ("visits", "local_sgd", [STEPS, STEPS]),
+        ("digits", "amp", [STEPS, STEPS]),
+    ],
+)
+def test_a_training_goes_on_from_a_save_as_if_nothing_had_been(
+    ranks: RankProcesses, tmp_path: Path, kind: str, strategy: str, counts: list[int]
+) -> None:
+    whole = ranks.run(fit_saving, 2, kind, strategy, str(tmp_path / "whole"), None, counts)
+    saved = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    first = tmp_path / "whole" / saved[0]
+    again = ranks.run(
+        fit_saving, 2, kind, strategy, str(tmp_path / "again"), str(first), counts
+    )
+    assert again == whole
+    assert whole[0]["trained"] == whole[1]["trained"]
+
+
+def test_another_number_of_ranks_and_other_modes_take_a_save_up(
+    ranks: RankProcesses, tmp_path: Path
+) -> None:
+    whole = ranks.run(fit_saving, 2, "clicks", "plain", str(tmp_path), None, [STEPS, STEPS])
+    last = str(max(tmp_path.iterdir()))
+    found = [ranks.run(load_and_score, size, "clicks", last) for size in (1, 3)]
+    assert found[0][0]["trained"] == found[1][0]["trained"] == whole[0]["trained"]
+    assert found[1][0] == found[1][1] == found[1][2]
+    fleet = Fleet()
+    fleet.init()
+    with make_trainer("clicks", "adam", fleet, mode="local") as trainer:
+        trainer.load(last)
+        assert trained(trainer) == whole[0]["trained"]
+        state = trainer.distributed.store.info("dense")
+        assert state.size == sum(p.numel() for p in trainer.model.parameters())

@@ -1,0 +1,136 @@
+"""What a strategy asks of a module: recomputation, precision, compilation."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefleet.collective import (
+    AmpConfig,
+    CollectiveStrategy,
+    World,
+    autocast_for,
+    compiled,
+    prepare_module,
+)
+from sparsefleet.errors import ConfigError
+
+
+class Counted(nn.Module):
+    """Counts how often it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.runs = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        return torch.dropout(self.linear(x).relu(), 0.5, self.training)
+
+
+def prepared(model: nn.Module, strategy: CollectiveStrategy) -> nn.Module:
+    return prepare_module(model, World.join(), strategy)[0]
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    model(torch.ones(2, 3)).sum().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_recomputed_submodules_run_twice_with_the_same_bits() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(Counted(), Counted())
+    expected = gradients(plain)
+    plain.zero_grad()
+    names = list(plain.state_dict())
+    model = prepared(plain, CollectiveStrategy(recompute=("0",)))
+    assert model is plain
+    assert list(model.state_dict()) == names
+    assert all(torch.equal(a, b) for a, b in zip(gradients(model), expected, strict=True))
+    assert [child.runs for child in model] == [3, 2]
+
+
+def test_recomputed_submodules_run_once_without_gradients() -> None:
+    model = prepared(nn.Sequential(Counted()), CollectiveStrategy(recompute=("0",)))
+    with torch.no_grad():
+        model(torch.ones(1, 3))
+    assert model[0].runs == 1  # type: ignore[index]
+
+
+def saved_bytes(model: nn.Module) -> int:
+    """Of what the forward pass keeps for the backward pass."""
+    kept = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(torch.ones(100, 3))
+    return kept
+
+
+def test_recomputation_keeps_less() -> None:
+    def model() -> nn.Module:
+        layers = [layer for _ in range(5) for layer in (nn.Linear(3, 3), nn.Sigmoid())]
+        return nn.Sequential(nn.Sequential(*layers), nn.Linear(3, 1))
+
+    recomputed = prepared(model(), CollectiveStrategy(recompute=("0",)))
+    assert saved_bytes(recomputed) < saved_bytes(model()) / 3
+
+
+def test_unknown_submodules_are_refused() -> None:
+    with pytest.raises(ConfigError, match="recompute names 'first'.*Sequential; it has: 0"):
+        prepared(nn.Sequential(nn.Linear(1, 1)), CollectiveStrategy(recompute=("first",)))
+
+
+def test_parts_of_a_model_stay_in_float32() -> None:
+    amp = AmpConfig(float32_modules=("1",))
+    model = prepared(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), CollectiveStrategy(amp=amp))
+    x = torch.ones(1, 2)
+    with autocast_for(amp, torch.device("cpu")):
+        assert model[0](x).dtype == torch.bfloat16  # type: ignore[index]
+        assert model(x).dtype == torch.float32
+
+
+def test_a_model_wholly_in_float32_gives_the_bits_of_one_without_mixed_precision() -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(4, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
+    expected = model(x)
+    amp = AmpConfig(init_loss_scaling=1.0, dynamic=False, float32_modules=("",))
+    model = prepared(model, CollectiveStrategy(amp=amp))
+    with autocast_for(amp, torch.device("cpu")):
+        assert torch.equal(model(x), expected)
+
+
+def test_without_a_compiler_fusion_is_off_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    compiled._say_once.cache_clear()
+    model = nn.Linear(1, 1)
+    with caplog.at_level(logging.WARNING, "sparsefleet.collective"):
+        for _ in range(2):
+            assert prepared(model, CollectiveStrategy(compile=True)) is model
+    assert [r.getMessage() for r in caplog.records] == [
+        "kernel fusion is off: no C++ compiler was found; training goes on without it"
+    ]
+    assert model._compiled_call_impl is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.skipif(compiled.found_compiler() is None, reason="no C++ compiler")
+def test_with_a_compiler_the_forward_is_compiled() -> None:
+    torch.manual_seed(0)
+    x, model = torch.ones(2, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    expected = model(x)
+    model = prepared(model, CollectiveStrategy(compile=True))
+    assert torch.allclose(model(x), expected)
+    model(x).sum().backward()
