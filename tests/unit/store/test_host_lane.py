@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from tests.faults.cutting_proxy import CuttingProxy
+from tests.servers import JOB_KEY, NativeServers
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
-from tests.faults.cutting_proxy import CuttingProxy
-from tests.servers import JOB_KEY, NativeServers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no host lanes")
 
