@@ -26,7 +26,9 @@ ROWS = 4
 
 def endpoints_of(world: World) -> list[str]:
     """Of ranks that may be on several nodes."""
-    return [f"127.0.0.{1 + rank // world.ranks_per_node}:{9000 + rank}" for rank in range(world.size)]
+    return [
+        f"127.0.0.{1 + rank // world.ranks_per_node}:{9000 + rank}" for rank in range(world.size)
+    ]
 
 
 def fleet_of(world: World) -> Collective:
