@@ -14,6 +14,7 @@ from sparsefleet.fluid.collective.ranks import Ranks, set_ranks, worker_role
 from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
 
 PRELOAD = (
+    "torch._dynamo",  # what building a program asks of torch, and takes seconds to load
     "sparsefleet.fluid.executor",
     "sparsefleet.fluid.ops.collective",
     "sparsefleet.fluid.incubate.fleet.collective",

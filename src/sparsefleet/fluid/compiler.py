@@ -138,8 +138,7 @@ class CompiledProgram:
     def _default_places(self, place: Place) -> Sequence[Place]:
         if not isinstance(place, CUDAPlace):
             return cpu_places()
-        # A rank has one GPU; without any, the CPU stands for one.
-        return [place] if self._build_strategy.num_trainers > 1 else cuda_places() or [place]
+        return [place] if self._build_strategy.num_trainers > 1 else cuda_places()
 
 
 def plain_program(program: Any) -> Any:

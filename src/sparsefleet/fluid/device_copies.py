@@ -45,7 +45,7 @@ class DeviceCopies:
         if place.is_cpu or not isinstance(place, CUDAPlace) or not columns:
             return Copying([column.to_place(place) for column in columns])
         if self._stream is None:
-            self._stream = cuda.Stream(device=place.device_id)
+            self._stream = cuda.Stream(device=place.device_id)  # type: ignore[no-untyped-call]
         with cuda.stream(self._stream):
             pinned = [column.to_place(CUDAPinnedPlace()) for column in columns]
             placed = [column.to_place(place) for column in pinned]

@@ -16,7 +16,7 @@ def give_back_freed_memory() -> None:
     trim = _trim()
     if trim is not None:
         trim(0)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 

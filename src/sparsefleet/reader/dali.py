@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from sparsefleet.errors import ConfigError, DataError
 
@@ -105,7 +106,7 @@ class DaliBatches:
                     f"output {self._name_of(place)} of a DALI pipeline has samples of different "
                     "shapes: resize, crop or pad them in the pipeline"
                 )
-            found.append(torch.from_dlpack(output.as_tensor()).clone())
+            found.append(from_dlpack(output.as_tensor()).clone())
         if self._names is not None and len(found) != len(self._names):
             raise ConfigError(
                 f"DaliBatches: {len(self._names)} names {self._names} for a pipeline with "

@@ -13,7 +13,7 @@ import torch
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.exchange_program import is_exchanged
 from sparsefleet.fluid.collective.ranks import Ranks
-from sparsefleet.fluid.distributed.program_role import ProgramRole, active_role, has_active_role
+from sparsefleet.fluid.distributed.program_role import ProgramRole, active_role, active_roles
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.scope import Scope
 
@@ -164,5 +164,5 @@ def collective_role(what: str) -> Any:
 
 def part_unless_training(ranks: Ranks) -> None:
     """Before ranks do something together outside of a training's run: see `Ranks.part`."""
-    if not has_active_role(CollectiveRole):
+    if not any(isinstance(role, CollectiveRole) for role in active_roles()):
         ranks.part()

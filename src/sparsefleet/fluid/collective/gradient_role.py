@@ -78,7 +78,7 @@ class GradientRole(CollectiveRole):
     def watch(self, parameters: Sequence[str], values: Sequence[torch.Tensor]) -> None:
         """Gradients set out as soon as the backward pass of this run has them."""
         for name, value in zip(parameters, values, strict=True):
-            value.register_hook(partial(self._hand_in, name))
+            value.register_hook(partial(self._hand_in, name))  # type: ignore[no-untyped-call]
 
     def exchange(
         self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]

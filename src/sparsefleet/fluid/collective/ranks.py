@@ -76,7 +76,7 @@ class Ranks:
         with self._lock:
             if self._world is None:
                 self._world = join_world(self.role)
-                # Not `atexit`: pools of threads, which an exchange may need, take no more work then.
+                # Not `atexit`: pools of threads, which an exchange may need, are closed by then.
                 threading._register_atexit(self._part_at_exit)  # type: ignore[attr-defined]
             return self._world
 

@@ -85,7 +85,7 @@ class _Sum(torch.autograd.Function):
         return _reduce(ranks, x, "sum")
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _reduce(ctx.ranks, gradient, "sum"), None
 
 
@@ -96,7 +96,7 @@ class _Gather(torch.autograd.Function):
         return _gather(ranks, x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _own_part(ctx.ranks, _reduce(ctx.ranks, gradient, "sum")), None
 
 
@@ -107,7 +107,7 @@ class _Scatter(torch.autograd.Function):
         return _own_part(ranks, _reduce(ranks, x, "sum"))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _gather(ctx.ranks, gradient), None
 
 

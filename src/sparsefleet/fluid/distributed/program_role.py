@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sparsefleet.fluid.framework import Program
     from sparsefleet.fluid.scope import Scope
 
-__all__ = ["ProgramRole", "active_role", "has_active_role"]
+__all__ = ["ProgramRole", "active_role", "active_roles"]
 
 
 class ProgramRole(ABC):
@@ -106,6 +106,6 @@ def active_role(what: str) -> ProgramRole:
     return _active.roles[-1]
 
 
-def has_active_role(kind: type[ProgramRole]) -> bool:
-    """Whether this thread runs a program with such a role."""
-    return any(isinstance(role, kind) for role in _active.roles)
+def active_roles() -> list[ProgramRole]:
+    """Of the programs that this thread runs, the innermost last."""
+    return list(_active.roles)

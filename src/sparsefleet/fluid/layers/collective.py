@@ -6,6 +6,9 @@ of these: `fluid.incubate.fleet.collective` exchanges gradients by itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.layer_helper import LayerHelper
 
@@ -89,7 +92,7 @@ def _checked(helper: LayerHelper, reduce_type: str) -> str:
 
 
 def _added(
-    helper: LayerHelper, type: str, x: Variable, out: Variable | None, attrs: dict[str, object]
+    helper: LayerHelper, type: str, x: Variable, out: Variable | None, attrs: Mapping[str, Any]
 ) -> Variable:
     made = helper.new_variable() if out is None else out
     helper.append_op(type, {"X": helper.check_input(x, "x")}, {"Out": made}, attrs)

@@ -132,7 +132,7 @@ def sync_batch_norm(
 ) -> list[Tensor]:
     """`batch_norm` over the batches of all ranks that have one."""
     if is_test or use_global_stats or x.is_meta:
-        return batch_norm(
+        plain: list[Tensor] = batch_norm(
             x,
             scale,
             bias,
@@ -144,6 +144,7 @@ def sync_batch_norm(
             use_global_stats=use_global_stats,
             data_layout=data_layout,
         )
+        return plain
     group = collective_role("sync_batch_norm").norm_group
     y, batch_mean, batch_variance, _ = normalize_together(
         channels_first(x, data_layout), scale, bias, eps=epsilon, group=group

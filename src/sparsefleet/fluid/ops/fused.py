@@ -72,7 +72,7 @@ class _AddAct(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         (made,), (x_shape, y_shape, act, number) = ctx.saved_tensors, ctx.known
         slope = _add_kernels(act, number)[1](gradient, made)
@@ -126,7 +126,7 @@ class _NormAct(torch.autograd.Function):
         return y, mean, variance
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *others: Tensor) -> tuple[Any, ...]:
         del others
         x = ctx.saved_tensors[0]

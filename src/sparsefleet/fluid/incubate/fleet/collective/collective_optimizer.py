@@ -44,9 +44,7 @@ class CollectiveOptimizer(FleetOptimizer):
                 "strategy must be a fluid.incubate.fleet.collective.DistributedStrategy, got "
                 f"{strategy!r}"
             )
-        if fleet is None:
-            from sparsefleet.fluid.incubate.fleet.collective._process import fleet
-        self._fleet = fleet
+        self._fleet = _fleet_of_process() if fleet is None else fleet
         self._strategy = strategy
         self.print_config = False
         super().__init__(optimizer)
@@ -91,3 +89,9 @@ class CollectiveOptimizer(FleetOptimizer):
             build_strategy=build_strategy(strategy),
             exec_strategy=strategy.exec_strategy,
         )
+
+
+def _fleet_of_process() -> Collective:
+    from sparsefleet.fluid.incubate.fleet.collective._process import fleet
+
+    return fleet
