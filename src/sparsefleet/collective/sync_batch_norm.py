@@ -5,6 +5,7 @@ Letters: B examples of a rank, C channels, R ranks. torch's own refuses tensors 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,13 +23,14 @@ __all__ = ["NormGroup", "SyncBatchNorm", "convert_batch_norms", "normalize_toget
 class NormGroup:
     """The ranks whose batches are normalised together: those that still have data.
 
-    All ranks of the world must make it, and call ``meet`` equally often.
+    All ranks of the world must make it, and call ``meet`` equally often. Copies of a module share
+    it.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         everyone = tuple(range(world.size))
-        self._everyone = world.new_group(everyone)
+        self._everyone = world.shared_group(everyone)
         self.present = everyone
         """The ranks that take part."""
         self.group = self._everyone
@@ -48,8 +50,15 @@ class NormGroup:
         present = tuple(rank for rank, state in enumerate(states.tolist()) if state)
         if present != self.present:
             self.present = present
-            self.group = world.new_group(present) if present else None
+            self.group = world.shared_group(present) if present else None
         return present
+
+    def naming_lost(self) -> AbstractContextManager[None]:
+        """As that of the world."""
+        return self._world.naming_lost("batch norm over all ranks")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NormGroup:
+        return self
 
 
 class _NormalizeTogether(torch.autograd.Function):
@@ -175,9 +184,10 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         weight = input.new_ones(self.num_features) if self.weight is None else self.weight
         bias = input.new_zeros(self.num_features) if self.bias is None else self.bias
-        y, mean, var, count = normalize_together(
-            input, weight, bias, eps=self.eps, group=self.norm_group.group
-        )
+        with self.norm_group.naming_lost():
+            y, mean, var, count = normalize_together(
+                input, weight, bias, eps=self.eps, group=self.norm_group.group
+            )
         if self.track_running_stats:
             self._follow(mean, var * (count / (count - 1).clamp(min=1)))
         return y
@@ -197,7 +207,10 @@ class SyncBatchNorm(_BatchNorm):
 def convert_batch_norms(module: nn.Module, norm_group: NormGroup) -> nn.Module:
     """The module with a ``SyncBatchNorm`` in place of each batch norm; parameters stay the same
     objects. Returns ``module`` itself, changed, unless it is a batch norm."""
-    if isinstance(module, _BatchNorm):
+    for inner in module.modules():
+        if isinstance(inner, SyncBatchNorm):
+            inner.norm_group = norm_group
+    if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
         return SyncBatchNorm(module, norm_group)
     made: dict[nn.Module, SyncBatchNorm] = {}
     for owner in list(module.modules()):

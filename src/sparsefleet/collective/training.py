@@ -72,7 +72,6 @@ class CollectiveTraining:
         self._norm_group = norm_group
         self.traffic = Traffic()
         """What this rank has sent."""
-        world.broadcast([parameter.data for _, parameter in everything])
         self._exchange = GradientExchange(
             self._parameters,
             world,
@@ -83,6 +82,7 @@ class CollectiveTraining:
             traffic=self.traffic,
         )
         self._exchange.attach()
+        world.broadcast([parameter.data for _, parameter in everything])
         self._scaler = None if strategy.amp is None else LossScaler(strategy.amp)
         self._local: LocalSgd | None = None
         if strategy.local_sgd is not None:
@@ -140,7 +140,7 @@ class CollectiveTraining:
         while the rest is still computed."""
         is_last = self._num_merged + 1 == self._strategy.gradient_merge_steps
         self._exchange.hold(not is_last or self._is_local)
-        with self._giving_up_on_error():
+        with self._giving_up_on_error(), self._naming_lost():
             (loss if self._scaler is None else self._scaler.scaled(loss)).backward()  # type: ignore[no-untyped-call]
         self._num_merged += 1
         if self._local is not None:
@@ -262,6 +262,12 @@ class CollectiveTraining:
             parameter.grad = None
         self._num_merged = 0
         self._phase = 0
+
+    def _naming_lost(self) -> contextlib.AbstractContextManager[None]:
+        """For a backward pass, in which batch norms of all ranks wait for each other."""
+        if self._norm_group is None:
+            return contextlib.nullcontext()
+        return self._norm_group.naming_lost()
 
     @contextlib.contextmanager
     def _giving_up_on_error(self) -> Iterator[None]:
