@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from day_record import DayRecord
 from side_medians import BATCHES, SideMedians
 
 COLOURS = ("#1f6feb", "#d1812d", "#2da44e", "#8250df", "#cf222e", "#57606a", "#0a7ea4")
+ENGINE_COLOURS = dict(zip((OURS, PADDLE, TORCH), COLOURS, strict=False))
 DOTS_PER_INCH = 150
 THOUSANDS = StrMethodFormatter("{x:,.0f}")
 PLACES = (
@@ -52,6 +54,10 @@ def draw_charts(record: DayRecord, folder: Path) -> dict[str, list[Path]]:
             ]
     if (figures := record.figures("quality")) is not None:
         drawn["quality"] = [_save(_auc_bars(figures), folder / "bench_auc.png")]
+    for name in ("word2vec", "collective"):
+        sides = (record.figures(name) or {}).get("sides", {})
+        if any(one.get("rate") for one in sides.values()):
+            drawn[name] = [_save(_rate_bars(sides), folder / f"bench_{name}.png")]
     return drawn
 
 
@@ -102,16 +108,30 @@ def _draw_floor(axes: Axes, floors: list[float | None]) -> None:
 
 def _auc_bars(figures: Mapping[str, Any]) -> Figure:
     scores = {name: one["auc"] for name, one in figures["sides"].items() if "auc" in one}
-    figure, axes = plt.subplots(figsize=(7, 0.35 * len(scores) + 1.2), layout="constrained")
-    engines = (OURS, TORCH, PADDLE)
-    colours = [COLOURS[engines.index(name.split()[0])] for name in scores]
-    axes.barh(list(scores), list(scores.values()), color=colours)
+    figure, axes = _side_bars(scores)
     axes.axvline(figures["best"], color="black", lw=1)
     axes.set_xlim(0.5, figures["best"] + 0.02)
     axes.set_xlabel(f"AUC after {figures['examples']:,} examples; the line: best possible")
+    return figure
+
+
+def _rate_bars(sides: Mapping[str, Any]) -> Figure:
+    """Of a script that tells `sides`."""
+    told = {name: one for name, one in sides.items() if one.get("rate")}
+    figure, axes = _side_bars({n: statistics.median(one["rate"]) for n, one in told.items()})
+    axes.set_xlabel(next(iter(told.values())).get("unit", "a second"))
+    axes.xaxis.set_major_formatter(THOUSANDS)
+    return figure
+
+
+def _side_bars(values: Mapping[str, float]) -> tuple[Figure, Axes]:
+    """One below the other, with the colour of their engine."""
+    figure, axes = plt.subplots(figsize=(7, 0.35 * len(values) + 1.2), layout="constrained")
+    colours = [ENGINE_COLOURS.get(name.split()[0], COLOURS[5]) for name in values]
+    axes.barh(list(values), list(values.values()), color=colours)
     axes.invert_yaxis()
     _plain(axes)
-    return figure
+    return figure, axes
 
 
 def _lines(wanted: Mapping[str, Any]) -> Figure:

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ctr_files import drawn_files
 from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from ctr_rounds import RoundsConfig, run_rounds
-from ctr_start import SideSpec, Sources, drawn_files, fleet
+from ctr_start import SideSpec, Sources, fleet
 from measure import argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
 

@@ -34,7 +34,7 @@ ONE_ID_SLOTS = (
 
 
 class FleetModel(nn.Module):
-    """The same with its rows in a table."""
+    """What `PlainModel` is, with its rows in a table."""
 
     def __init__(self, lr: float = LR) -> None:
         super().__init__()

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from ctr_batches import NUM_IDS
+from ctr_files import write_slot_files
 from ctr_names import OURS, PADDLE, TORCH
-from ctr_start import SideSpec, Sources, fleet, start, write_slot_files
+from ctr_start import SideSpec, Sources, fleet, start
 from measure import ROOT, argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
 from sparsefleet.metrics import AUC

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctr_batches import NUM_COUNTS, Batch, make_batches
 from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from side_processes import Side, SideProcess, start_servers
 
@@ -135,7 +134,7 @@ def _start_workers(
     if sources.data is not None:
         words += ["--data", str(sources.data)]
     if spec.engine == TORCH and spec.workers > 1:
-        words += ["--meeting", tempfile.mktemp(dir=sources.folder)]
+        words += ["--meeting", str(sources.folder / f"meeting-{os.urandom(4).hex()}")]
     made = []
     for rank, environ in enumerate(environs):
         own = ["--rank", str(rank)]
@@ -175,6 +174,7 @@ def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
     if sources.lr is not None:
         words += ["--lr", str(sources.lr)]
     environ = {"CPU_NUM": str(spec.threads), "GLOG_v": "0", "PYTHONUNBUFFERED": "1"}
+    environ |= {"http_proxy": "", "https_proxy": ""}  # its gRPC would go through them
     ports = _free_ports(spec.servers)
     if spec.servers:
         environ["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -191,7 +191,7 @@ def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
         files = ["--files", *map(str, sources.paddle_files[rank :: spec.workers])]
         log = sources.log(f"{spec.name} {rank}")
         workers.append(SideProcess([*words, *files], own, folder, log))
-    return Side(workers, servers, is_patient=False)
+    return Side(workers, servers, is_restless=True)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -200,25 +200,3 @@ def _free_ports(count: int) -> list[int]:
     for probe in probes:
         probe.close()
     return ports
-
-
-def write_slot_files(folder: Path, name: str, batches: Sequence[Batch]) -> list[Path]:
-    """MultiSlot, a file for each batch."""
-    paths = []
-    for index, (counts, ids, clicks) in enumerate(batches):
-        lines = [
-            f"{NUM_COUNTS} {' '.join(f'{number:.6g}' for number in numbers)} "
-            f"{' '.join(f'1 {id_}' for id_ in of_one)} 1 {click}\n"
-            for numbers, of_one, click in zip(
-                counts.tolist(), ids.tolist(), clicks.tolist(), strict=True
-            )
-        ]
-        paths.append(folder / f"{name}-{index}")
-        paths[-1].write_text("".join(lines))
-    return paths
-
-
-def drawn_files(folder: Path, name: str, num_files: int, lines_per_file: int) -> list[Path]:
-    """Of examples as those in memory are."""
-    batches = [make_batches(1, lines_per_file, seed=index)[0] for index in range(num_files)]
-    return write_slot_files(folder, name, batches)

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS, make_batches
+from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS
+from ctr_files import drawn_files
 from ctr_network import LR, layers
 from measure import console, machine, parse_arguments, report, take_turns, write_json
 from sparsefleet import fluid, optim
@@ -35,21 +36,6 @@ Pass = tuple[float, float]
 """Seconds by the clock, and of the CPU."""
 
 SLOTS = [f"C{number}" for number in range(1, NUM_SLOTS + 1)]
-
-
-def write_files(folder: Path, num_examples: int) -> list[str]:
-    """MultiSlot lines, a file for each thread."""
-    paths = []
-    for number in range(NUM_THREADS):
-        (counts, ids, clicks), *_ = make_batches(1, num_examples // NUM_THREADS, seed=number)
-        lines = [
-            f"{NUM_COUNTS} {' '.join(f'{value:.6f}' for value in dense)} "
-            f"{' '.join(f'1 {key}' for key in keys)} 1 {click}\n"
-            for dense, keys, click in zip(counts, ids.tolist(), clicks.tolist(), strict=True)
-        ]
-        paths.append(folder / f"part-{number}")
-        paths[-1].write_text("".join(lines))
-    return [str(path) for path in paths]
 
 
 class Network:
@@ -139,7 +125,7 @@ def main() -> None:
     size = QUICK_EXAMPLES if arguments.quick else NUM_EXAMPLES
     figures: dict[str, object] = {"examples": size}
     with tempfile.TemporaryDirectory() as folder:
-        files = write_files(Path(folder), size)
+        files = list(map(str, drawn_files(Path(folder), "part", NUM_THREADS, size // NUM_THREADS)))
         for batch_size in BATCHES:
             with (
                 fluid.program_guard(fluid.Program(), fluid.Program()),

@@ -66,7 +66,7 @@ def follow(export: str, target: str, seconds: float) -> None:
     rows.close()
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short: does it run at all")
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -77,48 +77,62 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.rows, options.seconds = 50_000, 6.0
-    if options.follow:
-        follow(options.follow, options.target, options.seconds)
-        return
-    folder = Path(tempfile.mkdtemp())
-    target, model = options.target or str(folder / "updates"), Clicks()
+    return options
+
+
+def export_model(model: nn.Module, folder: Path, rows: int) -> None:
+    """With a row for each id."""
     quiet = TrainerConfig(quiet=True)
-    publish = PublishConfig(model=folder / "export", target=target, every_s=1.0)
     with Trainer(model, nn.BCEWithLogitsLoss(), optim.Adagrad(lr=0.05), config=quiet) as trainer:
-        trainer.fit(batches(options.rows, 2.0))
-        for first in range(0, options.rows, 65536):
+        trainer.fit(batches(rows, 2.0))
+        for first in range(0, rows, 65536):
             trainer.distributed.store.pull("ads", np.arange(first, first + 65536))
-        trainer.export(folder / "export", next(batches(options.rows, 1.0)), onnx=False)
+        trainer.export(folder, next(batches(rows, 1.0)), onnx=False)
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Trains and publishes while a service follows."""
+    target, model = options.target or str(folder / "updates"), Clicks()
+    export_model(model, folder / "export", options.rows)
+    follower = [sys.executable, __file__, "--follow", str(folder / "export"), "--target", target]
     service = subprocess.Popen(
-        [
-            *(sys.executable, __file__, "--follow", str(folder / "export")),
-            *("--target", target, "--seconds", str(options.seconds + 10)),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+        [*follower, "--seconds", str(options.seconds + 10)], stdout=subprocess.PIPE, text=True
     )
     assert service.stdout is not None
     assert service.stdout.readline() == "ready\n"
     with Trainer(
-        model, nn.BCEWithLogitsLoss(), optim.Adagrad(lr=0.05), config=quiet, publish=publish
+        model,
+        nn.BCEWithLogitsLoss(),
+        optim.Adagrad(lr=0.05),
+        config=TrainerConfig(quiet=True),
+        publish=PublishConfig(model=folder / "export", target=target, every_s=1.0),
     ) as trainer:
         history = trainer.fit(batches(options.rows, options.seconds))
-    delays = [float(line) for line in service.communicate()[0].split()]
-    print(f"{options.rows:,} rows of {DIM}, {history.examples / options.seconds:,.0f} examples/s")
-    first, *others = delays
-    print(f"{len(delays)} updates seen; from their moment until in force, seconds:")
-    print(f"  first {first:.2f} (all rows are compared with the export), then")
-    print(f"  median {statistics.median(others):.2f}, largest {max(others):.2f}")
-    print(f"oldest that a trained step was when it became visible: {1.0 + max(others):.2f} s")
-    figures = {
+    first, *others = [float(line) for line in service.communicate()[0].split()]
+    return {
         "rows": options.rows,
         "examples_per_s": history.examples / options.seconds,
-        "updates": len(delays),
+        "updates": 1 + len(others),
         "first_s": first,
         "median_s": statistics.median(others),
         "largest_s": max(others),
     }
-    write_json(options.json, figures)
+
+
+def main() -> None:
+    options = parse_arguments()
+    if options.follow:
+        follow(options.follow, options.target, options.seconds)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options, Path(folder))
+    print(f"{found['rows']:,} rows of {DIM}, {found['examples_per_s']:,.0f} examples/s")
+    print(f"{found['updates']} updates seen; from their moment until in force, seconds:")
+    print(f"  first {found['first_s']:.2f} (all rows are compared with the export), then")
+    print(f"  median {found['median_s']:.2f}, largest {found['largest_s']:.2f}")
+    oldest_s = 1.0 + found["largest_s"]
+    print(f"oldest that a trained step was when it became visible: {oldest_s:.2f} s")
+    write_json(options.json, found)
 
 
 if __name__ == "__main__":

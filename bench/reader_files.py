@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ctr_batches import NUM_COUNTS, NUM_SLOTS, make_batches
+from ctr_batches import NUM_COUNTS, NUM_SLOTS, Batch, make_batches
+from ctr_files import slot_lines
 from sparsefleet.data import Slot
 
 SLOTS = (
@@ -33,18 +34,18 @@ _LARGEST_COUNT = 5000
 def write_files(folder: Path, num_files: int, num_lines: int) -> None:
     """`slot-*` in MultiSlot, `raw-*` in Criteo's own layout."""
     for index in range(num_files):
-        ((dense, ids, clicks),) = make_batches(1, num_lines, seed=index)
-        slot_lines, raw_lines = [], []
-        examples = zip(dense.tolist(), ids.tolist(), clicks.tolist(), strict=True)
-        for numbers, ids_of_one, click in examples:
-            values = " ".join(f"{number:.6g}" for number in numbers)
-            slots = " ".join(f"1 {id_}" for id_ in ids_of_one)
-            slot_lines.append(f"{NUM_COUNTS} {values} {slots} 1 {click}\n")
-            counts = "\t".join(str(int(number * _LARGEST_COUNT)) for number in numbers)
-            texts = "\t".join(f"{id_ * 4001:08x}" for id_ in ids_of_one)
-            raw_lines.append(f"{click}\t{counts}\t{texts}\n")
-        (folder / f"slot-{index}").write_text("".join(slot_lines))
-        (folder / f"raw-{index}").write_text("".join(raw_lines))
+        [batch] = make_batches(1, num_lines, seed=index)
+        (folder / f"slot-{index}").write_text(slot_lines(batch))
+        (folder / f"raw-{index}").write_text(_raw_lines(batch))
+
+
+def _raw_lines(batch: Batch) -> str:
+    lines = []
+    for numbers, ids, click in zip(*(part.tolist() for part in batch), strict=True):
+        counts = "\t".join(str(int(number * _LARGEST_COUNT)) for number in numbers)
+        texts = "\t".join(f"{id_ * 4001:08x}" for id_ in ids)
+        lines.append(f"{click}\t{counts}\t{texts}\n")
+    return "".join(lines)
 
 
 def write_parquet(path: Path, num_rows: int) -> None:

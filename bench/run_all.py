@@ -35,7 +35,7 @@ from parts import FOLDER, PARTS, Part, choose
 
 PATIENCE = 5.0
 """Times the expected seconds, and then `GRACE_S`, after which a part is ended."""
-GRACE_S = 600.0
+GRACE_S = 300.0
 TAIL_BYTES = 1_500
 QUIET_LOAD = 0.7
 

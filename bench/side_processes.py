@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -88,14 +89,21 @@ class SideProcess:
         found = re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE)
         return int(found[1]) << 10 if found else 0
 
+    def signal(self, number: signal.Signals) -> None:
+        """Nothing happens to one that has ended."""
+        self._process.send_signal(number)
+
     def end_input(self) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
-    def close(self, *, terminate: bool = False) -> None:
+    def close(self, *, terminate: bool = False, kill: bool = False) -> None:
+        """Waits for its end, for which it may be asked, or which may be made."""
         self.end_input()
-        if terminate:
+        if kill:
+            self._process.kill()
+        elif terminate:
             self._process.terminate()
         try:
             self._process.wait(END_S)
@@ -129,7 +137,8 @@ class Side:
     """`with Side(workers, servers) as side: side.run()`. Workers know what a section is.
 
     others: processes that belong to it, do no work of their own and end last.
-    is_patient: whether workers are waited for at the end, or told to go.
+    is_restless: its processes are busy when nothing is asked of them, and linger at the end. They
+        are stopped between sections, so that they disturb nobody, and ended without waiting.
     """
 
     def __init__(
@@ -138,12 +147,12 @@ class Side:
         servers: Sequence[SideProcess] = (),
         others: Sequence[SideProcess] = (),
         *,
-        is_patient: bool = True,
+        is_restless: bool = False,
     ) -> None:
         self._workers = workers
         self._servers = servers
         self._others = others
-        self._is_patient = is_patient
+        self._is_restless = is_restless
 
     @property
     def num_workers(self) -> int:
@@ -152,12 +161,15 @@ class Side:
     def wait_ready(self) -> None:
         for worker in self._workers:
             worker.wait_for("^ready$", READY_S)
+        self._signal(signal.SIGSTOP)
 
     def ask(self, line: str) -> list[dict[str, Any]]:
         """Sends the line to all workers at the same time; their answers."""
+        self._signal(signal.SIGCONT)
         for worker in self._workers:
             worker.send(line)
         found = [worker.wait_for(r"^\{.*\}$", SECTION_S) for worker in self._workers]
+        self._signal(signal.SIGSTOP)
         return [json.loads(match.group()) for match in found]
 
     def run(self, *words: object) -> Section:
@@ -183,9 +195,15 @@ class Side:
         for worker in self._workers:  # all before the first is waited for: they end together
             worker.end_input()
         for worker in self._workers:
-            worker.close(terminate=not self._is_patient)
+            worker.close(kill=self._is_restless)
         for process in (*self._servers, *self._others):
-            process.close(terminate=True)
+            process.close(terminate=True, kill=self._is_restless)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Only to those that are restless."""
+        if self._is_restless:
+            for process in (*self._workers, *self._servers):
+                process.signal(number)
 
     def __enter__(self) -> Side:
         return self

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from measure import console, interleave, machine, parse_arguments, report, time_threads, write_json
+from measure import (
+    console,
+    interleave,
+    judge,
+    machine,
+    parse_arguments,
+    report,
+    time_threads,
+    write_json,
+)
 from sparsefleet import optim
 from sparsefleet.store import Constant, LocalStore, TableSpec
 
 DIM = 10
 BATCH = 2_600
+ACTIONS = ("lookup", "update", "update_merging")
 TARGET_LOOKUP_NS = 120
 TARGET_MEMORY = 1.3
 
@@ -78,6 +90,53 @@ class Worker:
         self.store.push("t", self.batch(), self.gradients)
 
 
+def measure(
+    optimizer: optim.Optimizer, keys: np.ndarray, rounds: int, repeats: int
+) -> dict[str, Any]:
+    """ns a row of each action, and memory over payload, of one kind of table."""
+    with multiprocessing.get_context("spawn").Pool(1) as fresh:
+        resident = fresh.apply(resident_ratio, (optimizer, len(keys)))
+    with filled_store(optimizer, keys) as store:
+        workers = [Worker(store, keys, seed) for seed in (1, 2)]
+
+        def side(action: str, threads: int) -> float:
+            work = [getattr(worker, action) for worker in workers[:threads]]
+            return time_threads(work, rounds) / (rounds * BATCH) * 1e9
+
+        taken = interleave(
+            {
+                f"{action} {threads}": lambda a=action, t=threads: side(a, t)  # type: ignore[misc]
+                for action in ACTIONS
+                for threads in (1, 2)
+            },
+            repeats,
+        )
+        stats = store.stats()[0]
+    ratio = stats["table.t.memory_bytes"] / stats["table.t.payload_bytes"]
+    return {"ns_per_row": taken, "memory_ratio": ratio, "resident_ratio": resident}
+
+
+def show(figures: Mapping[str, Any]) -> None:
+    """Of each optimizer a line, and of SGD what is aimed at."""
+    rows = [
+        [
+            name,
+            *(f"{one['ns_per_row'][f'{a} {t}'][0]:.0f}" for a in ACTIONS for t in (1, 2)),
+            f"{one['memory_ratio']:.3f}",
+            f"{one['resident_ratio']:.3f}",
+        ]
+        for name, one in figures.items()
+    ]
+    columns = ["optimizer", "lookup 1t", "2t", "update 1t", "2t", "merging 1t", "2t"]
+    title = "ns a row and thread (median); memory over key + values + state"
+    report(title, [*columns, "memory", "resident"], rows)
+    lookup = figures["sgd"]["ns_per_row"]["lookup 1"][0]
+    memory = figures["sgd"]["resident_ratio"]
+    judge(f"lookup {lookup:.0f} ns (target <= {TARGET_LOOKUP_NS})", lookup <= TARGET_LOOKUP_NS)
+    text = f"resident memory {memory:.2f}x payload (target <= {TARGET_MEMORY})"
+    judge(text, memory <= TARGET_MEMORY)
+
+
 def main() -> None:
     arguments = parse_arguments(__doc__ or "")
     num_rows = 200_000 if arguments.quick else 5_000_000
@@ -85,66 +144,17 @@ def main() -> None:
     console.print(f"[bold]Tables[/bold]: {num_rows:,} rows x {DIM}, random 64-bit keys, ", end="")
     console.print(f"batches of {BATCH:,}. {machine()}")
     keys = random_keys(num_rows)
-    figures: dict[str, object] = {"rows": num_rows, "dim": DIM, "batch": BATCH}
-    rows = []
-    for name, optimizer in {
+    optimizers = {
         "sgd": optim.SGD(lr=0.01),
         "adagrad": optim.Adagrad(lr=0.01),
         "adam": optim.Adam(lr=0.01),
-    }.items():
-        with multiprocessing.get_context("spawn").Pool(1) as fresh:
-            resident = fresh.apply(resident_ratio, (optimizer, num_rows))
-        store = filled_store(optimizer, keys)
-        workers = [Worker(store, keys, seed) for seed in (1, 2)]
-
-        def side(action: str, threads: int, workers: list[Worker] = workers) -> float:
-            work = [getattr(worker, action) for worker in workers[:threads]]
-            return time_threads(work, rounds) / (rounds * BATCH) * 1e9
-
-        taken = interleave(
-            {
-                f"{action} {threads}": lambda a=action, t=threads: side(a, t)
-                for action in ("lookup", "update", "update_merging")
-                for threads in (1, 2)
-            },
-            arguments.repeats,
-        )
-        stats = store.stats()[0]
-        ratio = stats["table.t.memory_bytes"] / stats["table.t.payload_bytes"]
-        figures[name] = {"ns_per_row": taken, "memory_ratio": ratio, "resident_ratio": resident}
-        rows.append(
-            [
-                name,
-                *(
-                    f"{taken[f'{a} {t}'][0]:.0f}"
-                    for a in ("lookup", "update", "update_merging")
-                    for t in (1, 2)
-                ),
-                f"{ratio:.3f}",
-                f"{resident:.3f}",
-            ]
-        )
-        store.close()
-    report(
-        "ns a row and thread (median); memory over key + values + state",
-        [
-            "optimizer",
-            "lookup 1t",
-            "2t",
-            "update 1t",
-            "2t",
-            "merging 1t",
-            "2t",
-            "memory",
-            "resident",
-        ],
-        rows,
-    )
-    lookup = figures["sgd"]["ns_per_row"]["lookup 1"][0]  # type: ignore[index]
-    memory = figures["sgd"]["resident_ratio"]  # type: ignore[index]
-    console.print(f"lookup {lookup:.0f} ns (target <= {TARGET_LOOKUP_NS}), ", end="")
-    console.print(f"resident memory {memory:.2f}x payload (target <= {TARGET_MEMORY})")
-    write_json(arguments.json, figures)
+    }
+    found = {
+        name: measure(optimizer, keys, rounds, arguments.repeats)
+        for name, optimizer in optimizers.items()
+    }
+    show(found)
+    write_json(arguments.json, {"rows": num_rows, "dim": DIM, "batch": BATCH, **found})
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "bind.h"
+#include "merge/dense_parts.h"
 #include "merge/unique.h"
 #include "raise.h"
 #include "status/status.h"
@@ -112,6 +115,36 @@ void Sum(const Matrix<const float>& rows, const Array<const std::uint32_t>& inve
   Check(status);
 }
 
+using PartArrays = std::vector<Array<const float>>;
+
+// Calls use(parts) without the GIL, when they are as many elements as the `whole`.
+template <typename Use>
+auto WithParts(const PartArrays& arrays, const Array<float>& whole, Use use) {
+  std::vector<std::span<const float>> parts;
+  parts.reserve(arrays.size());
+  for (const auto& array : arrays) parts.push_back(SpanOf(array));
+  if (const std::size_t size = SizeOfParts(parts); size != whole.size()) {
+    Raise({Code::kShapeMismatch, "parts of " + std::to_string(size) + " elements do not make up " +
+                                     std::to_string(whole.size())});
+  }
+  nb::gil_scoped_release release;
+  return use(parts);
+}
+
+void Join(const PartArrays& parts, const Array<float>& out) {
+  WithParts(parts, out, [&](DenseParts spans) { JoinParts(spans, SpanOf(out)); });
+}
+
+void AddTo(const PartArrays& parts, const Array<float>& out) {
+  WithParts(parts, out, [&](DenseParts spans) { AddParts(spans, SpanOf(out)); });
+}
+
+bool StepBy(const PartArrays& parts, float learning_rate, const Array<float>& values) {
+  return WithParts(parts, values, [&](DenseParts spans) {
+    return StepByParts(spans, learning_rate, SpanOf(values));
+  });
+}
+
 }  // namespace
 
 void BindMerge(nb::module_& m) {
@@ -128,6 +161,12 @@ void BindMerge(nb::module_& m) {
   m.def("sum_rows", &Sum, "rows"_a, "inverse"_a, "out"_a,
         "Sums rows[i] (float32[N, D]) into out[inverse[i]] (float32[U, D]), which starts from "
         "zero.");
+  m.def("join_parts", &Join, "parts"_a, "out"_a,
+        "Copies flat float32 arrays, one after another, to out (float32, as many elements).");
+  m.def("add_parts", &AddTo, "parts"_a, "out"_a, "The same, added to what out holds.");
+  m.def("step_by_parts", &StepBy, "parts"_a, "learning_rate"_a, "values"_a,
+        "values -= learning_rate * parts. False, with nothing changed, where a part holds NaN or "
+        "infinity.");
 }
 
 }  // namespace sparsefleet::python

@@ -59,12 +59,14 @@ void Import(const StoreHandle& handle, const std::string& table, const Array<con
   const auto fill = [](auto& to, const auto& from) {
     to.assign(from.data(), from.data() + from.size());
   };
-  RowBatch rows;
-  fill(rows.keys, keys);
-  fill(rows.values, values);
-  fill(rows.state, state);
-  fill(rows.counters, counters);
-  Check(Call(handle, [&](Store& s) { return s.Import(table, rows, timeout_s); }));
+  Check(Call(handle, [&](Store& s) {
+    RowBatch rows;
+    fill(rows.keys, keys);
+    fill(rows.values, values);
+    fill(rows.state, state);
+    fill(rows.counters, counters);
+    return s.Import(table, rows, timeout_s);
+  }));
 }
 
 CutHandle* OpenCut(const StoreHandle& handle, const std::string& table, bool only_dirty,

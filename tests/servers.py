@@ -16,7 +16,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
     "host": "127.0.0.1",
     "port": 0,
     "job_key": JOB_KEY,
-    "transport": "tls",
+    "transport": "auto",
     "index": 0,
     "num_servers": 1,
     "num_threads": 2,

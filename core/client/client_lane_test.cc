@@ -79,8 +79,8 @@ const Test kUsesLane("a client of this host moves to shared memory, for frames o
 
 const Test kForcedTls("an end that asks for TLS gets it", [] {
   for (const auto& [ours, theirs] : {std::pair(TransportKind::kTls, TransportKind::kAuto),
-                                    std::pair(TransportKind::kAuto, TransportKind::kTls),
-                                    std::pair(TransportKind::kTls, TransportKind::kTls)}) {
+                                     std::pair(TransportKind::kAuto, TransportKind::kTls),
+                                     std::pair(TransportKind::kTls, TransportKind::kTls)}) {
     const auto server = StartServer(theirs);
     const auto client = Connect(*server, ours);
     RequireOk(client->Define(Tower(10), kTimeout_s));

@@ -17,6 +17,7 @@
 #include "server/acceptor.h"
 #include "server/connection_set.h"
 #include "server/dispatcher.h"
+#include "server/host_lane.h"
 #include "server/housekeeper.h"
 #include "server/job_thread.h"
 #include "server/server_log.h"
@@ -26,8 +27,6 @@
 #include "store/local_store.h"
 #include "store/rounds.h"
 #include "store/table_views.h"
-#include "transport/channel_kinds.h"
-#include "transport/lane_socket.h"
 #include "transport/socket.h"
 
 namespace sparsefleet {
@@ -289,16 +288,15 @@ Status Server::Impl::Listen() {
 
 // Without it clients of this host come over TCP, like all others.
 void Server::Impl::OpenLane() {
-  auto opened = ListenOnLane();
-  const Status memory = LaneMemory::Create().status();
-  auto channels = MakeLaneFactory(options.security.job_key);
-  for (const Status& status : {opened.status(), memory, channels.status()}) {
-    if (status.ok()) continue;
-    return log.Write(kInfo, "no shared memory for clients on this host: " + status.message());
+  auto opened = OpenHostLane(options.security.job_key);
+  if (!opened.ok()) {
+    return log.Write(kInfo,
+                     "no shared memory with clients on this host: " + opened.status().message());
   }
-  lane_factory = std::move(channels).value();
-  host.lane_name = opened.value().name;
-  if (!lane_acceptor.Listen(std::move(opened.value().socket)).ok()) host.lane_name.clear();
+  HostLane lane = std::move(opened).value();
+  lane_factory = std::move(lane.channels);
+  const Status listens = lane_acceptor.Listen(std::move(lane.listener.socket));
+  if (listens.ok()) host.lane_name = lane.listener.name;
 }
 
 void Server::Impl::StartThreads() {

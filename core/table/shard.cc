@@ -76,7 +76,13 @@ void Shard::Read(std::span<const BatchItem> items, float* out,
 
 void Shard::Find(std::span<const BatchItem> items, bool* out) const {
   const std::shared_lock lock(mutex_);
-  for (const BatchItem& item : items) out[item.position] = FindExact(item) != kNoRow;
+  ForEachBlock(index_, items, [&](std::span<const BatchItem> block) {
+    std::uint32_t rows[kPrefetchItems];
+    Locate(block, rows);
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      out[block[i].position] = Confirm(block[i], rows[i]) != kNoRow;
+    }
+  });
 }
 
 void Shard::ReadOrCreate(std::span<const BatchItem> items, const Moment& now, float* out) {

@@ -206,6 +206,28 @@ Status SparseTable::Contains(std::span<const Key> keys, std::span<bool> out) con
   });
 }
 
+Result<std::vector<std::uint32_t>> SparseTable::PullKnown(std::span<const Key> keys,
+                                                          std::span<float> out) const {
+  if (Status status = impl_->CheckShape(keys.size(), out.size(), "floats of room"); !status.ok()) {
+    return status;
+  }
+  std::vector<std::uint32_t> unknown;
+  if (keys.empty()) return unknown;
+  const Status status = impl_->Guarded([&] {
+    TableScratch& scratch = ThreadScratch();
+    scratch.plan.Build(keys);
+    scratch.missing.clear();
+    ForEachShard(impl_->shards, scratch.plan, keys[0],
+                 [&](Shard& shard, auto items) { shard.Read(items, out.data(), scratch.missing); });
+    unknown.reserve(scratch.missing.size());
+    for (const BatchItem& item : scratch.missing) unknown.push_back(item.position);
+    std::ranges::sort(unknown);
+    impl_->rows_pulled.fetch_add(keys.size() - unknown.size(), std::memory_order_relaxed);
+  });
+  if (!status.ok()) return status;
+  return unknown;
+}
+
 Result<RowBatch> SparseTable::Read(std::span<const Key> keys) const {
   RowBatch rows;
   if (keys.empty()) return rows;

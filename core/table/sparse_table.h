@@ -82,6 +82,11 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // out[i] = whether key i has a row. Creates none. REQUIRES: out.size() == keys.size().
   Status Contains(std::span<const Key> keys, std::span<bool> out) const;
 
+  // Copies the rows of keys that have one into `out`, as Pull does. The places in `keys` of the
+  // others, in order; their part of `out` is left as it was.
+  Result<std::vector<std::uint32_t>> PullKnown(std::span<const Key> keys,
+                                               std::span<float> out) const;
+
   // The keys among these that have a row, with their values; no state, no counters.
   Result<RowBatch> Read(std::span<const Key> keys) const;
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <utility>
+#include <vector>
 
 #include "transport/channel.h"
 #include "transport/channel_kinds.h"

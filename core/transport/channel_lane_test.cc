@@ -51,7 +51,7 @@ const Test kShake("both ends with one key finish the handshake and carry bytes b
                                         Buffer(std::span(text).subspan(40))};
   for (int i = 0; i < 1000; ++i) {
     for (const auto& [from, to] : {std::pair(pair.client.get(), pair.server.get()),
-                            std::pair(pair.server.get(), pair.client.get())}) {
+                                   std::pair(pair.server.get(), pair.client.get())}) {
       ExpectEqual(RequireOk(from->Write(buffers)).bytes, text.size());
       std::vector<std::byte> got(100);
       ExpectEqual(RequireOk(to->Read(std::span(got).first(30))).bytes, 30u);

@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -14,6 +15,17 @@
 
 namespace sparsefleet {
 namespace {
+
+#ifdef MSG_NOSIGNAL
+constexpr int kSendFlags = MSG_NOSIGNAL;
+#else
+constexpr int kSendFlags = 0;  // PrepareSocket has set SO_NOSIGPIPE
+#endif
+#ifdef MSG_CMSG_CLOEXEC
+constexpr int kReceiveFlags = MSG_CMSG_CLOEXEC;
+#else
+constexpr int kReceiveFlags = 0;
+#endif
 
 ResolvedEndpoint::Address AbstractAddress(const std::string& name) {
   ResolvedEndpoint::Address address;
@@ -91,7 +103,7 @@ Result<bool> SendWithDescriptor(int fd, std::span<const std::byte> bytes, int de
   head->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof(descriptor));
   for (;;) {
-    const ssize_t count = ::sendmsg(fd, &message, MSG_NOSIGNAL);
+    const ssize_t count = ::sendmsg(fd, &message, kSendFlags);
     if (count == static_cast<ssize_t>(bytes.size())) return true;
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
@@ -108,14 +120,9 @@ Result<std::optional<OwnedSocket>> ReceiveWithDescriptor(int fd, std::span<std::
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-#ifdef MSG_CMSG_CLOEXEC
-  constexpr int kFlags = MSG_CMSG_CLOEXEC;
-#else
-  constexpr int kFlags = 0;
-#endif
   ssize_t count = 0;
   do {
-    count = ::recvmsg(fd, &message, kFlags);
+    count = ::recvmsg(fd, &message, kReceiveFlags);
   } while (count < 0 && errno == EINTR);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<OwnedSocket>();
   OwnedSocket received;

@@ -101,7 +101,7 @@ def all_rows(store: Store, table: str) -> Rows:
     return Rows(*(column[order] for column in columns))
 
 
-@pytest.mark.parametrize("transport", ["tls", "plain"])
+@pytest.mark.parametrize("transport", ["auto", "tls", "plain"])
 @pytest.mark.parametrize("num_servers", [1, 2, 3])
 def test_same_history_gives_identical_answers_and_rows(num_servers: int, transport: str) -> None:
     with NativeServers(num_servers, transport=transport) as servers:

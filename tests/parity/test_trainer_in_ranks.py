@@ -114,9 +114,7 @@ def trained(trainer: Trainer) -> dict[str, Any]:
 
 
 def floats(found: dict[str, str]) -> dict[str, np.ndarray]:
-    return {
-        name: np.frombuffer(bytes.fromhex(text), np.float32) for name, text in found.items()
-    }
+    return {name: np.frombuffer(bytes.fromhex(text), np.float32) for name, text in found.items()}
 
 
 def make_trainer(kind: str, optimizer: str, fleet: Fleet, **options: Any) -> Trainer:

@@ -34,7 +34,7 @@ def test_signal_drains_and_exits_0(start_server: StartServer, number: signal.Sig
     assert "Traceback" not in server.errors()
 
 
-@pytest.mark.parametrize("transport", ["tls", "plain"])
+@pytest.mark.parametrize("transport", ["auto", "plain"])
 def test_ready_line_names_index_endpoint_and_transport(
     start_server: StartServer, transport: str
 ) -> None:

@@ -33,9 +33,9 @@ class GradientExchange:
     there and all buckets before it have set out, so that ranks agree on the order. What says who
     takes part, and which parameters were used, travels behind the last bucket.
 
-    All ranks have the same bits afterwards, whatever the buckets and rings are. A parameter
-    without a gradient on some ranks counts as zeros there; without one on all, it has none
-    afterwards. Not thread-safe.
+    All ranks have the same bits afterwards, on CPUs whatever the buckets and rings are. A
+    parameter without a gradient on some ranks counts as zeros there; without one on all, it has
+    none afterwards. Not thread-safe.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> exchange = GradientExchange([("weight", weight)], World.join(), CollectiveStrategy())

@@ -104,9 +104,7 @@ class RankBoard:
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
         """Nothing to do: a rank that is not there is missed only by those that wait for it."""
 
-    def _wait_for(
-        self, keys: Mapping[str, int | None], timeout_s: float | None, what: str
-    ) -> None:
+    def _wait_for(self, keys: Mapping[str, int | None], timeout_s: float | None, what: str) -> None:
         """Until all keys are there; each is set by its rank, or by anybody."""
         limit_s = self._world.timeout_s if timeout_s is None else timeout_s
         began = asked = time.monotonic()

@@ -19,9 +19,10 @@ from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.model_checkpoint import Predicate, load_model
 from sparsefleet.fleet.rank_tensors import RankTensors
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.server_notes import directory_of_servers
 from sparsefleet.fleet.torch_optimizers import torch_optimizer
 from sparsefleet.fleet.trainable import require_started
-from sparsefleet.modes import CollectiveConfig, CollectiveMode, ModeSetting, RankSetting
+from sparsefleet.modes import CollectiveConfig, CollectiveMode, RankSetting
 from sparsefleet.store import Store
 from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 
@@ -205,19 +206,18 @@ class CollectiveModel(DistributedModel):
             self._board = RankBoard(self._world)
         return store
 
-    def _mode_setting(self) -> ModeSetting:
+    def _rank_setting(self) -> RankSetting:
         names = {id(p): name for name, p in self.model.named_parameters()}
         parameters = [p for group in self._groups for p in group.parameters]
-        ranks = RankSetting(
+        return RankSetting(
             world=self.world,
             parameters={names[id(p)]: p for p in parameters},
             step=self._stepping.step_in_place,
             norm_group=self._norm_group,
         )
-        return super()._mode_setting(ranks=ranks)
 
     def _first_values(self) -> None:
-        directory = self._directory_of_servers() if self.role.server_endpoints else None
+        directory = directory_of_servers(self.store) if self.role.server_endpoints else None
         if directory is not None:
             self._load(directory, None, None)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sparsefleet import _core, optim
-from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.dense_optimizer import DenseGroup, OptimizerLike, dense_groups
 from sparsefleet.fleet.flat_parameters import FlatParameters
@@ -22,7 +22,7 @@ from sparsefleet.fleet.model_tensors import ModelTensors
 from sparsefleet.fleet.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.save_hooks import SaveHooks
-from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
+from sparsefleet.fleet.server_notes import directory_of_servers
 from sparsefleet.fleet.step_calls import StepCalls
 from sparsefleet.fleet.torch_stepping import TorchStepping
 from sparsefleet.fleet.trainable import (
@@ -275,8 +275,7 @@ class DistributedModel(StepCalls, SaveHooks):
     def _groups_of_torch(self) -> list[DenseGroup]:
         """The groups on whose parameters torch steps here: all, where it knows one rule alone."""
         found = [group for group in self._groups if group.optimizer is None]
-        if found:
-            require_local(found[0], self.role, self._mode_like)
+        require_local(found, self.role, self._mode_like)
         return found
 
     def _flattened(self) -> dict[str, list[nn.Parameter]]:
@@ -306,7 +305,12 @@ class DistributedModel(StepCalls, SaveHooks):
             config=RemoteStoreConfig(connect_timeout_s=self._connect_s),
         )
 
-    def _mode_setting(self, ranks: RankSetting | None = None) -> ModeSetting:
+    def _rank_setting(self) -> RankSetting | None:
+        """Of mode "collective" only."""
+        return None
+
+    def _mode_setting(self) -> ModeSetting:
+        ranks = self._rank_setting()
         return ModeSetting(
             store=self.store,
             tables=self._tables,
@@ -339,11 +343,7 @@ class DistributedModel(StepCalls, SaveHooks):
         if self._table_default() is not None:
             following = [module.name for module in self._modules if module.own_optimizer is None]
         return RateSchedule(
-            schedule,
-            self._optimizer,
-            self._groups,
-            following,
-            torch_steps=bool(self._by_torch),
+            schedule, self._optimizer, self._groups, following, torch_steps=bool(self._by_torch)
         )
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
@@ -354,7 +354,7 @@ class DistributedModel(StepCalls, SaveHooks):
         """The first worker's values, or those that servers are to load, go to the store."""
         if not self.role.is_first_worker:
             return
-        directory = self._directory_of_servers()
+        directory = directory_of_servers(self.store)
         if directory is not None:
             self._load(directory, None, None)
             return
@@ -394,12 +394,6 @@ class DistributedModel(StepCalls, SaveHooks):
     def _has_own_copies(self) -> bool:
         """Whether the mode trains on copies of the store's values."""
         return isinstance(mode_config(self._mode_like), GeoConfig)
-
-    def _directory_of_servers(self) -> str | None:
-        try:
-            return os.fsdecode(self.store.get_note(MODEL_DIR_NOTE))
-        except NotFoundError:
-            return None
 
     def _fetch_dense(self) -> None:
         for group in self._native_groups():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.modes.dense_parts import join
 
 __all__ = ["FlatParameters"]
 
@@ -84,25 +85,14 @@ def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str
     The parameters have none afterwards. One without a gradient counts as zero where another of
     its table has one.
     """
-    return {
-        table: torch.cat(parts).numpy() if len(parts) > 1 else parts[0].numpy().copy()
-        for table, parts in _take_parts(parameters).items()
-    }
+    return {table: join(parts) for table, parts in take_gradient_parts(parameters).items()}
 
 
 def take_gradient_parts(
     parameters: Mapping[str, Sequence[nn.Parameter]],
 ) -> dict[str, list[Floats]]:
     """As `take_gradients`, each gradient as the flat ones of the parameters, without a copy."""
-    return {
-        table: [part.numpy() for part in parts] for table, parts in _take_parts(parameters).items()
-    }
-
-
-def _take_parts(
-    parameters: Mapping[str, Sequence[nn.Parameter]],
-) -> dict[str, list[torch.Tensor]]:
-    taken: dict[str, list[torch.Tensor]] = {}
+    taken: dict[str, list[Floats]] = {}
     for table, members in parameters.items():
         gradients = [parameter.grad for parameter in members]
         if all(gradient is None for gradient in gradients):
@@ -111,7 +101,8 @@ def _take_parts(
         for parameter, gradient in zip(members, gradients, strict=True):
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
-            parts.append(_dense(gradient).detach().reshape(-1))
+            # Every operator of torch gives the GIL away and has to get it back; NumPy's do not.
+            parts.append(_plain(gradient).numpy().reshape(-1))
             parameter.grad = None
         taken[table] = parts
     return taken
@@ -123,8 +114,10 @@ def drop_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
             parameter.grad = None
 
 
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
+def _plain(gradient: torch.Tensor) -> torch.Tensor:
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    return gradient.detach() if gradient.requires_grad else gradient
 
 
 def _check(name: str | None, parameter: nn.Parameter) -> None:

@@ -36,11 +36,13 @@ def require_something_to_train(
             )
 
 
-def require_local(group: DenseGroup, role: RoleInfo, mode: str | ModeConfig) -> None:
-    """Refuses a rule that only torch knows where servers are to apply it."""
-    if role.server_endpoints or mode != "local":
+def require_local(groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig) -> None:
+    """Refuses groups whose rule only torch knows where servers are to apply it."""
+    if groups and (role.server_endpoints or mode != "local"):
         where = "with servers" if role.server_endpoints else f"in mode {mode!r}"
-        raise ConfigError(f"{group.reason}; {where} only these can be used")
+        raise ConfigError(
+            f"{groups[0].reason}; {where} only these can be used, or any in mode 'collective'"
+        )
 
 
 def require_started(part: Part | None) -> Part:

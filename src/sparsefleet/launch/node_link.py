@@ -21,10 +21,6 @@ from sparsefleet.errors import PeerLostError
 from sparsefleet.launch.link_wire import Wire
 
 __all__ = [
-    "CODE_OF_LOST_NODE",
-    "HANDSHAKE_S",
-    "LINGER_S",
-    "RETRY_S",
     "AllDone",
     "Joined",
     "LinkConfig",

@@ -116,6 +116,7 @@ class AsyncMode(Mode):
 
     def __init__(self, setting: ModeSetting, config: AsyncConfig | None = None) -> None:
         super().__init__(setting)
+        self.takes_parts = True
         config = config or AsyncConfig()
         self._summed = config.summed_tables(setting)
         self._sender = config.sender(setting, self._send)

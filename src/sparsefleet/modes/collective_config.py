@@ -31,4 +31,3 @@ class CollectiveConfig:
         require(known, self, "strategy", "a CollectiveStrategy")
         known = self.rows is None or isinstance(self.rows, HybridConfig)
         require(known, self, "rows", "a HybridConfig or None")
-

@@ -67,7 +67,8 @@ class CollectiveMode(Mode):
             at_meeting=self._average_rows,
         )
         """What of the step belongs to dense parameters."""
-        self._rows = self._make_rows(config)
+        self._config = config
+        self._rows = self._make_rows()
         self._gathered: GatheredRows | None = None
         if setting.tables and isinstance(setting.store, LocalStore):
             self._gathered = GatheredRows(self._world, setting.tables, self.training.traffic)
@@ -118,7 +119,8 @@ class CollectiveMode(Mode):
     def pause(self) -> None:
         """All workers stop after the same step, and those without data cease to follow."""
         self._raise_failure()
-        self._follow()
+        if not self._has_left:  # who has was let go by those that pause
+            self._follow()
         self._rows.flush()
 
     def resume(self) -> None:
@@ -145,9 +147,7 @@ class CollectiveMode(Mode):
     def stats(self) -> ModeStats:
         """Also what was sent between workers."""
         traffic = self.training.traffic
-        return replace(
-            super().stats(), sent_bytes=traffic.sent_bytes, collectives=traffic.calls
-        )
+        return replace(super().stats(), sent_bytes=traffic.sent_bytes, collectives=traffic.calls)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class CollectiveMode(Mode):
             self._averaged.pulled(keys, found)
         return found
 
-    def _make_rows(self, config: CollectiveConfig) -> Mode:
+    def _make_rows(self) -> Mode:
         """The mode by which rows reach the store; it knows nothing of dense parameters."""
         setting = replace(self._setting, schedule=None, ranks=None)
         if isinstance(setting.store, LocalStore):
@@ -240,15 +240,15 @@ class HybridCollectiveMode(CollectiveMode):
     may_prefetch: ClassVar[bool] = True
     keeps_gradients: ClassVar[bool] = True
 
-    def _make_rows(self, config: CollectiveConfig) -> Mode:
-        assert config.rows is not None
+    def _make_rows(self) -> Mode:
+        assert self._config.rows is not None
         if isinstance(self._setting.store, LocalStore):
             raise ConfigError(
                 "mode 'hybrid' sends rows to servers, and this job has none: start it with "
                 "--servers, or choose mode 'collective'"
             )
         setting = replace(self._setting, schedule=None, ranks=None)
-        return AsyncMode(setting, config.rows.for_rows())
+        return AsyncMode(setting, self._config.rows.for_rows())
 
 
 def _require_ranks(setting: ModeSetting) -> RankSetting:

@@ -61,8 +61,7 @@ def merged(parts: Sequence[RowGradients]) -> RowGradients:
         return parts[0]
     tables = dict.fromkeys(table for part in parts for table in part)
     return {
-        table: merge_gradients([part[table] for part in parts if table in part])
-        for table in tables
+        table: merge_gradients([part[table] for part in parts if table in part]) for table in tables
     }
 
 

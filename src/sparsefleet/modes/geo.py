@@ -54,6 +54,7 @@ class GeoMode(Mode):
         for table, optimizer in setting.dense_optimizers.items():
             _require_plain_sgd(f"dense table '{table}'", optimizer)
         super().__init__(setting)
+        self.takes_parts = True
         self._replica = GeoReplica(setting)
         self._rates = RateKeeper.of(setting, self._replica)
         self._steps = 0

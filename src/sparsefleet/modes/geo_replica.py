@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from sparsefleet import _core
 from sparsefleet.errors import NonFiniteError
+from sparsefleet.modes.dense_parts import DenseParts
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.store import LocalStore, Rows, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
@@ -69,31 +71,36 @@ class GeoReplica:
         self, keys: Mapping[str, Keys], fetch: Callable[[dict[str, Keys]], Mapping[str, Floats]]
     ) -> dict[str, Floats]:
         """The rows as trained here; ``fetch`` brings those not seen before, of all tables."""
-        missing = {}
+        rows: dict[str, Floats] = {}
+        places = {}
         for table, wanted in keys.items():
-            known = self._train.contains(table, wanted)
-            if not known.all():
-                missing[table] = wanted[~known]
-        if missing:
-            for table, rows in fetch(missing).items():
-                self._give_birth(table, missing[table], rows)
-        return self._train.pull_many(keys)[0]
+            rows[table], unknown = self._train.pull_known(table, wanted)
+            if unknown.size:
+                places[table] = unknown
+        if places:
+            missing = {table: keys[table][unknown] for table, unknown in places.items()}
+            for table, born in fetch(missing).items():
+                self._give_birth(table, missing[table], born)
+            for table, born in self._train.pull_many(missing)[0].items():
+                rows[table][places[table]] = born
+        return rows
 
     def apply(self, gradients: StepGradients) -> None:
-        """One step of plain SGD. Overwrites the dense gradients."""
+        """One step of plain SGD."""
         if gradients.sparse:
             self._train.push_many(gradients.sparse, unique=True)
         for table, gradient in gradients.dense.items():
-            # One pass over the gradient finds NaN and infinity; only then it is looked at again.
-            if not np.isfinite(np.dot(gradient, gradient)) and not np.isfinite(gradient).all():
-                raise NonFiniteError(
-                    f"dense table '{table}': NaN or infinity in the gradient; nothing was applied"
-                )
-            out = gradient if gradient.flags.writeable else None
-            step = np.multiply(gradient, np.float32(-self._rates[table]), out=out)
-            live = self._live[table]
-            with self._dense_lock:
-                np.add(live, step, out=live)
+            self._step_dense(table, [gradient])
+        for table, parts in gradients.dense_parts.items():
+            self._step_dense(table, parts)
+
+    def _step_dense(self, table: str, parts: DenseParts) -> None:
+        with self._dense_lock:
+            is_finite = _core.step_by_parts(parts, self._rates[table], self._live[table])
+        if not is_finite:
+            raise NonFiniteError(
+                f"dense table '{table}': NaN or infinity in the gradient; nothing was applied"
+            )
 
     # -- exchange -----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from sparsefleet.errors import ShapeError
+from sparsefleet.modes.dense_parts import join, sum_of_parts
 from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.store.arrays import Floats, Keys
 
@@ -20,21 +21,32 @@ def merge_gradients(
     """The mean of m copies, or the sum for tables in ``summed``. Overwrites the copies.
 
     Every row and element is divided by m, however many copies have it. Keys that several copies
-    have are repeated in the result: the store sums them natively as it pushes.
+    have are repeated in the result: the store sums them natively as it pushes. Dense gradients in
+    parts, which are left alone, become whole.
     """
     if len(copies) == 1:
-        return copies[0]
+        return _whole(copies[0])
     merged = StepGradients()
     for table in _tables_of([copy.sparse for copy in copies]):
-        parts = [copy.sparse[table] for copy in copies if table in copy.sparse]
-        keys, gradients = _joined(parts)
+        keys, gradients = _joined([copy.sparse[table] for copy in copies if table in copy.sparse])
         if table not in summed:
             gradients = _divided(gradients, len(copies))
         merged.sparse[table] = (keys, gradients)
     for table in _tables_of([copy.dense for copy in copies]):
         total = _total(table, [copy.dense[table] for copy in copies if table in copy.dense])
         merged.dense[table] = total if table in summed else _divided(total, len(copies))
+    for table in _tables_of([copy.dense_parts for copy in copies]):
+        parts = [copy.dense_parts[table] for copy in copies if table in copy.dense_parts]
+        total = sum_of_parts(table, parts)
+        merged.dense[table] = total if table in summed else _divided(total, len(copies))
     return merged
+
+
+def _whole(only: StepGradients) -> StepGradients:
+    for table, parts in only.dense_parts.items():
+        only.dense[table] = join(parts)
+    only.dense_parts = {}
+    return only
 
 
 def _tables_of(maps: Sequence[Collection[str]]) -> list[str]:

@@ -94,9 +94,10 @@ def unique_keys(lookups: Sequence[Lookup]) -> tuple[Keys, Inverse]:
         end += lookup.ids.numel()
         if lookup.padding_id is not None:
             padding.append((begin, end, lookup.padding_id & _KEY_MASK))
-    flat = [lookup.ids.reshape(-1) for lookup in lookups]
-    ids = flat[0].contiguous() if len(flat) == 1 else torch.cat(flat)
-    return _core.unique(ids.numpy().view(np.uint64), padding)
+    # By NumPy: every operator of torch gives the GIL away and has to get it back.
+    flat = [lookup.ids.numpy().reshape(-1) for lookup in lookups]
+    ids = np.ascontiguousarray(flat[0]) if len(flat) == 1 else np.concatenate(flat)
+    return _core.unique(ids.view(np.uint64), padding)
 
 
 def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bool) -> None:

@@ -184,16 +184,18 @@ class _Leaf:
 
     def gradient(self) -> Gradient | None:
         """Unique keys and summed gradients of the lookups that were made."""
-        if self._values.grad is None:
+        grad = self._values.grad
+        if grad is None:
             return None
-        rows = self._values.grad.detach().contiguous()
+        rows = np.ascontiguousarray((grad.detach() if grad.requires_grad else grad).numpy())
         made = [piece is None for piece in self._pieces]
         if all(made):
-            return sum_by_key(self._keys, self._inverse, rows.numpy())
-        pieces = torch.split_with_sizes(rows, [lookup.ids.numel() for lookup in self._lookups])
+            return sum_by_key(self._keys, self._inverse, rows)
+        ends = np.cumsum([lookup.ids.numel() for lookup in self._lookups])
+        pieces = np.split(rows, ends[:-1])
         kept = [index for index, was_made in enumerate(made) if was_made]
         keys, inverse = unique_keys([self._lookups[index] for index in kept])
-        return sum_by_key(keys, inverse, torch.cat([pieces[index] for index in kept]).numpy())
+        return sum_by_key(keys, inverse, np.concatenate([pieces[index] for index in kept]))
 
 
 def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:

@@ -242,9 +242,9 @@ class StoreSave:
 def _chosen(
     specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None
 ) -> dict[str, TableSpec | DenseSpec]:
-    if not specs:
-        raise ConfigError("no table is defined, so there is nothing to save: define() first")
     if names is None:
+        if not specs:
+            raise ConfigError("no table is defined, so there is nothing to save: define() first")
         return dict(specs)
     unknown = sorted(set(names) - specs.keys())
     if unknown:

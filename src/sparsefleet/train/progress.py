@@ -45,6 +45,8 @@ class Snapshot:
     """Time of a push."""
     staleness: float | None = None
     """Steps that the parameters of a step lag behind, on average."""
+    sent_mb: float | None = None
+    """Megabytes that this worker sends to other workers in a step; mode "collective"."""
     skipped: int = 0
     """Batches skipped for their loss."""
     bad_lines: int = 0
@@ -63,6 +65,8 @@ class Snapshot:
             parts.append(f"push {self.push_ms:.1f} ms")
         if self.staleness is not None:
             parts.append(f"staleness {self.staleness:.1f}")
+        if self.sent_mb is not None:
+            parts.append(f"sent {self.sent_mb:.2f} MB a step")
         if self.skipped:
             parts.append(f"{self.skipped:,} skipped")
         if self.bad_lines:

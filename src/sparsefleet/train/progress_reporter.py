@@ -147,11 +147,14 @@ class ProgressReporter:
             return {}
         pull_s = now.pull_seconds - before.pull_seconds
         push_s = now.push_seconds - before.push_seconds
-        return {
+        shown = {
             "pull_ms": 1e3 * pull_s / steps,
             "push_ms": 1e3 * push_s / pushes if pushes else None,
             "staleness": now.staleness_mean,
         }
+        if now.collectives:
+            shown["sent_mb"] = (now.sent_bytes - before.sent_bytes) / steps / 2**20
+        return shown
 
 
 def count_rows(stats: list[dict[str, float]]) -> int | None:

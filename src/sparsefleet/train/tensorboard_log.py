@@ -46,6 +46,7 @@ class TensorBoardLog:
             "speed/push_ms": snapshot.push_ms,
             "fleet/rows": snapshot.rows,
             "fleet/staleness": snapshot.staleness,
+            "fleet/sent_mb": snapshot.sent_mb,
             "data/bad_lines": snapshot.bad_lines or None,
         }
         self._write(values, examples_before + snapshot.examples)

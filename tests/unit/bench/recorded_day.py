@@ -75,53 +75,59 @@ def ctr_groups() -> dict[str, dict[str, Any]]:
 
 def all_figures() -> dict[str, dict[str, Any]]:
     """Of every part."""
-    passes = {"ours, 1 thread": [[600.0, 1.4]], "torch, in process": [[20.0, 50.0]]}
-    told = {"rate": SPREAD, "unit": "pairs/s", "cpu_us": SPREAD, "error": None}
-    answer = {"p50_ms": 1.0, "p99_ms": 2.0, "requests": 10, "seconds": 1.0, "errors": 0}
-    tables = {"ns_per_row": {"lookup 1": SPREAD}, "memory_ratio": 1.1, "resident_ratio": 1.2}
     growths = ("rows", "width", "batch", "servers", "workers", "delay")
     parts = {
         **{f"ctr-{group}": {group: sides} for group, sides in ctr_groups().items()},
         **{f"growth-{name}": {name: growth_figure(name)} for name in growths},
-        "quality": {
-            "examples": 1000,
-            "batch": 100,
-            "lr": 0.5,
-            "best": 0.83,
-            "sides": {
-                "sparsefleet local 1": {"auc": 0.7},
-                "PaddlePaddle geo 2x2": {"error": "RuntimeError: hung"},
-            },
+        "quality": quality(),
+        "word2vec": word2vec(),
+        "collective": {"sides": {"sparsefleet 2 ranks": told()}},
+        **scripts_of_their_own(),
+    }
+    return {name: {"machine": "a machine", **figures} for name, figures in parts.items()}
+
+
+def told() -> dict[str, Any]:
+    return {"rate": SPREAD, "unit": "pairs/s", "cpu_us": SPREAD, "error": None}
+
+
+def quality() -> dict[str, Any]:
+    sides = {
+        "sparsefleet local 1": {"auc": 0.7},
+        "PaddlePaddle geo 2x2": {"error": "RuntimeError: hung"},
+    }
+    return {"examples": 1000, "batch": 100, "lr": 0.5, "best": 0.83, "sides": sides}
+
+
+def word2vec() -> dict[str, Any]:
+    return {
+        "sides": {
+            "sparsefleet geo 2x2": told(),
+            "gensim 2": told(),
+            "PaddlePaddle geo 2x2": {"error": "skipped: no Python 3.7"},
         },
-        "word2vec": {
-            "sides": {
-                "sparsefleet geo 2x2": told,
-                "gensim 2": told,
-                "PaddlePaddle geo 2x2": {"error": "skipped: no Python 3.7"},
-            },
-            "tables": [{"title": "scores", "columns": ["", "WordSim"], "rows": [["ours", "0.6"]]}],
-            "notes": ["Invented."],
-        },
-        "collective": {"sides": {"sparsefleet 2 ranks": told}},
-        "tables": {"rows": 10, "dim": 4, "batch": 5, "sgd": tables},
+        "tables": [{"title": "scores", "columns": ["", "WordSim"], "rows": [["ours", "0.6"]]}],
+        "notes": ["Invented."],
+    }
+
+
+def scripts_of_their_own() -> dict[str, dict[str, Any]]:
+    """Each with a form of its own."""
+    passes = {"ours, 1 thread": [[600.0, 1.4]], "torch, in process": [[20.0, 50.0]]}
+    door = {"Fluid": [[1.0, 2.0]]}
+    sgd = {"ns_per_row": {"lookup 1": SPREAD}, "memory_ratio": 1.1, "resident_ratio": 1.2}
+    answer = {"p50_ms": 1.0, "p99_ms": 2.0, "requests": 10, "seconds": 1.0, "errors": 0}
+    delays = {"updates": 3, "first_s": 1.0, "median_s": 0.5, "largest_s": 0.9}
+    return {
+        "tables": {"rows": 10, "dim": 4, "batch": 5, "sgd": sgd},
         "transport": {"rows": 10, "dim": 4, "100": {"pull tls": SPREAD}},
         "reader": {
-            "multi_slot": passes,
-            "criteo": passes,
-            "parquet": passes,
+            **dict.fromkeys(("multi_slot", "criteo", "parquet"), passes),
             "training": {"from memory": [[100.0, 30.0, 0.1]]},
             "memory": {"one id a slot": 1.1},
         },
         "checkpoint": {"save, MB/s": 600.0},
-        "doors": {"examples": 100, "1000": {"Fluid": [[1.0, 2.0]]}, "100": {"Fluid": [[1.0, 2.0]]}},
+        "doors": {"examples": 100, "1000": door, "100": door},
         "serving": {"serving": {"files, 1 client": answer}},
-        "freshness": {
-            "rows": 10,
-            "examples_per_s": 1.0,
-            "updates": 3,
-            "first_s": 1.0,
-            "median_s": 0.5,
-            "largest_s": 0.9,
-        },
+        "freshness": {"rows": 10, "examples_per_s": 1.0, **delays},
     }
-    return {name: {"machine": "a machine", **figures} for name, figures in parts.items()}

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.bench import bench_path  # noqa: F401
+from tests.unit.bench.bench_path import BENCH
 
 import run_all
 from day_record import DayRecord
@@ -74,3 +76,15 @@ def test_parts_are_chosen_by_how_their_names_begin() -> None:
     assert not {"ctr-local", "tables"} & {one.name for one in choose([], ["ctr", "tab"])}
     with pytest.raises(ValueError, match="no part is called 'cat'; there are ctr-local"):
         choose(["cat"], [])
+
+
+@pytest.mark.slow
+def test_a_part_runs_from_the_command_line_to_its_chart(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCH / "run_all.py"), "--quick", "--only", "growth-width"]
+    folders = ["--results", str(tmp_path), "--day", "2026-01-02"]
+    done = subprocess.run([*command, *folders], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "2026-01-02.md").read_text(encoding="utf-8")
+    assert "A quick run" in page
+    assert "copied by memcpy" in page
+    assert (tmp_path / "images" / "bench_width.png").exists()

@@ -225,6 +225,36 @@ def test_hooks_exchange_dense_and_sparse_gradients_in_the_order_of_use(
         assert torch.allclose(torch.tensor(found), parameter.grad.to_dense(), atol=1e-6)
 
 
+def watch_order(world: World) -> list[list[str]]:
+    """What happens in two steps of a model whose last layer is declared first."""
+    last, first = torch.nn.Linear(4, 1), torch.nn.Linear(3, 4)
+    named = [*last.named_parameters("last"), *first.named_parameters("first")]
+    steps: list[list[str]] = []
+    traffic = Traffic()
+    traffic.listen(lambda _: steps[-1].append("sent"))
+    exchange = GradientExchange(named, world, CollectiveStrategy(**BY_LAYER), traffic=traffic)
+    exchange.attach()
+    for name, parameter in named:
+        layer = name.partition(".")[0]
+        parameter.register_post_accumulate_grad_hook(lambda _, layer=layer: steps[-1].append(layer))
+    for _ in range(2):
+        steps.append([])
+        for _, parameter in named:
+            parameter.grad = None
+        last(first(torch.ones(2, 3))).sum().backward()
+        steps[-1].append("finish")
+        exchange.finish()
+    return steps
+
+
+def test_buckets_set_out_during_backward_in_the_order_in_which_they_fill(
+    ranks: RankProcesses,
+) -> None:
+    for once, then in ranks.run(watch_order, 2):
+        assert once == ["last", "last", "first", "sent", "first", "finish", "sent"]
+        assert then == ["last", "sent", "last", "first", "sent", "first", "finish"]
+
+
 def test_a_rank_alone_keeps_its_gradients() -> None:
     exchange = GradientExchange(parameters(), ALONE, CollectiveStrategy())
     hand_in(exchange, 0, without=("a.bias",))

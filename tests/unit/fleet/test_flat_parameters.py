@@ -78,6 +78,14 @@ def test_gradients_are_taken_in_order_and_missing_ones_are_zero() -> None:
     assert last.grad is None
 
 
+def test_sparse_and_transposed_gradients_are_taken_element_by_element() -> None:
+    model = nn.ModuleList([nn.Embedding(2, 2, sparse=True), nn.Linear(2, 2, bias=False)])
+    flat = FlatParameters(model, {"dense": list(model.parameters())})
+    model[0](torch.tensor([1])).sum().backward()  # type: ignore[operator]
+    model[1].weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).T  # type: ignore[union-attr]
+    assert take_gradients(flat.parameters_of(model))["dense"].tolist() == [0, 0, 1, 1, 1, 3, 2, 4]
+
+
 def test_dropped_gradients_are_gone() -> None:
     model, flat = flat_model()
     model(torch.ones(1, 3)).sum().backward()

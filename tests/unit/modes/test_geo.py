@@ -7,7 +7,7 @@ import pytest
 from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
 
 from sparsefleet.errors import ConfigError, NonFiniteError, UnknownTableError, WorkerError
-from sparsefleet.modes import GeoConfig, Mode, ModeSetting, make_mode
+from sparsefleet.modes import GeoConfig, Mode, ModeSetting, StepGradients, make_mode
 from sparsefleet.optim import SGD, Adagrad
 from sparsefleet.store import AdmitByCount, LocalStore, TableSpec
 
@@ -122,6 +122,14 @@ def test_a_failing_thread_stops_the_others() -> None:
         job.modes[0].fail(ValueError("bad batch"))
         with pytest.raises(WorkerError, match="bad batch"):
             job.modes[0].hand_over(gradients(1.0))
+
+
+def test_a_dense_gradient_in_parts_is_that_of_the_parts_together() -> None:
+    with ModeWorkers(EACH_STEP) as job:
+        mode = job.modes[0]
+        assert mode.takes_parts
+        mode.hand_over(StepGradients(dense_parts={NET: [np.array([2.0], np.float32)]}))
+        assert job.live[0] == pytest.approx(-0.2)
 
 
 def test_a_dense_gradient_with_nan_is_refused() -> None:

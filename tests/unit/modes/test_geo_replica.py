@@ -52,8 +52,10 @@ def test_only_unknown_rows_are_fetched(replica: GeoReplica) -> None:
 
     replica.pull({"rows": KEYS}, fetch)
     replica.pull({"rows": KEYS}, fetch)
-    replica.pull({"rows": np.array([9, 7], np.uint64)}, fetch)
+    replica.apply(step(0.25))
+    rows = replica.pull({"rows": np.array([9, 7], np.uint64)}, fetch)
     assert asked == [[3, 7], [9]]
+    np.testing.assert_array_equal(rows["rows"], [[1.0], [0.75]])
 
 
 def test_what_is_not_sent_stays_to_be_sent(replica: GeoReplica) -> None:

@@ -64,3 +64,26 @@ def test_arrays_that_cannot_be_written_are_left_alone() -> None:
 def test_dense_gradients_of_different_shapes_are_an_error() -> None:
     with pytest.raises(ShapeError, match="'net'.*one shape"):
         merge_gradients([copy([1], [1.0], [1, 2]), copy([1], [1.0], [1])])
+
+
+def parts(*values: list[float]) -> StepGradients:
+    return StepGradients(dense_parts={"net": [np.array(value, np.float32) for value in values]})
+
+
+def test_gradients_in_parts_become_whole_and_the_parts_stay() -> None:
+    copies = [parts([1, 2], [3]), parts([3, 4], [5])]
+    merged = merge_gradients(copies)
+    np.testing.assert_array_equal(merged.dense["net"], [2, 3, 4])
+    assert not merged.dense_parts
+    np.testing.assert_array_equal(copies[0].dense_parts["net"][0], [1, 2])
+
+
+def test_one_copy_in_parts_becomes_whole() -> None:
+    only = merge_gradients([parts([1, 2], [], [3])])
+    np.testing.assert_array_equal(only.dense["net"], [1, 2, 3])
+    assert not only.dense_parts
+
+
+def test_gradients_in_parts_of_different_sizes_are_an_error() -> None:
+    with pytest.raises(ShapeError, match="'net'.*one shape"):
+        merge_gradients([parts([1, 2], [3]), parts([1, 2])])

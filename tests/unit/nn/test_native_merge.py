@@ -53,3 +53,22 @@ def test_places_and_shapes_that_do_not_fit_are_refused() -> None:
         _core.gather_rows(rows, np.array([0, 1], np.uint32), out)
     with pytest.raises(ShapeError, match="do not fit"):
         _core.sum_rows(out, np.array([0], np.uint32), np.zeros((2, 4), np.float32))
+
+
+def test_parts_are_joined_added_and_stepped_by_in_order() -> None:
+    parts = [np.array([1, 2], np.float32), np.empty(0, np.float32), np.array([4], np.float32)]
+    out = np.full(3, 9, np.float32)
+    _core.join_parts(parts, out)
+    assert out.tolist() == [1, 2, 4]
+    _core.add_parts(parts, out)
+    assert out.tolist() == [2, 4, 8]
+    assert _core.step_by_parts(parts, 0.5, out)
+    assert out.tolist() == [1.5, 3, 6]
+    parts[0][1] = np.nan
+    assert not _core.step_by_parts(parts, 0.5, out)
+    assert out.tolist() == [1.5, 3, 6]
+
+
+def test_parts_that_do_not_make_up_the_whole_are_refused() -> None:
+    with pytest.raises(ShapeError, match="parts of 2 elements do not make up 3"):
+        _core.join_parts([np.zeros(2, np.float32)], np.zeros(3, np.float32))

@@ -145,7 +145,7 @@ class ProgramTraining(ProgramRole):
                 step.sparse[name] = given[name]
         for table in self.source.tables.dense:
             parts = [_flat(given[u.parameter.name], u.parameter.shape) for u in table.updates]
-            if mode.takes_parts:
+            if mode.takes_parts and not mode.keeps_gradients:  # a program may write into its own
                 step.dense_parts[table.name] = parts
             else:
                 step.dense[table.name] = np.concatenate(parts)

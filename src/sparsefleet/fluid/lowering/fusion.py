@@ -23,13 +23,15 @@ def fused_operators(
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
+    gone: list[Operator] = []  # into a pair, so that they are not the first of another
     for op in ops:
         first = found.first_of(op)
-        if first is None:
+        if first is None or first in gone:
             result.append(op)
         else:
             result = [other for other in result if other is not first]
             result.append(_fusion(first, op)(first, op))
+            gone.append(op)
     return result
 
 

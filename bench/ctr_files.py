@@ -1,0 +1,33 @@
+"""Examples of CTR-DNN as MultiSlot files: 13 numbers, 26 slots of one id, the click."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ctr_batches import NUM_COUNTS, Batch, make_batches
+
+
+def write_slot_files(folder: Path, name: str, batches: Sequence[Batch]) -> list[Path]:
+    """A file for each batch."""
+    paths = []
+    for index, batch in enumerate(batches):
+        paths.append(folder / f"{name}-{index}")
+        paths[-1].write_text(slot_lines(batch))
+    return paths
+
+
+def drawn_files(folder: Path, name: str, num_files: int, lines_per_file: int) -> list[Path]:
+    """Of examples as those in memory are."""
+    batches = [make_batches(1, lines_per_file, seed=index)[0] for index in range(num_files)]
+    return write_slot_files(folder, name, batches)
+
+
+def slot_lines(batch: Batch) -> str:
+    """A line for each example."""
+    lines = []
+    for numbers, ids, click in zip(*(part.tolist() for part in batch), strict=True):
+        counts = " ".join(f"{number:.6g}" for number in numbers)
+        slots = " ".join(f"1 {id_}" for id_ in ids)
+        lines.append(f"{NUM_COUNTS} {counts} {slots} 1 {click}\n")
+    return "".join(lines)

@@ -1,0 +1,44 @@
+#include "merge/dense_parts.h"
+
+#include <algorithm>
+
+#include "optimizer/kernels.h"
+#include "table/table_spec.h"
+
+namespace sparsefleet {
+
+std::size_t SizeOfParts(DenseParts parts) {
+  std::size_t size = 0;
+  for (const auto& part : parts) size += part.size();
+  return size;
+}
+
+void JoinParts(DenseParts parts, std::span<float> out) {
+  float* to = out.data();
+  for (const auto& part : parts) to = std::copy(part.begin(), part.end(), to);
+}
+
+void AddParts(DenseParts parts, std::span<float> out) {
+  const RowKernels& kernels = BestKernels();
+  float* to = out.data();
+  for (const auto& part : parts) {
+    kernels.add(to, part.data(), part.size());
+    to += part.size();
+  }
+}
+
+bool StepByParts(DenseParts parts, float learning_rate, std::span<float> values) {
+  const RowKernels& kernels = BestKernels();
+  for (const auto& part : parts) {
+    if (!kernels.all_finite(part.data(), part.size())) return false;
+  }
+  const UpdateKernel sgd = kernels.update[static_cast<std::size_t>(OptimizerKind::kSgd)];
+  float* to = values.data();
+  for (const auto& part : parts) {
+    sgd(to, nullptr, part.data(), part.size(), {.lr = learning_rate}, {});
+    to += part.size();
+  }
+  return true;
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,30 @@
+// Where clients of the server's own host and user come in, see docs/wire_format.md, "Host lane".
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "status/status.h"
+#include "transport/channel.h"
+#include "transport/channel_kinds.h"
+#include "transport/lane_socket.h"
+
+namespace sparsefleet {
+
+struct HostLane {
+  LaneListener listener;
+  std::unique_ptr<ChannelFactory> channels;
+};
+
+// kIo where the system has no such sockets, or gives no memory to share.
+inline Result<HostLane> OpenHostLane(const std::string& job_key) {
+  // Tried here, so that no client finds a lane that cannot be used.
+  if (auto memory = LaneMemory::Create(); !memory.ok()) return memory.status();
+  auto channels = MakeLaneFactory(job_key);
+  if (!channels.ok()) return channels.status();
+  auto listener = ListenOnLane();
+  if (!listener.ok()) return listener.status();
+  return HostLane{std::move(listener).value(), std::move(channels).value()};
+}
+
+}  // namespace sparsefleet

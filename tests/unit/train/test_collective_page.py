@@ -1,0 +1,33 @@
+"""The page on collective training."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sparsefleet.collective import CollectiveStrategy
+from sparsefleet.fleet import Fleet, fleet
+
+PAGE = Path(__file__).parents[3] / "docs" / "collective.md"
+
+
+def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    vars(fleet).update(vars(Fleet()))  # the page uses the one of the process
+    names: dict[str, object] = {"__name__": "page"}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    try:
+        for block in blocks:
+            exec(compile(block, str(PAGE), "exec"), names)
+    finally:
+        vars(fleet).update(vars(Fleet()))
+
+
+def test_every_setting_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for field in fields(CollectiveStrategy):
+        assert f"`{field.name}`" in text, field.name
