@@ -44,7 +44,7 @@ class Collective(Fleet):
         self._transpiled_program: Program | None = None
         self._ranks: Ranks | None = None
 
-    def init(self, role_maker: RoleMakerBase | None = None) -> None:
+    def init(self, role_maker: RoleMakerBase | None = None) -> None:  # type: ignore[override]
         """Finds out which rank this process is: from `role_maker`, or from the environment."""
         super().init(role_maker or PaddleCloudRoleMaker(is_collective=True))
         self._ranks = set_ranks(Ranks(self.role))
