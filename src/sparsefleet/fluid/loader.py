@@ -16,6 +16,20 @@ from sparsefleet.reader import ResumableReader
 __all__ = ["Loader"]
 
 
+class FeedOfPlace(dict[str, LoDTensor]):
+    """What is fed at one place. Fluid has a list of these, of which its programs take the first.
+
+    >>> feed = FeedOfPlace()
+    >>> feed[0] is feed
+    True
+    """
+
+    def __missing__(self, key: object) -> FeedOfPlace:
+        if key == 0:
+            return self
+        raise KeyError(key)
+
+
 class Loader:
     """Batches of a reader, each a dict name -> LoDTensor; with several places, a list of them.
 
@@ -103,7 +117,9 @@ class Loader:
         return shaped if len(self._places) > 1 else shaped[0]
 
     def _named(self, columns: Columns) -> dict[str, LoDTensor] | Columns:
-        return columns if self._names is None else dict(zip(self._names, columns, strict=True))
+        return (
+            columns if self._names is None else FeedOfPlace(zip(self._names, columns, strict=True))
+        )
 
     def _checked_reader(self) -> ResumableReader:
         if self._reader is None:
