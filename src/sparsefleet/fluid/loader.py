@@ -13,7 +13,7 @@ from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.reader import ResumableReader
 
-__all__ = ["Loader"]
+__all__ = ["FeedOfPlace", "Loader"]
 
 
 class FeedOfPlace(dict[str, LoDTensor]):
