@@ -123,7 +123,9 @@ class CollectiveModel(DistributedModel):
             self._rank_tensors.gather(self.world)
 
     def fitted(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        return self._rank_tensors.fitted(tensors, self.role.index)
+        # Only with LocalSGD may the state of optimizers differ between workers.
+        rank = 0 if self._strategy.local_sgd is None else self.role.index
+        return self._rank_tensors.fitted(tensors, rank)
 
     def notes_to_save(self) -> dict[str, Any]:
         kinds = {
