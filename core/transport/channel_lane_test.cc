@@ -173,6 +173,32 @@ const Test kClosed("what was written before an end is read; then come zero bytes
                      ExpectCode(pair.server->Write({&buffer, 1}).status(), Code::kPeerLost);
                    });
 
+const Test kEndsFull("a writer without room learns that the reader is gone", [] {
+  auto pair = LanePair();
+  const auto data = RandomBytes(kCapacity, 4);
+  const iovec all = Buffer(data);
+  RequireOk(pair.server->Write({&all, 1}));
+  Expect(RequireOk(pair.server->Write({&all, 1})).ready == Ready::kWantRead);
+  std::byte records[100];  // taken, so that the end is a clean one
+  Require(ReceiveSome(pair.client->fd(), records).outcome == IoOutcome::kMoved);
+  pair.client.reset();
+  ExpectCode(pair.server->Write({&all, 1}).status(), Code::kPeerLost);
+});
+
+const Test kReadsOn("what a writer left that wanted more room, and is gone, is read", [] {
+  auto pair = LanePair();
+  const auto data = RandomBytes(kCapacity, 5);
+  const iovec all = Buffer(data);
+  RequireOk(pair.server->Write({&all, 1}));
+  Expect(RequireOk(pair.server->Write({&all, 1})).ready == Ready::kWantRead);
+  pair.server.reset();
+  std::vector<std::byte> got(kCapacity);
+  ExpectEqual(RequireOk(pair.client->Read(std::span(got).first(10))).bytes, 10u);
+  ExpectEqual(RequireOk(pair.client->Read(std::span(got).subspan(10))).bytes, kCapacity - 10);
+  Expect(got == data);
+  ExpectEqual(RequireOk(pair.client->Read(got)).bytes, 0u);
+});
+
 const Test kLies("a peer that points beyond the memory, or forges what it has read, harms nobody",
                  [] {
                    for (const std::uint64_t begin :
