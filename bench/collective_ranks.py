@@ -19,6 +19,7 @@ import queue
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int, int]] = {
 """Its maker, width of the input, classes, and examples of a batch of one rank."""
 
 
-class Work:
-    """A model of one side with its own batches; a subclass says how to make steps."""
+class Work(ABC):
+    """A model of one side with its own batches."""
 
     def __init__(self, network: str, rank: int) -> None:
         make, width, num_classes, batch = NETWORKS[network]
@@ -65,8 +66,9 @@ class Work:
     def turn(self, num_steps: int) -> Any:
         return itertools.islice(itertools.cycle(self.batches), num_steps)
 
+    @abstractmethod
     def run(self, num_steps: int) -> None:
-        raise NotImplementedError
+        """Makes steps."""
 
 
 class DdpWork(Work):
