@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+import torch
 from torch import nn
 
 from sparsefleet import _core, optim
@@ -125,6 +126,11 @@ class DistributedModel(StepCalls, SaveHooks):
     def store(self) -> Store:
         """Where the tables are; there is one from `start()` on."""
         return require_started(self._store)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where batches are to be brought, from `start()` on; None: they stay on the CPU."""
+        return None
 
     @property
     def board(self) -> Board:
