@@ -64,6 +64,7 @@ class GpuTensor(torch.Tensor):
 
 class _Generator(torch.Generator):
     def __new__(cls, device: Any = "cpu") -> _Generator:
+        del device
         return super().__new__(cls)
 
 
@@ -97,10 +98,12 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        del ctx
         return x.inner.clone() if isinstance(x, GpuTensor) else GpuTensor(x.detach().clone())
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        del ctx
         return _Copy.apply(gradient)
 
 

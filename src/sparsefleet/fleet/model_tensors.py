@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["ModelTensors"]
+__all__ = ["ModelTensors", "state_on"]
 
 
 class ModelTensors:
@@ -106,7 +106,7 @@ class ModelTensors:
 
 
 def state_on(state: Tensor, device: torch.device) -> Tensor:
-    """State of torch's optimizer beside a parameter there; numbers, as of steps, stay on the CPU."""
+    """State of torch's optimizer of a parameter there; numbers, as of steps, stay on the CPU."""
     return state.to(device) if state.dim() else state
 
 

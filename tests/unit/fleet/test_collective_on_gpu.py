@@ -12,6 +12,7 @@ from tests.simulated_gpu import GPU, simulated_gpu
 from torch import Tensor, nn
 
 from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig
+from sparsefleet.fleet import Fleet
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.train import Trainer
 
@@ -46,12 +47,15 @@ def _trained(folder: Path, strategy: CollectiveStrategy, *, on_gpu: bool) -> dic
     torch.manual_seed(0)
     model = Clicks()
     with simulated_gpu() if on_gpu else nullcontext():
+        fleet = Fleet()
+        fleet.init()
         trainer = Trainer(
             model,
             nn.functional.binary_cross_entropy_with_logits,
             torch.optim.Adam(model.parameters(), lr=0.01),
             mode="collective",
             strategy=strategy,
+            fleet=fleet,
         )
         with trainer:
             trainer.fit(batches, epochs=2)
@@ -61,7 +65,11 @@ def _trained(folder: Path, strategy: CollectiveStrategy, *, on_gpu: bool) -> dic
             trainer.load(folder)
             trainer.fit(batches)
         devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-        state = {name: value.cpu().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+        state = {
+            name: value.cpu().clone()
+            for name, value in model.state_dict().items()
+            if isinstance(value, Tensor)
+        }
     return {"scores": scores, "predicted": predicted, "devices": devices, "state": state}
 
 
