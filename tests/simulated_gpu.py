@@ -30,6 +30,7 @@ class GpuTensor(torch.Tensor):
     inner: torch.Tensor
     device = GPU
     is_cuda = True
+    is_cpu = False
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> GpuTensor:
@@ -63,6 +64,7 @@ class GpuTensor(torch.Tensor):
 
 class _Generator(torch.Generator):
     def __new__(cls, device: Any = "cpu") -> _Generator:
+        del device
         return super().__new__(cls)
 
 
@@ -96,10 +98,12 @@ class _Copy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        del ctx
         return x.inner.clone() if isinstance(x, GpuTensor) else GpuTensor(x.detach().clone())
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        del ctx
         return _Copy.apply(gradient)
 
 
@@ -138,6 +142,8 @@ def simulated_gpu() -> Iterator[None]:
     with (
         mock.patch.object(torch.cuda, "is_available", return_value=True),
         mock.patch.object(torch.cuda, "device_count", return_value=1),
+        mock.patch.object(torch.cuda, "set_device"),
+        mock.patch.object(torch.__future__, "_swap_module_params_on_conversion", True),
         mock.patch.object(torch, "Generator", _Generator),
         mock.patch.object(recompute, "_drawing_from", _drawing_from),
         mock.patch("sparsefleet.fluid.replicas.making_on", _making_on),

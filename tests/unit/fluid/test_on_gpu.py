@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.simulated_gpu import GPU, simulated_gpu
 
 from sparsefleet import fluid
 from sparsefleet.fluid.contrib.mixed_precision import decorate
-from tests.simulated_gpu import GPU, simulated_gpu
 
 L = fluid.layers
 Feed = dict[str, Any]
@@ -94,7 +94,7 @@ def loop_and_branch() -> fluid.Variable:
     total, step = L.fill_constant([1], "float32", 0.0), L.fill_constant([1], "int64", 0)
     three = L.fill_constant([1], "int64", 3)
     step, total = L.while_loop(
-        lambda i, t: L.less_than(i, three), lambda i, t: [i + 1, t + 1.0], [step, total]
+        lambda i, _: L.less_than(i, three), lambda i, t: [i + 1, t + 1.0], [step, total]
     )
     more = L.cond(total > 2.0, lambda: total * 2.0, lambda: total)
     loss = _loss_of(L.fc(_images(), 4) + more)
