@@ -9,7 +9,7 @@ from tests.command_process import DEADLINE_S, CommandProcess
 __all__ = ["DEADLINE_S", "ServerProcess"]
 
 _READY = re.compile(
-    r"sparsefleet server (\d+) of (\d+) listening on (?P<endpoint>\S+) \((tls|plain)\)\n"
+    r"sparsefleet server (\d+) of (\d+) listening on (?P<endpoint>\S+) \((auto|tls|plain)\)\n"
 )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from tests.process.example_run import number_after, run_alone, run_launched
 
-MNIST = Path(os.environ.get("SPARSEFLEET_SHARED", "../shared")) / "data" / "mnist"
+MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+
+
+pytestmark = pytest.mark.job
 
 
 def test_mnist_collective_learns_alone() -> None:
@@ -17,9 +19,9 @@ def test_mnist_collective_learns_alone() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MNIST.is_dir(), reason=f"{MNIST} is not there")
+@pytest.mark.skipif(not MNIST.is_dir(), reason="MNIST is not at ../shared/data")
 @pytest.mark.parametrize("mode", ["sync", "local_sgd", "bfloat16"])
 def test_real_mnist_is_learnt_to_98_percent(mode: str, tmp_path: Path) -> None:
-    flags = ("--mode", mode, "--data", str(MNIST.resolve()), "--epochs", "3", "--quiet")
-    printed = run_launched("mnist_collective", tmp_path, *flags, servers=0)
+    flags = ("--mode", mode, "--data", str(MNIST), "--epochs", "3", "--quiet")
+    printed = run_launched("mnist_collective", tmp_path, *flags, launch=("--servers", "0"))
     assert number_after("test accuracy", printed) > 98

@@ -66,6 +66,8 @@ def open_meeting(
         where = meeting_point
         keeper = None if is_kept_elsewhere else 0
         endpoint = parse_endpoint(where)
+        if endpoint.host == "localhost" and keeper is not None:
+            endpoint = Endpoint("127.0.0.1", endpoint.port)  # the name may mean ::1 as well
         is_one_node = is_one_node or endpoint.is_loopback
         if where not in _stores:
             _stores[where] = _open_store(endpoint, is_keeper=keeper == rank, timeout_s=timeout_s)

@@ -5,7 +5,6 @@ Letters: B examples of a rank, C channels, R ranks. torch's own refuses tensors 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -33,8 +32,7 @@ class NormGroup:
         self._everyone = world.shared_group(everyone)
         self.present = everyone
         """The ranks that take part."""
-        self.group = self._everyone
-        """For torch.distributed; None on a rank that is alone or does not take part."""
+        self._group = self._everyone
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
         """Tells the others whether this rank has another batch; the ranks that have, as then are
@@ -48,17 +46,26 @@ class NormGroup:
         with world.naming_lost("meeting before a forward pass with synchronised batch norm"):
             dist.all_reduce(states, group=self._everyone)
         present = tuple(rank for rank, state in enumerate(states.tolist()) if state)
-        if present != self.present:
-            self.present = present
-            self.group = world.shared_group(present) if present else None
+        self.present, self._group = present, world.shared_group(present) if present else None
         return present
-
-    def naming_lost(self) -> AbstractContextManager[None]:
-        """As that of the world."""
-        return self._world.naming_lost("batch norm over all ranks")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NormGroup:
         return self
+
+    def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """What each rank that takes part gave, of one shape."""
+        if self._group is None:
+            return [own]
+        parts = [torch.empty_like(own) for _ in self.present]
+        with self._world.naming_lost("synchronised batch norm"):
+            dist.all_gather(parts, own, group=self._group)
+        return parts
+
+    def add_up(self, sums: torch.Tensor) -> None:
+        """Replaces ``sums`` by the sum over the ranks that take part."""
+        if self._group is not None:
+            with self._world.naming_lost("gradients of synchronised batch norm"):
+                dist.all_reduce(sums, group=self._group)
 
 
 class _NormalizeTogether(torch.autograd.Function):
@@ -69,14 +76,14 @@ class _NormalizeTogether(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor,
         eps: float,
-        group: dist.ProcessGroup | None,
+        norm_group: NormGroup | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        mean, var, count = _common_statistics(x, group)
+        mean, var, count = _common_statistics(x, norm_group)
         inverse = torch.rsqrt(var + eps)
         normal = (x.float() - _channels(mean, x)) * _channels(inverse, x)
         y = normal * _channels(weight.float(), x) + _channels(bias.float(), x)
         ctx.save_for_backward(normal, weight, inverse, count)
-        ctx.group = group
+        ctx.norm_group = norm_group
         ctx.mark_non_differentiable(mean, var, count)
         return y.to(x.dtype), mean, var, count
 
@@ -88,8 +95,8 @@ class _NormalizeTogether(torch.autograd.Function):
         wide = dy.float()
         sums = torch.stack([wide.sum(dims), (wide * normal).sum(dims)])
         d_bias, d_weight = sums.clone()
-        if ctx.group is not None:
-            dist.all_reduce(sums, group=ctx.group)
+        if ctx.norm_group is not None:
+            ctx.norm_group.add_up(sums)
         mean_dy, mean_dy_normal = sums / count
         dx = wide - _channels(mean_dy, dy) - normal * _channels(mean_dy_normal, dy)
         dx = dx * _channels(weight.float() * inverse, dy)
@@ -102,9 +109,9 @@ def normalize_together(
     bias: torch.Tensor,
     *,
     eps: float = 1e-5,
-    group: dist.ProcessGroup | None = None,
+    norm_group: NormGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x [B, C, ...] normalised by channel over the batches of all ranks of ``group``.
+    """x [B, C, ...] normalised by channel over the batches of all ranks of ``norm_group``.
 
     Returns y like x, and, without gradient: mean [C], variance [C] (that of the population, as
     used here), number of elements [] of a channel over all ranks. All ranks of the group must
@@ -118,13 +125,13 @@ def normalize_together(
     if x.dim() < 2:
         raise ShapeError(f"batch norm needs [B, C, ...], got shape {tuple(x.shape)}")
     y, mean, var, count = _NormalizeTogether.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, eps, group
+        x, weight, bias, eps, norm_group
     )
     return y, mean, var, count
 
 
 def _common_statistics(
-    x: torch.Tensor, group: dist.ProcessGroup | None
+    x: torch.Tensor, norm_group: NormGroup | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean, variance and count over ranks, from those of each rank (Chan et al., 1979): sums of
     squares would lose digits. The same bits on all ranks."""
@@ -134,10 +141,7 @@ def _common_statistics(
     mean = wide.sum(dims) / count.clamp(min=1)
     spread = (wide - _channels(mean, x)).square().sum(dims)
     own = torch.cat([mean, spread, count])
-    parts = [own]
-    if group is not None:
-        parts = [torch.empty_like(own) for _ in range(group.size())]
-        dist.all_gather(parts, own, group=group)
+    parts = [own] if norm_group is None else norm_group.gather(own)
     sizes = [len(mean), len(mean), 1]
     means, spreads, counts = torch.split_with_sizes(torch.stack(parts), sizes, dim=1)
     total = counts.sum().clamp(min=1)
@@ -184,10 +188,9 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         weight = input.new_ones(self.num_features) if self.weight is None else self.weight
         bias = input.new_zeros(self.num_features) if self.bias is None else self.bias
-        with self.norm_group.naming_lost():
-            y, mean, var, count = normalize_together(
-                input, weight, bias, eps=self.eps, group=self.norm_group.group
-            )
+        y, mean, var, count = normalize_together(
+            input, weight, bias, eps=self.eps, norm_group=self.norm_group
+        )
         if self.track_running_stats:
             self._follow(mean, var * (count / (count - 1).clamp(min=1)))
         return y

@@ -140,7 +140,7 @@ class CollectiveTraining:
         while the rest is still computed."""
         is_last = self._num_merged + 1 == self._strategy.gradient_merge_steps
         self._exchange.hold(not is_last or self._is_local)
-        with self._giving_up_on_error(), self._naming_lost():
+        with self._giving_up_on_error():
             (loss if self._scaler is None else self._scaler.scaled(loss)).backward()  # type: ignore[no-untyped-call]
         self._num_merged += 1
         if self._local is not None:
@@ -262,12 +262,6 @@ class CollectiveTraining:
             parameter.grad = None
         self._num_merged = 0
         self._phase = 0
-
-    def _naming_lost(self) -> contextlib.AbstractContextManager[None]:
-        """For a backward pass, in which batch norms of all ranks wait for each other."""
-        if self._norm_group is None:
-            return contextlib.nullcontext()
-        return self._norm_group.naming_lost()
 
     @contextlib.contextmanager
     def _giving_up_on_error(self) -> Iterator[None]:

@@ -162,6 +162,7 @@ def test_without_a_compiler_it_is_said_once(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.skipif(compiled.found_compiler() is None, reason="there is no C++ compiler")
 def test_compiled_kernels_give_the_same() -> None:
     apart, together = train(False), train(True)

@@ -58,7 +58,7 @@ class ProgramFleet(Fleet):
         strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     ) -> ProgramOptimizer:
         """An optimizer whose `minimize` makes the program one of this job; None is sync."""
-        if not isinstance(optimizer, Optimizer):
+        if not hasattr(optimizer, "apply_gradients"):  # wrappers are no Optimizer themselves
             raise ConfigError(
                 f"optimizer must be one of fluid.optimizer, got {type(optimizer).__name__}"
             )
