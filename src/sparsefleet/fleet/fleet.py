@@ -177,7 +177,12 @@ class Fleet:
         }
         if isinstance(config, CollectiveConfig):
             self._model = CollectiveModel(
-                model, optimizer, config, join=lambda: self._join(config.strategy), **settings
+                model,
+                optimizer,
+                config,
+                join=lambda: self._join(config.strategy),
+                wait_s=config.strategy.timeout_s,
+                **settings,
             )
         else:
             self._model = DistributedModel(model, optimizer, mode, **settings)
