@@ -52,3 +52,5 @@ const Test kNonFinite("a step with NaN or infinity in any part changes nothing",
 
 }  // namespace
 }  // namespace sparsefleet
+
+int main(int argc, char** argv) { return sparsefleet::testing::RunTests(argc, argv); }

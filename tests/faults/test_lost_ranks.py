@@ -36,7 +36,7 @@ def launcher(tmp_path: Path) -> Iterator[LaunchProcess]:
     process.close()
 
 
-@pytest.mark.slow
+@pytest.mark.job
 def test_stopped_rank_is_named_and_the_job_is_started_anew(launcher: LaunchProcess) -> None:
     wait_until(lambda: "restart 1 of 1" in launcher.output(), "started anew")
     assert launcher.wait() == 0, launcher.output()

@@ -56,3 +56,16 @@ def test_the_old_launcher_starts_servers_and_workers(folder: Path) -> None:
         log = (folder / "logs" / f"workerlog.{index}").read_text()
         assert log.endswith(f"worker {index} of 2 is done\n"), log
     assert inferred_auc(folder) > 0.8
+
+
+@pytest.mark.job
+def test_the_launcher_of_collective_jobs_starts_ranks(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    launcher = ("-m", "paddle.distributed.launch", "--selected_gpus", "0,1", "--log_dir", "ranks")
+    done = run_as_paddle(folder, *launcher, "--started_port", str(port), "collective.py")
+    assert done.returncode == 0, done.stderr
+    logs = [(folder / "ranks" / f"workerlog.{rank}").read_text() for rank in range(2)]
+    found = [re.search(r"loss (\S+) (.*)", log) for log in logs]
+    assert all(float(match[1]) < 0.05 for match in found)
+    assert found[0][2] == found[1][2], "to the last digit"

@@ -168,10 +168,8 @@ class GradientExchange:
                 self._send_full(self._round)
 
     def _send_full(self, round_: BucketRound) -> None:
-        # The last bucket says whether this rank comes to the end of the step. It stays until that
-        # is known where ranks do more together afterwards.
-        stays = bool(self._sparse) or not self._step
-        while round_.num_sent < len(self._missing) - stays and not self._missing[round_.num_sent]:
+        # The last bucket says whether this rank comes to the end of the step, so it stays for that.
+        while round_.num_sent < len(self._missing) - 1 and not self._missing[round_.num_sent]:
             self._send_next(round_, _PRESENT)
 
     def _send_next(self, round_: BucketRound, state: int) -> None:

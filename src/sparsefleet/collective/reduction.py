@@ -21,8 +21,6 @@ from sparsefleet.errors import ConfigError, InternalError
 __all__ = ["Reduction", "make_reductions"]
 
 _log = logging.getLogger("sparsefleet.collective")
-# torch 2.13 renames it and warns of the older name.
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Reduction(ABC):
@@ -89,17 +87,27 @@ class _OrderedReduction(_ThreadReduction):
         self._group = group
         self._ranks = ranks
         self._count = count
+        self._scratch = torch.empty(0)
 
     def reduce(self, tensor: torch.Tensor) -> None:
         part = tensor.nbytes // len(self._ranks)
         others = {rank: 2 * part for rank in self._ranks if rank != self._count.rank}
         self._count("all_reduce", tensor, others)
-        parts = torch.empty_like(tensor)
+        parts = self._room_for(tensor)
         dist.all_to_all_single(parts, tensor, group=self._group)
         first, *rest = parts.chunk(len(self._ranks))
         for other in rest:
             first.add_(other)
-        _gather(tensor, first, group=self._group)
+        for other in rest:
+            other.copy_(first)
+        # Straight to each rank; an all-gather would pass it on from rank to rank.
+        dist.all_to_all_single(tensor, parts, group=self._group)
+
+    def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Memory that stays: new pages in every step would cost as much time as the sums."""
+        if self._scratch.dtype != tensor.dtype or len(self._scratch) < len(tensor):
+            self._scratch = torch.empty_like(tensor)
+        return self._scratch[: len(tensor)]
 
 
 class _HierarchicalReduction(_ThreadReduction):

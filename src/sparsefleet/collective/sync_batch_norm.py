@@ -31,8 +31,9 @@ class NormGroup:
         self._everyone = world.new_group(everyone)
         self.present = everyone
         """The ranks that take part."""
-        self.group = self._everyone
-        """For torch.distributed; None on a rank that is alone or does not take part."""
+        self._group = self._everyone
+        # Data ends in every pass: groups are kept, as each has threads and connections.
+        self._groups = {everyone: self._everyone}
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
         """Tells the others whether this rank has another batch; the ranks that have, as then are
@@ -46,10 +47,25 @@ class NormGroup:
         with world.naming_lost("meeting before a forward pass with synchronised batch norm"):
             dist.all_reduce(states, group=self._everyone)
         present = tuple(rank for rank, state in enumerate(states.tolist()) if state)
-        if present != self.present:
-            self.present = present
-            self.group = world.new_group(present) if present else None
+        if present and present not in self._groups:
+            self._groups[present] = world.new_group(present)
+        self.present, self._group = present, self._groups.get(present)
         return present
+
+    def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """What each rank that takes part gave, of one shape."""
+        if self._group is None:
+            return [own]
+        parts = [torch.empty_like(own) for _ in self.present]
+        with self._world.naming_lost("synchronised batch norm"):
+            dist.all_gather(parts, own, group=self._group)
+        return parts
+
+    def add_up(self, sums: torch.Tensor) -> None:
+        """Replaces ``sums`` by the sum over the ranks that take part."""
+        if self._group is not None:
+            with self._world.naming_lost("gradients of synchronised batch norm"):
+                dist.all_reduce(sums, group=self._group)
 
 
 class _NormalizeTogether(torch.autograd.Function):
@@ -60,14 +76,14 @@ class _NormalizeTogether(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor,
         eps: float,
-        group: dist.ProcessGroup | None,
+        norm_group: NormGroup | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        mean, var, count = _common_statistics(x, group)
+        mean, var, count = _common_statistics(x, norm_group)
         inverse = torch.rsqrt(var + eps)
         normal = (x.float() - _channels(mean, x)) * _channels(inverse, x)
         y = normal * _channels(weight.float(), x) + _channels(bias.float(), x)
         ctx.save_for_backward(normal, weight, inverse, count)
-        ctx.group = group
+        ctx.norm_group = norm_group
         ctx.mark_non_differentiable(mean, var, count)
         return y.to(x.dtype), mean, var, count
 
@@ -79,8 +95,8 @@ class _NormalizeTogether(torch.autograd.Function):
         wide = dy.float()
         sums = torch.stack([wide.sum(dims), (wide * normal).sum(dims)])
         d_bias, d_weight = sums.clone()
-        if ctx.group is not None:
-            dist.all_reduce(sums, group=ctx.group)
+        if ctx.norm_group is not None:
+            ctx.norm_group.add_up(sums)
         mean_dy, mean_dy_normal = sums / count
         dx = wide - _channels(mean_dy, dy) - normal * _channels(mean_dy_normal, dy)
         dx = dx * _channels(weight.float() * inverse, dy)
@@ -93,9 +109,9 @@ def normalize_together(
     bias: torch.Tensor,
     *,
     eps: float = 1e-5,
-    group: dist.ProcessGroup | None = None,
+    norm_group: NormGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x [B, C, ...] normalised by channel over the batches of all ranks of ``group``.
+    """x [B, C, ...] normalised by channel over the batches of all ranks of ``norm_group``.
 
     Returns y like x, and, without gradient: mean [C], variance [C] (that of the population, as
     used here), number of elements [] of a channel over all ranks. All ranks of the group must
@@ -109,13 +125,13 @@ def normalize_together(
     if x.dim() < 2:
         raise ShapeError(f"batch norm needs [B, C, ...], got shape {tuple(x.shape)}")
     y, mean, var, count = _NormalizeTogether.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, eps, group
+        x, weight, bias, eps, norm_group
     )
     return y, mean, var, count
 
 
 def _common_statistics(
-    x: torch.Tensor, group: dist.ProcessGroup | None
+    x: torch.Tensor, norm_group: NormGroup | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean, variance and count over ranks, from those of each rank (Chan et al., 1979): sums of
     squares would lose digits. The same bits on all ranks."""
@@ -125,10 +141,7 @@ def _common_statistics(
     mean = wide.sum(dims) / count.clamp(min=1)
     spread = (wide - _channels(mean, x)).square().sum(dims)
     own = torch.cat([mean, spread, count])
-    parts = [own]
-    if group is not None:
-        parts = [torch.empty_like(own) for _ in range(group.size())]
-        dist.all_gather(parts, own, group=group)
+    parts = [own] if norm_group is None else norm_group.gather(own)
     sizes = [len(mean), len(mean), 1]
     means, spreads, counts = torch.split_with_sizes(torch.stack(parts), sizes, dim=1)
     total = counts.sum().clamp(min=1)
@@ -176,7 +189,7 @@ class SyncBatchNorm(_BatchNorm):
         weight = input.new_ones(self.num_features) if self.weight is None else self.weight
         bias = input.new_zeros(self.num_features) if self.bias is None else self.bias
         y, mean, var, count = normalize_together(
-            input, weight, bias, eps=self.eps, group=self.norm_group.group
+            input, weight, bias, eps=self.eps, norm_group=self.norm_group
         )
         if self.track_running_stats:
             self._follow(mean, var * (count / (count - 1).clamp(min=1)))

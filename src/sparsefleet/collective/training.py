@@ -117,6 +117,11 @@ class CollectiveTraining:
         return self._is_local
 
     @property
+    def num_merged(self) -> int:
+        """Batches of this rank whose gradients are not applied yet."""
+        return self._num_merged
+
+    @property
     def num_present(self) -> int:
         """Ranks that took part in the last exchange of gradients with a batch."""
         return self._exchange.num_present

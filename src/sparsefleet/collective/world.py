@@ -98,6 +98,8 @@ class World:
             )
         index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
         chosen = choose_device(index, count=count, wanted=device)
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)  # what the script calls "cuda" is this rank's
         world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
         if size > 1:
             meeting = open_meeting(
@@ -165,10 +167,12 @@ class World:
         if self.group is None:
             return [data]
         with self.naming_lost("gathering bytes of all ranks"):
-            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-            dist.all_gather(lengths, torch.tensor([len(data)]), group=self.group)
+            # Through memory of the CPU, wherever the caller makes its tensors.
+            length = torch.tensor([len(data)], device="cpu")
+            lengths = [torch.zeros_like(length) for _ in range(self.size)]
+            dist.all_gather(lengths, length, group=self.group)
             longest = max(int(length) for length in lengths)
-            own = torch.zeros(longest, dtype=torch.uint8)
+            own = torch.zeros(longest, dtype=torch.uint8, device="cpu")
             if data:
                 own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             found = [torch.zeros_like(own) for _ in range(self.size)]

@@ -13,7 +13,21 @@ from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.places import CPUPlace, Place
 from sparsefleet.reader import ResumableReader
 
-__all__ = ["Loader"]
+__all__ = ["FeedOfPlace", "Loader"]
+
+
+class FeedOfPlace(dict[str, LoDTensor]):
+    """What is fed at one place. Fluid has a list of these, of which its programs take the first.
+
+    >>> feed = FeedOfPlace()
+    >>> feed[0] is feed
+    True
+    """
+
+    def __missing__(self, key: object) -> FeedOfPlace:
+        if key == 0:
+            return self
+        raise KeyError(key)
 
 
 class Loader:
@@ -103,7 +117,9 @@ class Loader:
         return shaped if len(self._places) > 1 else shaped[0]
 
     def _named(self, columns: Columns) -> dict[str, LoDTensor] | Columns:
-        return columns if self._names is None else dict(zip(self._names, columns, strict=True))
+        return (
+            columns if self._names is None else FeedOfPlace(zip(self._names, columns, strict=True))
+        )
 
     def _checked_reader(self) -> ResumableReader:
         if self._reader is None:

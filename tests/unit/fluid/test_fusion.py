@@ -73,6 +73,12 @@ def test_a_layer_with_a_bias_is_one_product(shape: list[Any]) -> None:
         np.testing.assert_allclose(fused, apart, rtol=1e-5, atol=1e-6)
 
 
+def test_an_operator_is_part_of_one_pair_only() -> None:
+    made = L.fc(fluid.data("x", [None, 3]), 2, act="relu")
+    fluid.default_main_program().fused_with_activation = frozenset({"elementwise_add"})
+    assert fused_types([made.name]) == ["mul_add", "relu"]
+
+
 def test_what_others_want_is_computed_apart() -> None:
     x = fluid.data("x", [None, 3])
     out = L.fc(x, 4)

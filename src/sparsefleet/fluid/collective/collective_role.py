@@ -74,6 +74,7 @@ class CollectiveRole(ProgramRole):
     @contextmanager
     def running(self, scope: Scope) -> Iterator[None]:
         with super().running(scope):
+            self.ranks.go_on()
             self._start_run()
             try:
                 yield
@@ -90,7 +91,7 @@ class CollectiveRole(ProgramRole):
 
     def close(self) -> None:
         if self._scope is not None:
-            self.ranks.part()
+            self.ranks.end()
 
     @abstractmethod
     def _begin(self, scope: Scope) -> None:

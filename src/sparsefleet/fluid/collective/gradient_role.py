@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from sparsefleet.collective import CollectiveStrategy, GradientExchange, Traffic
 from sparsefleet.collective.buckets import layer_by_prefix
@@ -48,21 +47,17 @@ class GradientRole(CollectiveRole):
         self._exchanges: dict[Key, GradientExchange] = {}
         self._left: list[GradientExchange] = []  # that a run has still to finish
         self._handed_in: set[str] = set()
-        self._norms: NormGroup | None = None
+        self.norm_group: NormGroup | None = None
+        """The ranks whose batches are normalised together, if there are any."""
 
     @property
     def traffic(self) -> Traffic:
         return self._traffic
 
-    @property
-    def norm_group(self) -> dist.ProcessGroup | None:
-        """The ranks whose batches are normalised together in this run."""
-        return None if self._norms is None else self._norms.group
-
     def _begin(self, scope: Scope) -> None:
         del scope
         if self._strategy.sync_batch_norm:
-            self._norms = NormGroup(self.world)
+            self.norm_group = NormGroup(self.world)
         for op in self.program.global_block().ops:
             if op.type == "mean_over_ranks":
                 self._exchange_of(op.attrs["parameters"], op.attrs["tables"])
@@ -70,8 +65,8 @@ class GradientRole(CollectiveRole):
     def _start_run(self) -> None:
         self._left = list(self._exchanges.values())
         self._handed_in.clear()
-        if self._norms is not None:
-            self._norms.meet(is_present=True)
+        if self.norm_group is not None:
+            self.norm_group.meet(is_present=True)
 
     # -- operators ------------------------------------------------------------------------------
 
@@ -90,7 +85,7 @@ class GradientRole(CollectiveRole):
             if name not in self._handed_in:
                 exchange.ready(name, gradient)
         if not parameters:
-            exchange.ready(_NOBODY, torch.zeros(1))
+            exchange.ready(_NOBODY, torch.zeros(1, device="cpu"))
         self._left.remove(exchange)
         count = exchange.finish()
         self._steps += 1
@@ -107,7 +102,7 @@ class GradientRole(CollectiveRole):
         if key not in self._exchanges:
             named = [(name, self.value(name)) for name in parameters]
             self._exchanges[key] = GradientExchange(
-                named or [(_NOBODY, torch.zeros(1))],
+                named or [(_NOBODY, torch.zeros(1, device="cpu"))],
                 self.world,
                 self._strategy,
                 layer_of=layer_by_prefix,
@@ -137,8 +132,8 @@ class GradientRole(CollectiveRole):
             pass
 
     def _shadow_step(self) -> bool:
-        if self._norms is not None:
-            self._norms.meet(is_present=False)
+        if self.norm_group is not None:
+            self.norm_group.meet(is_present=False)
         for (_, tables), exchange in self._exchanges.items():
             if not exchange.shadow():
                 return False

@@ -50,6 +50,8 @@ class Ranks:
         self._world = world
         self._lock = threading.Lock()
         self._trainings: list[Training] = []
+        self._has_ended = True
+        self._timeout_s = 300.0 if world is None else world.timeout_s
 
     @property
     def rank(self) -> int:
@@ -75,10 +77,26 @@ class Ranks:
         """Joined: waits for the other ranks at the first call."""
         with self._lock:
             if self._world is None:
-                self._world = join_world(self.role)
+                self._world = join_world(self.role, timeout_s=self._timeout_s)
                 # Not `atexit`: pools of threads, which an exchange may need, are closed by then.
-                threading._register_atexit(self._part_at_exit)  # type: ignore[attr-defined]
+                threading._register_atexit(self._end_at_exit)  # type: ignore[attr-defined]
             return self._world
+
+    @property
+    def timeout_s(self) -> float:
+        """Of every wait for other ranks; to be set before they meet."""
+        return self._timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, seconds: float) -> None:
+        if not seconds > 0:
+            raise ConfigError(f"timeout_s must be > 0, got {seconds!r}")
+        if self._world is not None and self.size > 1 and seconds != self._timeout_s:
+            raise ConfigError(
+                f"timeout_s is {seconds:g}, but ranks have met with {self._timeout_s:g}: call "
+                "minimize before the start-up program is run"
+            )
+        self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
         """Itself; ConfigError if a program was made for another number of ranks."""
@@ -94,6 +112,11 @@ class Ranks:
     def add_training(self, training: Training) -> None:
         """It has begun, on all ranks in the same order."""
         self._trainings.append(training)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """This rank is to `end` once more."""
+        self._has_ended = False
 
     def part(self) -> None:
         """This rank trains no more for now; returns when that is so of all, equal again.
@@ -110,10 +133,17 @@ class Ranks:
         for training in self._trainings:
             training.make_equal()
 
-    def _part_at_exit(self) -> None:
+    def end(self) -> None:
+        """`part`, when no more steps follow: once, though a closed Executor says it and the end of
+        the script says it again, as other ranks may close none."""
+        if not self._has_ended:
+            self._has_ended = True
+            self.part()
+
+    def _end_at_exit(self) -> None:
         """Others may still train: they are not left waiting, unless this script failed."""
         if getattr(sys, "last_value", None) is None:
-            self.part()
+            self.end()
 
 
 _alone = Ranks(RoleInfo(kind="local"))
@@ -128,7 +158,7 @@ def present_ranks() -> Ranks:
 def set_ranks(ranks: Ranks) -> Ranks:
     """Makes them those of this process; the ones it has already, if they are the same job."""
     global _present
-    if _present.role == ranks.role and _present._world is not None:
+    if _present.role == ranks.role and ranks._world in (None, _present._world):
         return _present
     if _present.size > 1 and _present._world is not None:
         raise ConfigError(

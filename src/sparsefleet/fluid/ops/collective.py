@@ -145,9 +145,9 @@ def sync_batch_norm(
             data_layout=data_layout,
         )
         return plain
-    group = collective_role("sync_batch_norm").norm_group
+    norm_group = collective_role("sync_batch_norm").norm_group
     y, batch_mean, batch_variance, _ = normalize_together(
-        channels_first(x, data_layout), scale, bias, eps=epsilon, group=group
+        channels_first(x, data_layout), scale, bias, eps=epsilon, norm_group=norm_group
     )
     new_mean = mean * momentum + batch_mean * (1 - momentum)
     new_variance = variance * momentum + batch_variance * (1 - momentum)

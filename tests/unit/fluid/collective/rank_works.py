@@ -304,3 +304,33 @@ def train_with_rate(world: World, rate: float) -> dict[str, Any]:
     with rank_programs.own_programs():
         job = Job(world, {}, rate)
         return {"losses": [job.step(number) for number in range(3)]}
+
+
+def run_guide_block(world: World, text: str) -> dict[str, Any]:
+    """What a block of the guide about collective training leaves behind in a rank."""
+    from sparsefleet import fluid
+
+    with rank_programs.own_programs():
+        draw = np.random.default_rng(world.rank)
+        x = fluid.data("x", [None, 4])
+        loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, 1) - 1.0))
+        names: dict[str, Any] = {
+            "fluid": fluid,
+            "fleet": rank_programs.fleet_of(world),
+            "DistributedStrategy": rank_programs.DistributedStrategy,
+            "main_prog": fluid.default_main_program(),
+            "startup_prog": fluid.default_startup_program(),
+            "avg_cost": loss,
+            "exe": fluid.Executor(fluid.CPUPlace()),
+            "optimizer_setting": lambda _: fluid.optimizer.SGD(0.05),
+            "feed": {"x": draw.random((8, 4)).astype("float32")},
+            "fetch_list": [loss],
+            "fetch_frequency": 10,
+            "PASS_NUM": 1,
+        }
+        exec(compile(text, "guide.py", "exec"), names)
+        return {
+            "loss": float(names["fetched"][0][0]),
+            "rings": names["dist_strategy"].nccl_comm_num,
+            "parameters": rank_programs.parameters_of(fluid.default_main_program()),
+        }

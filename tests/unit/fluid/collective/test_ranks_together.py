@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import rank_programs
+from tests.parity.guide_blocks import OURS
 from tests.rank_processes import RankProcesses
 from tests.unit.fluid.collective import rank_works
 
@@ -188,3 +189,27 @@ def test_gradients_are_summed_where_the_strategy_says_one(ranks: RankProcesses) 
     assert_equal_over_ranks(found)
     twice = ranks.run(rank_works.train_with_rate, 2, 1.0)
     np.testing.assert_allclose(found[0]["losses"], twice[0]["losses"], rtol=1e-5)
+
+
+# -- the guide
+
+
+def test_the_block_of_the_guide_trains_on_ranks(ranks: RankProcesses) -> None:
+    text = OURS[2, 1]
+    repairs = [
+        ("exe_st.num_threads", "exec_strategy.num_threads"),  # a name that is not defined
+        ("             ...\n", ""),
+        ("params = model.params", "params = None"),
+        ("for pass_id", "exe.run(startup_prog)\nmain_prog = fleet.main_program\nfor pass_id"),
+        ("while True:", "while batch_id < 41:\n        batch_id += 1"),
+        # the second place of run is the feed's, and [] is no program
+        ("exe.run(main_prog, fetch_list)", "exe.run(main_prog, feed, fetch_list)"),
+        ("exe.run([])", "exe.run(main_prog, feed)"),
+    ]
+    for slip, meant in repairs:
+        assert slip in text
+        text = text.replace(slip, meant)
+    found = ranks.run(rank_works.run_guide_block, 4, text, ranks_per_node=2)
+    assert_equal_over_ranks(found)
+    assert all(rank["loss"] < 0.3 for rank in found), "of 1.0 at first"
+    assert all(rank["rings"] == 2 for rank in found), "there are two machines"

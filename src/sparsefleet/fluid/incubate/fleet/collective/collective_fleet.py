@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from sparsefleet.fluid.incubate.fleet.collective.distributed_strategy import Dis
 from sparsefleet.fluid.incubate.fleet.collective.train_status import TrainStatus
 from sparsefleet.fluid.inference_model import save_inference_model
 from sparsefleet.fluid.saving import load_persistables, save_persistables
+
+if TYPE_CHECKING:
+    from sparsefleet.collective import World
 
 __all__ = ["Collective"]
 
@@ -44,10 +47,20 @@ class Collective(Fleet):
         self._transpiled_program: Program | None = None
         self._ranks: Ranks | None = None
 
-    def init(self, role_maker: RoleMakerBase | None = None) -> None:  # type: ignore[override]
-        """Finds out which rank this process is: from `role_maker`, or from the environment."""
-        super().init(role_maker or PaddleCloudRoleMaker(is_collective=True))
-        self._ranks = set_ranks(Ranks(self.role))
+    def init(
+        self,
+        role_maker: RoleMakerBase | None = None,
+        *,
+        is_collective: bool = True,
+        world: World | None = None,
+    ) -> None:
+        """Finds out which rank this process is: from `role_maker`, or from the environment.
+
+        world: the ranks, where they have met already.
+        """
+        role_maker = role_maker or PaddleCloudRoleMaker(is_collective=True)
+        super().init(role_maker, is_collective=is_collective, world=world)
+        self._ranks = set_ranks(Ranks(self.role, world))
 
     @property
     def ranks(self) -> Ranks:

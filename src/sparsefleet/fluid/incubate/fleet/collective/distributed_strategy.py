@@ -52,6 +52,9 @@ class DistributedStrategy(BuildStrategy):
     amp_loss_scaling: float = 2.0**15
     """What the loss is multiplied by at first."""
 
+    timeout_s: float | None = None
+    """Of every wait for other ranks; None: 300."""
+
     use_dist_fc: bool = False
     """Not supported: one layer spread over the ranks."""
 

@@ -88,6 +88,8 @@ def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
 def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
     """Sets what makes no sense for these ranks to what does, and says so."""
     execution = strategy.exec_strategy
+    if strategy.timeout_s is not None:
+        ranks.timeout_s = strategy.timeout_s
     if ranks.node_num == 1:
         _reset(strategy, "nccl_comm_num", 1, "there is only 1 node")
         _reset(strategy, "use_hierarchical_allreduce", False, "there is only 1 node")

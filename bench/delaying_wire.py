@@ -1,0 +1,114 @@
+"""Two network namespaces, as of two machines, and a wire between them that can be made longer.
+
+    python bench/delaying_wire.py
+
+Says `ready` and, for each of the two, a path that `nsenter --net=PATH` takes and its address. A
+line with a number of seconds sets the delay, each way, of what sets out from then on, and is
+answered with `delayed`. The wire carries whole packets of the kernel's own TCP between two TUN
+devices, as many a second as this process can pass on. Namespaces and devices end with the
+processes that are in them. Needs the rights of root; what a kernel may lack for `tc netem`, this
+does without.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+DEVICE = "wire"
+"""Its name in both."""
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+MTU = 65_000
+"""As large as it goes: packets cost this process time, and bytes hardly."""
+QUEUE_PACKETS = 10_000
+SETTINGS = {"tcp_rmem": "4096 8388608 8388608", "tcp_wmem": "4096 8388608 8388608"}
+"""Windows that hold a model's gradients: what is told apart here is delay, not the time that TCP
+takes to find out how much it may send."""
+
+CLONE_NEWNET = 0x40000000
+TUNSETIFF = 0x400454CA
+IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
+
+
+def enter_new_namespace() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot make a network namespace: {os.strerror(code)}; run as root")
+
+
+def open_end(address: str) -> tuple[int, int]:
+    """The wire's end in a namespace of its own that this process is in from now on, and a file
+    that stands for the namespace."""
+    enter_new_namespace()
+    end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
+    for command in (
+        ("link", "set", "lo", "up"),
+        ("addr", "add", f"{address}/24", "dev", DEVICE),
+        ("link", "set", DEVICE, "mtu", str(MTU), "txqueuelen", str(QUEUE_PACKETS), "up"),
+    ):
+        subprocess.run(["ip", *command], check=True)
+    for name, value in SETTINGS.items():
+        Path(f"/proc/sys/net/ipv4/{name}").write_text(value)
+    return end, os.open("/proc/self/ns/net", os.O_RDONLY)
+
+
+class Wire:
+    """Packets on their way, oldest first."""
+
+    def __init__(self, ends: tuple[int, int]) -> None:
+        self._other = {ends[0]: ends[1], ends[1]: ends[0]}
+        self._packets: collections.deque[tuple[float, int, bytes]] = collections.deque()
+        self.delay_s = 0.0
+
+    def serve(self, commands: TextIO) -> None:
+        """Until there are no more commands."""
+        while True:
+            until_s = max(0.0, self._packets[0][0] - time.monotonic()) if self._packets else None
+            readable, _, _ = select.select([*self._other, commands], [], [], until_s)
+            for source in readable:
+                if source is not commands:
+                    self._take(source)
+                elif line := commands.readline():
+                    self.delay_s = float(line)
+                    print("delayed", flush=True)
+                else:
+                    return
+            self._hand_over()
+
+    def _take(self, source: int) -> None:
+        while True:
+            try:
+                packet = os.read(source, MTU)
+            except BlockingIOError:
+                return
+            self._packets.append((time.monotonic() + self.delay_s, self._other[source], packet))
+            if not self.delay_s:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._packets and self._packets[0][0] <= time.monotonic():
+            _, sink, packet = self._packets.popleft()
+            os.write(sink, packet)
+
+
+def main() -> None:
+    ends, namespaces = zip(*map(open_end, ADDRESSES), strict=True)
+    paths = [f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces]
+    words = [word for pair in zip(paths, ADDRESSES, strict=True) for word in pair]
+    print("ready", *words, flush=True)
+    Wire(ends).serve(sys.stdin)
+
+
+if __name__ == "__main__":
+    main()
