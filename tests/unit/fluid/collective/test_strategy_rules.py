@@ -189,6 +189,23 @@ def test_what_ranks_do_follows_from_the_strategy() -> None:
     assert (found.local_sgd.warm_steps, found.local_sgd.steps) == (30, 4)
 
 
+def test_flags_that_a_script_sets_come_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparsefleet.fluid.flags._given", {})
+    monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", "8")
+    ranks = Ranks(worker_role(0, ONE_NODE))
+    assert rank_strategy(strategy_of(), ranks).fuse_bytes() == 8 * 2**20
+    fluid.set_flags(
+        {"FLAGS_fuse_parameter_memory_size": 16, "FLAGS_fuse_parameter_groups_size": 50}
+    )
+    found = rank_strategy(strategy_of(), ranks)
+    assert (found.fuse_bytes(), found.fuse_groups) == (16 * 2**20, 50)
+    fluid.set_flags({"FLAGS_fuse_parameter_memory_size": "much"})
+    with pytest.raises(ValueError, match="FLAGS_fuse_parameter_memory_size must be a number"):
+        rank_strategy(strategy_of(), ranks)
+
+
 def test_mode_collective_needs_more_than_one_rank() -> None:
     fleet = Collective()
     fleet.init()
