@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["get_flags", "set_flags"]
+from sparsefleet.errors import ConfigError
+
+__all__ = ["given_flag", "get_flags", "set_flags"]
 
 _given: dict[str, Any] = {}
 
@@ -14,8 +16,9 @@ _given: dict[str, Any] = {}
 def set_flags(flags: Mapping[str, Any]) -> None:
     """Takes settings by names that begin with FLAGS_.
 
-    They are about Fluid's own memory and kernels: nothing here changes by them, but they can be
-    read again.
+    FLAGS_fuse_parameter_memory_size and FLAGS_fuse_parameter_groups_size count for collective
+    programs that are run for the first time later, before the environment. Others are about
+    Fluid's own memory and kernels: nothing here changes by them, but they can be read again.
 
     >>> set_flags({"FLAGS_eager_delete_tensor_gb": 1.0})
     >>> get_flags("FLAGS_eager_delete_tensor_gb")
@@ -27,6 +30,15 @@ def set_flags(flags: Mapping[str, Any]) -> None:
         if not str(name).startswith("FLAGS_"):
             raise ValueError(f"the name of a flag begins with FLAGS_, got {name!r}")
         _given[name] = value
+
+
+def given_flag(name: str) -> float | None:
+    """The number that `set_flags` was given for it; None without."""
+    value = _given.get(name)
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"set_flags: {name} must be a number, got {value!r}") from None
 
 
 def get_flags(flags: str | Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from sparsefleet.fluid.collective.exchange_program import (
 )
 from sparsefleet.fluid.collective.gradient_role import GradientRole
 from sparsefleet.fluid.collective.ranks import Ranks, present_ranks
+from sparsefleet.fluid.flags import given_flag
 from sparsefleet.fluid.framework import Program
 
 __all__ = ["RankProgram", "exchange_strategy"]
@@ -61,8 +62,11 @@ def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
     """What a BuildStrategy says about the exchange of gradients."""
     is_whole = build.reduce_strategy is BuildStrategy.ReduceStrategy.AllReduce
     inner = build.hierarchical_allreduce_inter_nranks
+    groups = given_flag("FLAGS_fuse_parameter_groups_size")
     return CollectiveStrategy(
         fuse_all_reduce=build.fuse_all_reduce_ops and is_whole,
+        fuse_memory_mb=given_flag("FLAGS_fuse_parameter_memory_size"),
+        fuse_groups=None if groups is None else int(groups),
         num_rings=build.nccl_comm_num,
         hierarchical=build.use_hierarchical_allreduce,
         ranks_per_node=inner if inner > 1 else ranks.ranks_per_node,

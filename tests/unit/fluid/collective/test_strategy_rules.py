@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from sparsefleet import fluid
+from sparsefleet.collective import World
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
 from sparsefleet.fluid.collective.ranks import Ranks, worker_role
 from sparsefleet.fluid.contrib.mixed_precision import decorate
 from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
@@ -41,6 +44,11 @@ def sgd() -> Any:
             {"use_local_sgd": True},
             lambda: fluid.optimizer.DGCMomentumOptimizer(0.1, 0.9, 0),
             "use_local_sgd and use_dgc",
+        ),
+        (
+            {"use_local_sgd": True},
+            lambda: fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.LambOptimizer(0.1), 2),
+            "use_local_sgd and use_lamb",
         ),
         ({"use_local_sgd": True, "use_dist_fc": True}, sgd, "use_local_sgd and use_dist_fc"),
         (
@@ -181,6 +189,23 @@ def test_what_ranks_do_follows_from_the_strategy() -> None:
     assert (found.local_sgd.warm_steps, found.local_sgd.steps) == (30, 4)
 
 
+def test_flags_that_a_script_sets_come_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparsefleet.fluid.flags._given", {})
+    monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", "8")
+    ranks = Ranks(worker_role(0, ONE_NODE))
+    assert rank_strategy(strategy_of(), ranks).fuse_bytes() == 8 * 2**20
+    fluid.set_flags(
+        {"FLAGS_fuse_parameter_memory_size": 16, "FLAGS_fuse_parameter_groups_size": 50}
+    )
+    found = rank_strategy(strategy_of(), ranks)
+    assert (found.fuse_bytes(), found.fuse_groups) == (16 * 2**20, 50)
+    fluid.set_flags({"FLAGS_fuse_parameter_memory_size": "much"})
+    with pytest.raises(ValueError, match="FLAGS_fuse_parameter_memory_size must be a number"):
+        rank_strategy(strategy_of(), ranks)
+
+
 def test_mode_collective_needs_more_than_one_rank() -> None:
     fleet = Collective()
     fleet.init()
@@ -221,3 +246,28 @@ def test_alone_a_fleet_has_a_compiled_program_and_a_plain_copy() -> None:
         fleet.save_persistables(exe, "unused", fleet.main_program)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="wanted a fluid.Executor"):
         fleet.save_persistables("no executor", "unused")  # type: ignore[arg-type]
+
+
+def test_a_deadline_is_that_of_the_meeting() -> None:
+    ranks = Ranks(worker_role(0, ONE_NODE))
+    assert ranks.timeout_s == 300.0
+    fit_to_ranks(strategy_of(timeout_s=900.0), ranks)
+    fit_to_ranks(strategy_of(), ranks)
+    assert ranks.timeout_s == 900.0
+    with pytest.raises(ValueError, match="timeout_s must be > 0, got 0"):
+        fit_to_ranks(strategy_of(timeout_s=0), ranks)
+    met = Ranks(ranks.role, World(0, 2, 2, torch.device("cpu"), timeout_s=60.0))
+    with pytest.raises(ValueError, match="ranks have met with 60"):
+        fit_to_ranks(strategy_of(timeout_s=900.0), met)
+
+
+def test_a_fleet_that_is_told_its_role_again_is_in_the_same_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "sparsefleet.fluid.collective.ranks._present", Ranks(RoleInfo(kind="local"))
+    )
+    fleets = [Collective(), Collective()]
+    for fleet in fleets:
+        fleet.init(UserDefinedCollectiveRoleMaker(0, ONE_NODE))
+    assert fleets[0].ranks is fleets[1].ranks

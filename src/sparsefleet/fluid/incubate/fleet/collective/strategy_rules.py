@@ -130,16 +130,20 @@ def rank_strategy(strategy: DistributedStrategy, ranks: Ranks) -> CollectiveStra
 
 def _chain(optimizer: Any) -> list[Any]:
     """An optimizer and those that it wraps."""
-    found = [optimizer]
-    while (inner := vars(found[-1]).get("_optimizer")) is not None:
-        found.append(inner)
+    found = []
+    while optimizer is not None:
+        found.append(optimizer)
+        held = vars(optimizer)
+        optimizer = held.get("_optimizer", held.get("inner_optimizer"))
     return found
 
 
 def _refuse(optimizer: Any, option: str, *kinds: str) -> None:
-    kind = type(optimizer).__name__
-    if kind in kinds:
-        raise ValueError(f"can not use {kind} when you set DistributedStrategy.{option} as True")
+    for kind in (type(one).__name__ for one in _chain(optimizer)):
+        if kind in kinds:
+            raise ValueError(
+                f"can not use {kind} when you set DistributedStrategy.{option} as True"
+            )
 
 
 def _reset(strategy: DistributedStrategy, field: str, value: Any, reason: str) -> None:
