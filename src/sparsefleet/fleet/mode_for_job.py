@@ -34,8 +34,8 @@ def mode_for_job(mode: str | ModeConfig | None, role: RoleInfo) -> ModeConfig | 
         return CollectiveConfig()
     if not isinstance(config, CollectiveConfig):
         raise ConfigError(
-            f"mode {mode!r} needs servers where there are several workers, and this job has "
-            f"{role.worker_num} workers without any: start it with --servers, or choose mode "
+            f"mode {mode!r} cannot join several workers without servers, and this job has "
+            f"{role.worker_num} workers and no servers: start it with --servers, or choose mode "
             "'collective'"
         )
     return config

@@ -24,7 +24,7 @@ def test_several_workers_without_servers_are_collective_unless_told() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "local"])
 def test_modes_that_need_servers_are_refused_to_several_workers_without(mode: str) -> None:
-    with pytest.raises(ConfigError, match=f"mode '{mode}' needs servers .* 2 workers without any"):
+    with pytest.raises(ConfigError, match=f"mode '{mode}' cannot join .* 2 workers and no servers"):
         mode_for_job(mode, TWO_WORKERS)
 
 
