@@ -157,7 +157,10 @@ class CollectiveTraining:
             PeerLostError, DeadlineError: ranks are gone or did not come.
         """
         if not self._num_merged:
-            raise ConfigError("CollectiveTraining.step: call backward before it")
+            raise ConfigError(
+                "no backward pass in this step: call backward(loss) of the step, in place of "
+                "loss.backward(), since the loss may have to be scaled"
+            )
         if self._num_merged < self._strategy.gradient_merge_steps:
             return False
         return self._finish_step()

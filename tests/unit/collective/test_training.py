@@ -221,7 +221,7 @@ def alone(strategy: CollectiveStrategy | None = None) -> Run:
 
 
 def test_a_step_needs_a_backward_pass() -> None:
-    with pytest.raises(ConfigError, match="call backward before"):
+    with pytest.raises(ConfigError, match="in place of loss.backward"):
         alone().training.step()
 
 
