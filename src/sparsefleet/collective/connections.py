@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore  # typed there only
 
+from sparsefleet.collective.answering_store import AnsweringStore
 from sparsefleet.collective.heartbeat import Heartbeat
 from sparsefleet.collective.rendezvous import (
     MeetingStore,
@@ -48,7 +49,7 @@ class Connections:
     """The others as one rank has them. Opened by the constructor, in all ranks together."""
 
     def __init__(self, rank: int, size: int, meeting: MeetingStore, *, timeout_s: float) -> None:
-        self.store = meeting.store
+        self.store = AnsweringStore(meeting.store)
         """For this world alone."""
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
@@ -57,7 +58,9 @@ class Connections:
         self._groups: list[dist.ProcessGroup] = []
         self._lost: set[int] = set()
         self._owns_default = False
-        self._heartbeat = Heartbeat(second_connection(self.store), rank)
+        self._heartbeat = Heartbeat(
+            AnsweringStore(second_connection(meeting.store), answer_s=5.0), rank
+        )
         atexit.register(self._leave_at_exit)
 
     def arrive(self, facts: str) -> None:
@@ -94,7 +97,7 @@ class Connections:
             with loopback_sockets(self._meeting.is_loopback):
                 dist.init_process_group(
                     backend,
-                    store=PrefixStore("group", self.store),
+                    store=PrefixStore("group", self.store.plain),
                     rank=self._rank,
                     world_size=len(self._others) + 1,
                     timeout=self._timeout,
@@ -143,6 +146,7 @@ class Connections:
             with contextlib.suppress(RuntimeError):  # the store is gone, and so is its keeper
                 is_together = self._take_leave(error)
         self._heartbeat.stop()
+        self.store.close()
         if not is_together:
             self._keep_groups_alive()
         if self._owns_default:

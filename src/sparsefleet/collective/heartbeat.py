@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from datetime import timedelta
 
-from torch._C._distributed_c10d import Store  # typed there only
+from sparsefleet.collective.answering_store import AnsweringStore
 
 __all__ = ["Heartbeat"]
 
 _BEAT_S = 0.5
 _STOP_S = 2.0
-_ANSWER_S = 5.0
 
 
 class Heartbeat:
@@ -22,13 +20,11 @@ class Heartbeat:
     `store` is for this object alone, as calls to one store wait for each other. Thread-safe.
     """
 
-    def __init__(self, store: Store, rank: int) -> None:
+    def __init__(self, store: AnsweringStore, rank: int) -> None:
         self._store = store
         self._rank = rank
         self._is_store_gone = False
-        self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._store.set_timeout(timedelta(seconds=_ANSWER_S))
         self._store.set(f"beat/{rank}", "0")
         self._thread = threading.Thread(target=self._run, daemon=True, name="collective-heartbeat")
         self._thread.start()
@@ -54,14 +50,15 @@ class Heartbeat:
         """Beats no more."""
         self._stopping.set()
         self._thread.join(_STOP_S)
+        self._store.close()
 
     def _run(self) -> None:
         count = 0
         while not self._is_store_gone and not self._stopping.wait(_BEAT_S):
             count += 1
             try:
-                with self._lock:
-                    self._store.set(f"beat/{self._rank}", str(count))
+                self._store.set(f"beat/{self._rank}", str(count))
+                self._store.check([f"beat/{self._rank}"])  # to set is not to be answered
             except RuntimeError:
                 self._is_store_gone = True
 
@@ -71,8 +68,7 @@ class Heartbeat:
         if self._is_store_gone:
             return -1
         try:
-            with self._lock:
-                return int(self._store.get(key)) if self._store.check([key]) else -1
+            return int(self._store.get(key)) if self._store.check([key]) else -1
         except RuntimeError:
             self._is_store_gone = True
             return -1

@@ -15,6 +15,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # typed there only
 
+from sparsefleet.collective.answering_store import AnsweringStore
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError, DeadlineError
 
@@ -113,7 +114,7 @@ def second_connection(store: Store) -> Store:
     return store
 
 
-def missing_keys(store: Store, keys: Iterable[str], timeout_s: float) -> list[str]:
+def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -> list[str]:
     """Those of the keys that nobody has set, after waiting for them at most that long.
 
     Asks again and again, as a wait of the store that ends without them is logged by torch.

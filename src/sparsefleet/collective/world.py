@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store  # typed there only
 
+from sparsefleet.collective.answering_store import AnsweringStore
 from sparsefleet.collective.connections import Connections, name_ranks
 from sparsefleet.collective.device_choice import backend_of, choose_device
 from sparsefleet.collective.rendezvous import open_meeting
@@ -227,7 +228,7 @@ class World:
         return self.size == 1 or self._connections is not None
 
     @property
-    def store(self) -> Store:
+    def store(self) -> AnsweringStore:
         """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
         connections = self._others()
         if connections is None:

@@ -57,7 +57,7 @@ class RankBoard:
         """Leaves a note for other ranks; replaces an older one."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
-            self._store.set(_note(key), value)  # type: ignore[arg-type]  # torch takes bytes, too
+            self._store.set(_note(key), value)
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
         """The note, or NotFoundError; with `wait`, as soon as somebody puts it."""
