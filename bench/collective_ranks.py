@@ -14,9 +14,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import queue
 import sys
+import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ from sparsefleet.collective import CollectiveStrategy, CollectiveTraining, World
 NUM_BATCHES = 8
 LR = 0.01
 TIMEOUT_S = 60.0
+END_S = 20.0
 
 
 def digits_network() -> nn.Sequential:
@@ -46,8 +51,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int, int]] = {
 """Its maker, width of the input, classes, and examples of a batch of one rank."""
 
 
-class Work:
-    """A model of one side with its own batches; a subclass says how to make steps."""
+class Work(ABC):
+    """A model of one side with its own batches."""
 
     def __init__(self, network: str, rank: int) -> None:
         make, width, num_classes, batch = NETWORKS[network]
@@ -61,8 +66,9 @@ class Work:
     def turn(self, num_steps: int) -> Any:
         return itertools.islice(itertools.cycle(self.batches), num_steps)
 
+    @abstractmethod
     def run(self, num_steps: int) -> None:
-        raise NotImplementedError
+        """Makes steps."""
 
 
 class DdpWork(Work):
@@ -123,6 +129,23 @@ def timed(work: Work, num_steps: int, world: World, counts: bool) -> dict[str, A
     return {"begin": begin, "end": end, "cpu_s": cpu_s, "sent": sent}
 
 
+def read_lines() -> Iterator[str]:
+    """Of the input. A while after it ended this process does too: who asked may be gone, and with
+    it the network over which others could be taken leave of."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.put(line)
+        lines.put(None)
+        time.sleep(END_S)
+        os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (line := lines.get()) is not None:
+        yield line
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rank", type=int, required=True)
@@ -145,7 +168,7 @@ def main() -> None:
         timeout_s=TIMEOUT_S,
     ) as world:
         print("ready", flush=True)
-        for line in sys.stdin:
+        for line in read_lines():
             _, side, network, num_steps = line.split()
             if (side, network) not in made:
                 made[side, network] = make_work(side, network, world)

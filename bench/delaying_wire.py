@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 DEVICE = "wire"
 """Its name in both."""
@@ -70,15 +71,15 @@ class Wire:
         self._packets: collections.deque[tuple[float, int, bytes]] = collections.deque()
         self.delay_s = 0.0
 
-    def serve(self) -> None:
-        """Until the input ends."""
+    def serve(self, commands: TextIO) -> None:
+        """Until there are no more commands."""
         while True:
             until_s = max(0.0, self._packets[0][0] - time.monotonic()) if self._packets else None
-            readable, _, _ = select.select([*self._other, sys.stdin], [], [], until_s)
+            readable, _, _ = select.select([*self._other, commands], [], [], until_s)
             for source in readable:
-                if source is not sys.stdin:
+                if source is not commands:
                     self._take(source)
-                elif line := sys.stdin.readline():
+                elif line := commands.readline():
                     self.delay_s = float(line)
                     print("delayed", flush=True)
                 else:
@@ -106,7 +107,7 @@ def main() -> None:
     paths = [f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces]
     words = [word for pair in zip(paths, ADDRESSES, strict=True) for word in pair]
     print("ready", *words, flush=True)
-    Wire(ends).serve()
+    Wire(ends).serve(sys.stdin)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ PARTS = (
     Part(name="transport", script="transport.py", expected_s=60, quick_s=10),
     Part(name="reader", script="reader.py", expected_s=110, quick_s=12),
     Part(name="checkpoint", script="checkpoint.py", repeats=3, expected_s=70, quick_s=10),
-    Part(name="collective", script="collective.py", repeats=3, expected_s=90, quick_s=15),
+    Part(name="collective", script="collective.py", expected_s=240, quick_s=25),
     Part(name="doors", script="fluid_door.py", repeats=3, expected_s=50, quick_s=8),
     Part(name="serving", script="serving.py", arguments=("--seconds", "0.5"),
          repeats=0, expected_s=60, quick_s=14),

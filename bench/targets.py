@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from collective_names import MODELS as COLLECTIVE_MODELS
+from collective_names import WANTED as COLLECTIVE_WANTED
 from ctr_names import OURS, PADDLE, TORCH
 from day_record import DayRecord
 from side_medians import BATCHES, SideMedians, ratio
@@ -86,6 +88,11 @@ WANTED = (
     Wanted("background", "async 2x2", "async", DDP, *ON_SERVERS),
     Wanted("background", "geo 2x2", "geo", DDP, (3.0, 2.0), (1.15, 2.0), (0.75, 0.60)),
 )  # fmt: skip
+COLLECTIVE_TITLES = {
+    "fused": "fused",
+    "fused-4": "fused, 4 ranks",
+    "local-4": "LocalSGD with 4 steps (in the middle: over fused)",
+}
 WORD2VEC = {"local 2": 1.5, "async 2x2": 4.0, "geo 2x2": 2.0}
 READER_THREADS = {
     "1 thread": ("torch, in process",),
@@ -103,6 +110,7 @@ def target_rows(record: DayRecord) -> list[TargetRow]:
     return [
         *_rates(ctr),
         *_word2vec(record.figures("word2vec")),
+        *_collective(record.figures("collective")),
         *_reading(record.figures("reader")),
         *_cpu(ctr),
         *_memory(ctr),
@@ -147,6 +155,19 @@ def _word2vec(figures: dict[str, Any] | None) -> list[TargetRow]:
             Verdict(ratio(rate(f"{OURS} {how}"), floor), is_share=True),
         )
         for how, target in WORD2VEC.items()
+    ]
+
+
+def _collective(figures: dict[str, Any] | None) -> list[TargetRow]:
+    ratios = (figures or {}).get("ratios", {})
+    return [
+        TargetRow(
+            f"collective, {title}, {delay_ms} ms delay, {COLLECTIVE_TITLES[wanted.side]}: steps/s",
+            torch=Verdict(ratios.get(wanted.key(model, delay_ms)), wanted.target),
+        )
+        for wanted in COLLECTIVE_WANTED
+        for model, title in COLLECTIVE_MODELS.items()
+        for delay_ms in wanted.delays_ms
     ]
 
 

@@ -37,6 +37,7 @@ void Exchange::Begin(const FrameHeader& header, TimePoint reply_by, std::span<co
   header_ = header;
   reply_by_ = reply_by;
   has_begun_ = false;
+  send_wants_ = Ready::kWantWrite;
   std::uint64_t body_bytes = 0;
   for (const auto& buffer : body) body_bytes += buffer.iov_len;
   header_.body_bytes = static_cast<std::uint32_t>(body_bytes);
@@ -58,16 +59,20 @@ short Exchange::wanted_events() const {
 }
 
 Result<bool> Exchange::Step(Channel& channel, std::uint64_t max_reply_bytes) {
-  Status sent;
-  if (!unsent_.empty()) {
-    sent = Send(channel);
+  // Reading comes first, as it may take off the socket what the writing waits for.
+  do {
+    if (has_begun_) {
+      auto received = Receive(channel, max_reply_bytes);
+      if (!received.ok() || received.value() || unsent_.empty()) return received;
+    }
+    if (Status sent = Send(channel); !sent.ok()) {
+      // A server that refuses a request answers before it has read all of it, and hangs up.
+      auto received = Receive(channel, max_reply_bytes);
+      return received.ok() && received.value() ? received : sent;
+    }
     // A reply takes the server a while: looking for it at once would be in vain.
-    if (sent.ok() && unsent_.empty()) return false;
-  }
-  // A server that refuses a request answers before it has read all of it, and hangs up.
-  auto received = Receive(channel, max_reply_bytes);
-  if (!sent.ok() && !(received.ok() && received.value())) return sent;
-  return received;
+  } while (channel.HasBufferedInput());
+  return false;
 }
 
 Status Exchange::Send(Channel& channel) {

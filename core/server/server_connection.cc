@@ -203,6 +203,7 @@ void ServerConnection::ReceiveFrames() {
     if (paused()) return;
     const auto step =
         reader_.Read(*channel_, session_ == nullptr ? kMaxHelloBytes : host_.max_frame_bytes);
+    write_wants_ = Ready::kDone;  // reading may have taken off the socket what writing waits for
     switch (step.outcome) {
       case FrameReader::Outcome::kFrame:
         HandleFrame();

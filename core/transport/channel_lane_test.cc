@@ -173,18 +173,65 @@ const Test kClosed("what was written before an end is read; then come zero bytes
                      ExpectCode(pair.server->Write({&buffer, 1}).status(), Code::kPeerLost);
                    });
 
-const Test kLies("a peer that points beyond the memory, or forges what it has read, harms nobody",
-                 [] {
-                   for (const std::uint64_t begin :
-                        {std::uint64_t{0}, std::uint64_t{kCapacity - 1}, UINT64_MAX}) {
-                     auto pair = LanePair();
-                     const std::array<std::uint64_t, 2> record = {begin, UINT64_MAX};
-                     const iovec bytes{const_cast<std::uint64_t*>(record.data()), sizeof(record)};
-                     SendSome(pair.client->fd(), {&bytes, 1});
-                     std::byte room[10];
-                     ExpectCode(pair.server->Read(room).status(), Code::kPeerLost);
-                   }
-                 });
+const Test kEndsFull("a writer without room learns that the reader is gone", [] {
+  auto pair = LanePair();
+  const auto data = RandomBytes(kCapacity, 4);
+  const iovec all = Buffer(data);
+  RequireOk(pair.server->Write({&all, 1}));
+  Expect(RequireOk(pair.server->Write({&all, 1})).ready == Ready::kWantRead);
+  std::byte records[100];  // taken, so that the end is a clean one
+  Require(ReceiveSome(pair.client->fd(), records).outcome == IoOutcome::kMoved);
+  pair.client.reset();
+  ExpectCode(pair.server->Write({&all, 1}).status(), Code::kPeerLost);
+});
+
+const Test kReadsOn("what a writer left that wanted more room, and is gone, is read", [] {
+  auto pair = LanePair();
+  const auto data = RandomBytes(kCapacity, 5);
+  const iovec all = Buffer(data);
+  RequireOk(pair.server->Write({&all, 1}));
+  Expect(RequireOk(pair.server->Write({&all, 1})).ready == Ready::kWantRead);
+  pair.server.reset();
+  std::vector<std::byte> got(kCapacity);
+  ExpectEqual(RequireOk(pair.client->Read(std::span(got).first(10))).bytes, 10u);
+  ExpectEqual(RequireOk(pair.client->Read(std::span(got).subspan(10))).bytes, kCapacity - 10);
+  Expect(got == data);
+  ExpectEqual(RequireOk(pair.client->Read(got)).bytes, 0u);
+});
+
+const Test kLies("a peer that points beyond the memory is dropped", [] {
+  for (const std::uint64_t begin : {std::uint64_t{0}, std::uint64_t{kCapacity - 1}, UINT64_MAX}) {
+    auto pair = LanePair();
+    const std::array<std::uint64_t, 2> record = {begin, UINT64_MAX};
+    const iovec bytes{const_cast<std::uint64_t*>(record.data()), sizeof(record)};
+    SendSome(pair.client->fd(), {&bytes, 1});
+    std::byte room[10];
+    ExpectCode(pair.server->Read(room).status(), Code::kPeerLost);
+  }
+});
+
+const Test kForges("a peer that forges what it has read harms no memory but the shared", [] {
+  const auto fds = SocketPair();
+  auto server = RequireOk(MakeLane()->Accept(fds[1]));
+  auto peer = RequireOk(RequireOk(MakePlainFactory(kTestKey))->Connect(fds[0]));
+  const auto outcome = ShakeHands(peer, server);
+  RequireOk(outcome.client);
+  RequireOk(outcome.server);
+  std::byte message[16];
+  auto handed = RequireOk(ReceiveWithDescriptor(peer->fd(), message));
+  Require(handed.has_value());
+  const auto memory = RequireOk(LaneMemory::Open(std::move(*handed), kCapacity));
+  const auto data = RandomBytes(kCapacity - 100, 6);
+  const iovec all = Buffer(data);
+  ExpectEqual(RequireOk(server->Write({&all, 1})).bytes, data.size());
+  for (const std::uint64_t lie : {UINT64_MAX, std::uint64_t{3 * kCapacity}}) {
+    memory.down().SetConsumed(lie);  // counts as: everything
+    ExpectEqual(RequireOk(server->Write({&all, 1})).bytes, data.size());
+  }
+  memory.down().SetConsumed(0);  // counts as: nothing
+  ExpectEqual(RequireOk(server->Write({&all, 1})).bytes, 100u);
+  Expect(RequireOk(server->Write({&all, 1})).ready == Ready::kWantRead);
+});
 
 const Test kForeignMemory("memory that could shrink, or of another size, is refused", [] {
   const auto file = [](std::size_t bytes, int seals) {

@@ -119,7 +119,7 @@ Result<std::optional<OwnedSocket>> ReceiveWithDescriptor(int fd, std::span<std::
   message.msg_iov = &buffer;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // no room for a second one, unasked
   ssize_t count = 0;
   do {
     count = ::recvmsg(fd, &message, kReceiveFlags);

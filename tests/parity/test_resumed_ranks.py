@@ -87,6 +87,27 @@ def test_a_training_goes_on_from_a_save_as_if_nothing_had_been(
     assert whole[0]["trained"] == whole[1]["trained"]
 
 
+def save_or_go_on(world: World, strategy: str, folder: str) -> Any:
+    """Trains and saves with LocalSGD; goes on from that with another strategy."""
+    fleet = Fleet()
+    fleet.init(world=world)
+    options = {"mode": "collective", "strategy": STRATEGIES[strategy]}
+    with make_trainer("digits", "adam", fleet, **options) as trainer:
+        if strategy != "local_sgd":
+            trainer.load(folder)
+        trainer.fit(MODELS["digits"][2](world.rank, STEPS))
+        trainer.save(folder)
+        return trained(trainer)
+
+
+def test_ranks_stay_alike_after_a_save_in_which_their_optimizers_differed(
+    ranks: RankProcesses, tmp_path: Path
+) -> None:
+    ranks.run(save_or_go_on, 2, "local_sgd", str(tmp_path))
+    first, second = ranks.run(save_or_go_on, 2, "plain", str(tmp_path))
+    assert first == second
+
+
 def test_another_number_of_ranks_and_other_modes_take_a_save_up(
     ranks: RankProcesses, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ MODELS: dict[str, tuple[Any, Any, Any]] = {
 STRATEGIES = {
     "plain": CollectiveStrategy(),
     "merged": CollectiveStrategy(gradient_merge_steps=5),
+    "pairs": CollectiveStrategy(gradient_merge_steps=2),
     "local_sgd": CollectiveStrategy(local_sgd=LocalSgdConfig(warm_steps=2, steps=3)),
 }
 
@@ -205,6 +206,27 @@ def test_merged_batches_are_one_step_with_their_mean(ranks: RankProcesses) -> No
     parts = [batch for rank in range(2) for batch in click_batches(rank)]
     whole = (torch.cat([ids for ids, _ in parts]), torch.cat([labels for _, labels in parts]))
     assert_close(found[0]["trained"], fit_alone("clicks", "sgd", [whole])[1])
+
+
+def test_what_is_left_of_merged_batches_counts_once(ranks: RankProcesses) -> None:
+    found = ranks.run(fit, 2, "clicks", "sgd", "pairs", [1, 4])
+    assert_equal_on_all(found)
+    (one,), four = click_batches(0, 1), click_batches(1, 4)
+    fleet = Fleet()
+    fleet.init()
+    with make_trainer("clicks", "sgd", fleet, mode="local") as trainer:
+        trainer.evaluate([one])  # makes it start
+        for _ in range(EPOCHS):
+            for batches in ([(one, 2), (four[0], 1), (four[1], 1)], [(four[2], 2), (four[3], 2)]):
+                with trainer.distributed.step() as step:
+                    losses = [
+                        weight
+                        / 4
+                        * nn.functional.binary_cross_entropy_with_logits(trainer.model(ids), labels)
+                        for (ids, labels), weight in batches
+                    ]
+                    step.backward(torch.stack(losses).sum())
+        assert_close(found[0]["trained"], trained(trainer))
 
 
 @pytest.mark.parametrize("counts", [[STEPS, STEPS], [STEPS, 3]])

@@ -17,11 +17,17 @@ def run_alone(name: str, *flags: str) -> str:
     return _run([sys.executable, str(EXAMPLES / f"{name}.py"), *flags])
 
 
-def run_launched(name: str, directory: Path, *flags: str, launch: tuple[str, ...] = ()) -> str:
+def run_launched(
+    name: str,
+    directory: Path,
+    *flags: str,
+    launch: tuple[str, ...] = (),
+    deadline_s: float = DEADLINE_S,
+) -> str:
     """What the launcher shows of a job of 2 servers and 2 workers, worker 0's output whole."""
     command = [sys.executable, "-m", "sparsefleet", "launch", "--servers", "2", "--workers", "2"]
     command += ["--log-dir", str(directory / "logs"), "--show", "worker.0", *launch]
-    return _run([*command, str(EXAMPLES / f"{name}.py"), *flags])
+    return _run([*command, str(EXAMPLES / f"{name}.py"), *flags], deadline_s)
 
 
 def number_after(words: str, printed: str) -> float:
@@ -31,10 +37,10 @@ def number_after(words: str, printed: str) -> float:
     return float(found.group(1))
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str], deadline_s: float = DEADLINE_S) -> str:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environ
+        command, capture_output=True, text=True, timeout=deadline_s, check=False, env=environ
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

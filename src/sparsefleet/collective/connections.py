@@ -115,11 +115,16 @@ class Connections:
         self._groups.append(group)
         return group
 
-    def absence(self, ranks: Iterable[int]) -> Absence:
-        """Who of the ranks is gone. Takes some seconds if one is that has not said so."""
+    def free_group(self, group: dist.ProcessGroup) -> None:
+        """Ends the connections of a group in which no call is under way. Each rank by itself."""
+        self._groups.remove(group)
+        dist.destroy_process_group(group)
+
+    def absence(self, ranks: Iterable[int], *, silence_s: float) -> Absence:
+        """Who of the ranks is gone. Takes so long if one is that has not said so."""
         asked = [rank for rank in ranks if rank != self._rank]
         left = {rank: words for rank in asked if (words := self._farewell(rank))}
-        silent = [] if left else self._heartbeat.silent_ranks(asked)
+        silent = [] if left else self._heartbeat.silent_ranks(asked, silence_s)
         if self._heartbeat.is_store_gone and self._meeting.keeper not in (None, self._rank):
             silent = [self._meeting.keeper]
         self._lost.update(silent)

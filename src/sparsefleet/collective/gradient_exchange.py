@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from sparsefleet.collective.agreement import require_agreement
 from sparsefleet.collective.bucket_round import BucketRound
 from sparsefleet.collective.buckets import LayerOf, layer_by_module, plan_buckets
 from sparsefleet.collective.reduction import Reduction, make_reductions
@@ -69,15 +70,24 @@ class GradientExchange:
         self.traffic = traffic or Traffic()
         """What this rank has sent."""
         self._world = world
-        self._reductions = make_reductions(world, strategy, self.traffic)
         self._sparse = sorted(self._places[name] for name in sparse_names)
+        plan = plan_buckets(
+            self._parameters, strategy, layer_of, default_bytes=default_bucket_bytes
+        )
+        plan = [[place for place in places if place not in self._sparse] for places in plan]
+        plan = [places for places in plan if places] or [[]]
+        require_agreement(
+            world,
+            {
+                "parameters they train": [(n, p.dtype, p.shape) for n, p in self._parameters],
+                "CollectiveStrategy": strategy,
+                "FLAGS_fuse_parameter_* of the environment": plan,
+            },
+        )
+        self._reductions = make_reductions(world, strategy, self.traffic)
         self._round: BucketRound | None = None
         if world.size > 1:
-            plan = plan_buckets(
-                self._parameters, strategy, layer_of, default_bytes=default_bucket_bytes
-            )
-            plan = [[place for place in places if place not in self._sparse] for places in plan]
-            self._make_round([places for places in plan if places] or [[]])
+            self._make_round(plan)
         self._hooks: list[RemovableHandle] = []
         self._is_held = False
         self._is_broken = False
@@ -168,10 +178,8 @@ class GradientExchange:
                 self._send_full(self._round)
 
     def _send_full(self, round_: BucketRound) -> None:
-        # The last bucket says whether this rank comes to the end of the step. It stays until that
-        # is known where ranks do more together afterwards.
-        stays = bool(self._sparse) or not self._step
-        while round_.num_sent < len(self._missing) - stays and not self._missing[round_.num_sent]:
+        # The last bucket says whether this rank comes to the end of the step, so it stays for that.
+        while round_.num_sent < len(self._missing) - 1 and not self._missing[round_.num_sent]:
             self._send_next(round_, _PRESENT)
 
     def _send_next(self, round_: BucketRound, state: int) -> None:
@@ -225,14 +233,20 @@ class GradientExchange:
         return self._results[self._places[name]]
 
     def close(self) -> None:
-        """Takes the hooks off and ends threads."""
+        """Takes the hooks off, ends threads and connections. Idempotent."""
         self.detach()
-        for reduction in self._reductions:
+        is_idle = not self._is_broken and (self._round is None or not self._round.num_sent)
+        self._is_broken = True
+        while self._reductions:
+            reduction = self._reductions.pop()
             reduction.close()
+            # Where calls are under way, freeing would wait for ranks that may never answer.
+            for group in reduction.groups() if is_idle else ():
+                self._world.free_group(group)
 
     def _end_step(self, state: int, divisor: float) -> int:
         if self._is_broken:
-            raise InternalError("this exchange failed before; make a new one")
+            raise InternalError("this exchange failed before, or is closed; make a new one")
         try:
             if state == _PRESENT:
                 self._take_left_over()

@@ -22,10 +22,9 @@ class Heartbeat:
     `store` is for this object alone, as calls to one store wait for each other. Thread-safe.
     """
 
-    def __init__(self, store: Store, rank: int, *, silence_s: float = 3.0) -> None:
+    def __init__(self, store: Store, rank: int) -> None:
         self._store = store
         self._rank = rank
-        self._silence_s = silence_s
         self._is_store_gone = False
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -39,12 +38,12 @@ class Heartbeat:
         """Whoever keeps the store did not answer."""
         return self._is_store_gone
 
-    def silent_ranks(self, ranks: Iterable[int]) -> list[int]:
-        """Those whose number does not grow for `silence_s`; waits as long if there are any.
+    def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
+        """Those whose number does not grow for so long; waits as long if there are any.
 
         Empty if the store is gone: then nothing is known of anybody.
         """
-        deadline = time.monotonic() + self._silence_s
+        deadline = time.monotonic() + silence_s
         silent = {rank: self._count(rank) for rank in ranks}
         while silent and not self._is_store_gone and time.monotonic() < deadline:
             time.sleep(_BEAT_S / 2)

@@ -62,7 +62,7 @@ class LocalSgd:
         self._since_meeting = 0
         self._interval = config.steps
         self._first_loss: float | None = None
-        self._loss = torch.zeros((), dtype=torch.float64)
+        self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
         self.num_meetings = 0
         """How often parameters were averaged."""
         self.start_from_parameters()

@@ -36,7 +36,8 @@ def recompute_submodules(module: nn.Module, names: Iterable[str]) -> None:
                     f"{_FIELD} names a submodule with the rows of table '{inner.name}', which are "
                     "fetched once a step: name submodules beside or above it in the data's way"
                 )
-        submodule.forward = functools.partial(_recomputed, submodule, submodule.forward)
+        if getattr(submodule.forward, "func", None) is not _recomputed:
+            submodule.forward = functools.partial(_recomputed, submodule, submodule.forward)
 
 
 def _recomputed(module: nn.Module, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:

@@ -33,6 +33,10 @@ class Reduction(ABC):
         tensor: contiguous, one dimension, its length a multiple of R; not to be touched meanwhile.
         """
 
+    @abstractmethod
+    def groups(self) -> list[dist.ProcessGroup]:
+        """Those that it alone uses."""
+
     def close(self) -> None:
         """Ends threads; what was started must have been waited for."""
         return
@@ -46,6 +50,9 @@ class _RingReduction(Reduction):
         self._count = count
         self._share = 2 * (len(ranks) - 1) / len(ranks)
         self._next = ranks[(ranks.index(count.rank) + 1) % len(ranks)]
+
+    def groups(self) -> list[dist.ProcessGroup]:
+        return [self._group]
 
     def start(self, tensor: torch.Tensor) -> Callable[[], object]:
         sent = int(tensor.nbytes * self._share)
@@ -89,6 +96,9 @@ class _OrderedReduction(_ThreadReduction):
         self._count = count
         self._scratch = torch.empty(0)
 
+    def groups(self) -> list[dist.ProcessGroup]:
+        return [self._group]
+
     def reduce(self, tensor: torch.Tensor) -> None:
         part = tensor.nbytes // len(self._ranks)
         others = {rank: 2 * part for rank in self._ranks if rank != self._count.rank}
@@ -125,6 +135,9 @@ class _HierarchicalReduction(_ThreadReduction):
         self._ranks = node_ranks
         self._across = across
         self._count = count
+
+    def groups(self) -> list[dist.ProcessGroup]:
+        return [self._node, *(self._across.groups() if self._across is not None else [])]
 
     def reduce(self, tensor: torch.Tensor) -> None:
         leader = self._ranks[0]

@@ -31,7 +31,7 @@ def gather_rows(
             f"gather_rows needs keys [N] and rows [N, D], got shapes {tuple(keys.shape)} and "
             f"{tuple(rows.shape)}"
         )
-    if world.group is None:
+    if world.size == 1:
         return keys, rows
     with world.naming_lost("gathering rows of all ranks"), torch.no_grad():
         counts = _gather(world, torch.tensor([len(keys)], device=keys.device), [1] * world.size)

@@ -91,8 +91,10 @@ class AmpConfig:
         require_bool(self, "dynamic")
         require_int(self, "incr_every_n_steps", 1, _MANY)
         require_int(self, "decr_every_n_nan_or_inf", 0, _MANY)
-        require(self.incr_ratio > 1, self, "incr_ratio", "> 1")
-        require(0 < self.decr_ratio < 1, self, "decr_ratio", "between 0 and 1")
+        holds = is_number(self.incr_ratio) and self.incr_ratio > 1
+        require(holds, self, "incr_ratio", "a finite number > 1")
+        holds = is_number(self.decr_ratio) and 0 < self.decr_ratio < 1
+        require(holds, self, "decr_ratio", "a number between 0 and 1")
         _require_names(self, "float32_modules")
 
 
@@ -161,6 +163,9 @@ class CollectiveStrategy:
             "compile",
         ):
             require_bool(self, field)
+        for field, kind in (("local_sgd", LocalSgdConfig), ("amp", AmpConfig)):
+            holds = isinstance(getattr(self, field), kind | None)
+            require(holds, self, field, f"{kind.__name__}(...) (its fields have defaults) or None")
         if self.fuse_memory_mb is not None:
             require(is_number(self.fuse_memory_mb), self, "fuse_memory_mb", "a finite number")
         if self.fuse_groups is not None:

@@ -22,18 +22,17 @@ __all__ = ["NormGroup", "SyncBatchNorm", "convert_batch_norms", "normalize_toget
 class NormGroup:
     """The ranks whose batches are normalised together: those that still have data.
 
-    All ranks of the world must make it, and call ``meet`` equally often.
+    All ranks of the world must make it, and call ``meet`` equally often. Copies of a module share
+    it.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         everyone = tuple(range(world.size))
-        self._everyone = world.new_group(everyone)
+        self._everyone = world.shared_group(everyone)
         self.present = everyone
         """The ranks that take part."""
         self._group = self._everyone
-        # Data ends in every pass: groups are kept, as each has threads and connections.
-        self._groups = {everyone: self._everyone}
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
         """Tells the others whether this rank has another batch; the ranks that have, as then are
@@ -47,10 +46,11 @@ class NormGroup:
         with world.naming_lost("meeting before a forward pass with synchronised batch norm"):
             dist.all_reduce(states, group=self._everyone)
         present = tuple(rank for rank, state in enumerate(states.tolist()) if state)
-        if present and present not in self._groups:
-            self._groups[present] = world.new_group(present)
-        self.present, self._group = present, self._groups.get(present)
+        self.present, self._group = present, world.shared_group(present) if present else None
         return present
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NormGroup:
+        return self
 
     def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
         """What each rank that takes part gave, of one shape."""
@@ -210,7 +210,10 @@ class SyncBatchNorm(_BatchNorm):
 def convert_batch_norms(module: nn.Module, norm_group: NormGroup) -> nn.Module:
     """The module with a ``SyncBatchNorm`` in place of each batch norm; parameters stay the same
     objects. Returns ``module`` itself, changed, unless it is a batch norm."""
-    if isinstance(module, _BatchNorm):
+    for inner in module.modules():
+        if isinstance(inner, SyncBatchNorm):
+            inner.norm_group = norm_group
+    if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
         return SyncBatchNorm(module, norm_group)
     made: dict[nn.Module, SyncBatchNorm] = {}
     for owner in list(module.modules()):

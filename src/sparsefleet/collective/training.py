@@ -72,7 +72,6 @@ class CollectiveTraining:
         self._norm_group = norm_group
         self.traffic = Traffic()
         """What this rank has sent."""
-        world.broadcast([parameter.data for _, parameter in everything])
         self._exchange = GradientExchange(
             self._parameters,
             world,
@@ -83,6 +82,7 @@ class CollectiveTraining:
             traffic=self.traffic,
         )
         self._exchange.attach()
+        world.broadcast([parameter.data for _, parameter in everything])
         self._scaler = None if strategy.amp is None else LossScaler(strategy.amp)
         self._local: LocalSgd | None = None
         if strategy.local_sgd is not None:
@@ -115,6 +115,11 @@ class CollectiveTraining:
     def is_local(self) -> bool:
         """Whether this rank steps by itself for now, as LocalSGD has it after its warm-up."""
         return self._is_local
+
+    @property
+    def num_merged(self) -> int:
+        """Batches of this rank whose gradients are not applied yet."""
+        return self._num_merged
 
     @property
     def num_present(self) -> int:
@@ -152,7 +157,10 @@ class CollectiveTraining:
             PeerLostError, DeadlineError: ranks are gone or did not come.
         """
         if not self._num_merged:
-            raise ConfigError("CollectiveTraining.step: call backward before it")
+            raise ConfigError(
+                "no backward pass in this step: call backward(loss) of the step, in place of "
+                "loss.backward(), since the loss may have to be scaled"
+            )
         if self._num_merged < self._strategy.gradient_merge_steps:
             return False
         return self._finish_step()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["World"]
 
 _LOOK_S = 2.0
+_SILENCE_S = 3.0
+_LONGEST_SILENCE_S = 15.0  # one long call that lets no other thread run is no death
 _TIMEOUT_WORDS = ("timed out", "timeout")
 _LOST_WORDS = ("connection", "reset by peer", "broken pipe", "read error", "write error")
 _NETWORK_ERRORS = (dist.DistNetworkError, dist.DistStoreError)
@@ -59,8 +61,8 @@ class World:
         """Where this rank computes."""
         self.timeout_s = timeout_s
         """Of every wait for other ranks."""
-        self.group: dist.ProcessGroup | None = None
-        """All ranks, for calls of torch.distributed; None for a rank that is alone."""
+        self._group: dist.ProcessGroup | None = None
+        self._shared_groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         self._connections: Connections | None = None
         self._barriers = itertools.count()
 
@@ -98,6 +100,8 @@ class World:
             )
         index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
         chosen = choose_device(index, count=count, wanted=device)
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)  # what the script calls "cuda" is this rank's
         world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
         if size > 1:
             meeting = open_meeting(
@@ -117,20 +121,39 @@ class World:
         try:
             with self.naming_lost("the start of the job"):
                 connections.arrive(f"{self.size} ranks, {self.ranks_per_node} a node, {backend}")
-                self.group = connections.make_default_group(backend)
+                self._group = connections.make_default_group(backend)
         except BaseException as error:
             self.close(error)
             raise
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """All ranks, for calls of torch.distributed; None for a rank that is alone."""
+        return None if self._others() is None else self._group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """A group of some ranks with connections of its own; None for ranks outside.
 
         All ranks of the world must call it.
         """
-        if self._connections is None:
+        connections = self._others()
+        if connections is None:
             return None
         with self.naming_lost(f"making a group of {name_ranks(ranks)}"):
-            return self._connections.new_group(ranks)
+            return connections.new_group(ranks)
+
+    def shared_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        """As `new_group`, but the same one each time: for calls that all ranks make in one order
+        from one thread."""
+        key = tuple(ranks)
+        if key not in self._shared_groups:
+            self._shared_groups[key] = self.new_group(ranks)
+        return self._shared_groups[key]
+
+    def free_group(self, group: dist.ProcessGroup) -> None:
+        """Ends the connections of a group in which no call is under way."""
+        if self._connections is not None:
+            self._connections.free_group(group)
 
     def barrier(self, what: str, *, patient: bool = False) -> None:
         """Returns when all ranks have called it; `what` is told if they do not.
@@ -138,22 +161,23 @@ class World:
         patient: others may be busy for hours; it waits on as long as they live. Raises
         PeerLostError or DeadlineError naming who is lost or missing.
         """
-        if self._connections is None:
+        connections = self._others()
+        if connections is None:
             return
-        store = self._connections.store
+        store = connections.store
         number = next(self._barriers)
         deadline = time.monotonic() + self.timeout_s
         with self.naming_lost(what):
             store.set(f"barrier-{number}/{self.rank}", "")
-            missing = self._connections.wait_for(f"barrier-{number}", min(_LOOK_S, self.timeout_s))
+            missing = connections.wait_for(f"barrier-{number}", min(_LOOK_S, self.timeout_s))
             while missing:
-                self._check_absence(what, missing)
+                self.require_present(what, missing)
                 if not patient and time.monotonic() >= deadline:
                     raise DeadlineError(
                         f"{what}: {name_ranks(missing)} did not come within "
                         f"{self.timeout_s:g} s, which all {self.size} ranks must"
                     )
-                missing = self._connections.wait_for(f"barrier-{number}", _LOOK_S)
+                missing = connections.wait_for(f"barrier-{number}", _LOOK_S)
             if number:
                 # All have come here, so nobody looks for the keys of the one before.
                 store.delete_key(f"barrier-{number - 1}/{self.rank}")
@@ -162,13 +186,15 @@ class World:
         """What every rank gave, by rank, on every rank."""
         if not isinstance(data, bytes):
             raise ConfigError(f"all_gather_bytes takes bytes, got {type(data).__name__}")
-        if self.group is None:
+        if self.size == 1:
             return [data]
         with self.naming_lost("gathering bytes of all ranks"):
-            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-            dist.all_gather(lengths, torch.tensor([len(data)]), group=self.group)
+            # Through memory of the CPU, wherever the caller makes its tensors.
+            length = torch.tensor([len(data)], device="cpu")
+            lengths = [torch.zeros_like(length) for _ in range(self.size)]
+            dist.all_gather(lengths, length, group=self.group)
             longest = max(int(length) for length in lengths)
-            own = torch.zeros(longest, dtype=torch.uint8)
+            own = torch.zeros(longest, dtype=torch.uint8, device="cpu")
             if data:
                 own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             found = [torch.zeros_like(own) for _ in range(self.size)]
@@ -179,7 +205,7 @@ class World:
 
     def broadcast(self, tensors: Iterable[torch.Tensor], source: int = 0) -> None:
         """Fills the tensors of every rank, any shape and dtype, with those of rank `source`."""
-        if self.group is None:
+        if self.size == 1:
             return
         with self.naming_lost(f"broadcast from rank {source}"), torch.no_grad():
             copies = []
@@ -203,19 +229,25 @@ class World:
     @property
     def store(self) -> Store:
         """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
-        if self._connections is None:
-            raise ConfigError("World.store: this rank is alone, or has left the others")
-        return self._connections.store
+        connections = self._others()
+        if connections is None:
+            raise ConfigError("World.store: this rank is alone")
+        return connections.store
 
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
-        """Raises PeerLostError naming who of the ranks is gone, if any; takes seconds if so."""
-        self._check_absence(what, ranks)
+        """Raises PeerLostError naming who of the ranks is gone, if any; for use while waiting.
+
+        A rank that is only busy is given time: it takes up to 15 s if one gives no sign of life.
+        """
+        patience_s = max(_SILENCE_S, min(_LONGEST_SILENCE_S, self.timeout_s / 4))
+        self._check_absence(what, ranks, silence_s=patience_s)
 
     def lost_ranks(self) -> list[int]:
         """The ranks that give no sign of life. Takes some seconds if there are any."""
         if self._connections is None:
             return []
-        return list(self._connections.absence(range(self.size)).lost)
+        absence = self._connections.absence(range(self.size), silence_s=_SILENCE_S)
+        return list(absence.lost)
 
     @contextlib.contextmanager
     def naming_lost(self, what: str) -> Iterator[None]:
@@ -231,7 +263,7 @@ class World:
             )
             if not is_late and not is_lost:
                 raise
-            self._check_absence(what, range(self.size), error)
+            self._check_absence(what, range(self.size), cause=error)
             if is_late:
                 raise DeadlineError(
                     f"{what}: not all {self.size} ranks came within {self.timeout_s:g} s; all "
@@ -239,19 +271,35 @@ class World:
                 ) from error
             raise PeerLostError(f"{what}: the connection to another rank broke: {error}") from error
 
+    def _others(self) -> Connections | None:
+        """None for a rank that is alone."""
+        if self.size > 1 and self._connections is None:
+            raise ConfigError(
+                f"rank {self.rank} has left the other ranks, after an error or by close(): ranks "
+                "go on together only if all of them join again, as when the job is started anew"
+            )
+        return self._connections
+
     def _check_absence(
-        self, what: str, missing: Iterable[int], cause: Exception | None = None
+        self,
+        what: str,
+        missing: Iterable[int],
+        *,
+        silence_s: float = _SILENCE_S,
+        cause: Exception | None = None,
     ) -> None:
         """Raises PeerLostError if any of the ranks is gone."""
         if self._connections is None:
             return
-        gone = self._connections.absence(missing)
+        gone = self._connections.absence(missing, silence_s=silence_s)
         if gone:
             raise PeerLostError(f"{what}: {gone}") from cause
 
     def close(self, error: BaseException | None = None) -> None:
         """Leaves the others, telling them why if `error` is the reason. May be called twice."""
-        connections, self._connections, self.group = self._connections, None, None
+        connections, self._connections = self._connections, None
+        self._group = None
+        self._shared_groups.clear()
         if connections is not None:
             connections.close(error)
 

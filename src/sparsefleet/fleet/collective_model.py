@@ -17,6 +17,7 @@ from sparsefleet.fleet.board import Board, RankBoard
 from sparsefleet.fleet.dense_optimizer import DenseGroup, dense_groups
 from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.model_checkpoint import Predicate, load_model
+from sparsefleet.fleet.model_tensors import state_on
 from sparsefleet.fleet.rank_tensors import RankTensors
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.server_notes import directory_of_servers
@@ -123,7 +124,9 @@ class CollectiveModel(DistributedModel):
             self._rank_tensors.gather(self.world)
 
     def fitted(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        return self._rank_tensors.fitted(tensors, self.role.index)
+        # Only with LocalSGD may the state of optimizers differ between workers.
+        rank = 0 if self._strategy.local_sgd is None else self.role.index
+        return self._rank_tensors.fitted(tensors, rank)
 
     def notes_to_save(self) -> dict[str, Any]:
         kinds = {
@@ -193,7 +196,7 @@ class CollectiveModel(DistributedModel):
 
     def _open_store(self) -> Store:
         self._world = self._join()
-        self.model.to(self._world.device)
+        self._bring_to(self._world.device)
         prepared, self._norm_group = prepare_module(self.model, self._world, self._strategy)
         if prepared is not self.model:
             raise ConfigError(
@@ -205,6 +208,19 @@ class CollectiveModel(DistributedModel):
         if not self.role.server_endpoints and self._world.size > 1:
             self._board = RankBoard(self._world)
         return store
+
+    @property
+    def device(self) -> torch.device | None:
+        return None if self.world.device.type == "cpu" else self.world.device
+
+    def _bring_to(self, device: torch.device) -> None:
+        """The model, and what was loaded of its optimizer before."""
+        self.model.to(device)
+        optimizer = self._stepping.optimizer
+        for state in () if optimizer is None else optimizer.state.values():
+            for part, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    state[part] = state_on(value, device)
 
     def _rank_setting(self) -> RankSetting:
         names = {id(p): name for name, p in self.model.named_parameters()}

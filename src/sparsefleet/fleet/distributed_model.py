@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -125,6 +126,11 @@ class DistributedModel(StepCalls, SaveHooks):
     def store(self) -> Store:
         """Where the tables are; there is one from `start()` on."""
         return require_started(self._store)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where batches are to be brought, from `start()` on; None: they stay on the CPU."""
+        return None
 
     @property
     def board(self) -> Board:

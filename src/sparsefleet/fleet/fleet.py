@@ -158,15 +158,17 @@ class Fleet:
         """Takes charge of the model; `init_worker()` then starts it.
 
         mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective" or a config
-            of `sparsefleet.modes`; by default async with servers and local without.
+            of `sparsefleet.modes`; by default async with servers; without them collective for
+            several workers, local for one.
         schedule: a scheduler of torch for `optimizer`, or a function from step to factor.
         track_dirty: tables remember which rows changed, for saves of only those.
         """
         from sparsefleet.fleet.collective_model import CollectiveModel
         from sparsefleet.fleet.distributed_model import DistributedModel
-        from sparsefleet.modes import CollectiveConfig, mode_config
+        from sparsefleet.fleet.mode_for_job import mode_for_job
+        from sparsefleet.modes import CollectiveConfig
 
-        config = None if mode is None else mode_config(mode)
+        config = mode_for_job(mode, self.role)
         self._num_models += 1
         settings: dict[str, Any] = {
             "role": self.role,
@@ -177,7 +179,12 @@ class Fleet:
         }
         if isinstance(config, CollectiveConfig):
             self._model = CollectiveModel(
-                model, optimizer, config, join=lambda: self._join(config.strategy), **settings
+                model,
+                optimizer,
+                config,
+                join=lambda: self._join(config.strategy),
+                wait_s=config.strategy.timeout_s,
+                **settings,
             )
         else:
             self._model = DistributedModel(model, optimizer, mode, **settings)

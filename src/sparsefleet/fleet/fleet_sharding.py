@@ -11,10 +11,10 @@ from typing import Any
 from sparsefleet.data import LocalSharding, Sharding
 from sparsefleet.data.progress import FileMark, FileToRead
 from sparsefleet.data.sharding import Shard
-from sparsefleet.errors import SparseFleetError
+from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.server.command_body import pack_body, unpack_body
-from sparsefleet.store import Store
+from sparsefleet.store import LocalStore, Store
 
 __all__ = ["FleetSharding"]
 
@@ -41,6 +41,12 @@ class FleetSharding:
         if meeting.is_alone:
             self._alone = self._alone or LocalSharding(1).member()
             return self._alone.begin(epoch, files)
+        if isinstance(store, LocalStore):
+            raise ConfigError(
+                f"fleet.sharding({self._name!r}): server 0 deals out the files, and this job of "
+                f"{meeting.num_workers} workers has no servers: start it with --servers 1, or give "
+                "each worker its part (Reader's worker_index and worker_num, fleet.split_files)"
+            )
         shard = FleetShard(
             store, f"{meeting.name}/{self._name}", epoch, keep_going=meeting.goes_on_without_lost
         )

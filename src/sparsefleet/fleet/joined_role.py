@@ -9,7 +9,7 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.role_makers import RoleMakerBase
 from sparsefleet.fleet.roles import role_from_environment
 
-__all__ = ["JoinedRoleMaker", "join_workers"]
+__all__ = ["JoinedRoleMaker", "join_workers", "require_known_workers"]
 
 
 class JoinedRoleMaker(RoleMakerBase):
@@ -25,12 +25,18 @@ class JoinedRoleMaker(RoleMakerBase):
 
 def join_workers(role: RoleInfo, *, timeout_s: float) -> World:
     """As `join_world`; refuses to train alone in a job of which `fleet.init()` did not know."""
-    if role.kind == "local":
-        found = role_from_environment(is_collective=True)
-        if found.worker_num > 1:
-            raise ConfigError(
-                f"this is worker {found.index} of {found.worker_num} of a collective job, but "
-                "fleet.init() did not look for one: call fleet.init(is_collective=True), or leave "
-                "it to the Trainer"
-            )
+    require_known_workers(role)
     return join_world(role, timeout_s=timeout_s)
+
+
+def require_known_workers(role: RoleInfo) -> None:
+    """Raises if the environment tells of a collective job in which the role is alone."""
+    if role.kind != "local":
+        return
+    found = role_from_environment(is_collective=True)
+    if found.worker_num > 1:
+        raise ConfigError(
+            f"this is worker {found.index} of {found.worker_num} of a collective job, but "
+            "fleet.init() did not look for one: call fleet.init(is_collective=True), or leave "
+            "it to a Trainer with mode='collective'"
+        )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["ModelTensors"]
+__all__ = ["ModelTensors", "state_on"]
 
 
 class ModelTensors:
@@ -80,7 +80,7 @@ class ModelTensors:
                     for key, array in arrays.items():
                         owner, _, part = key.rpartition("/")
                         if owner == name:
-                            state[part] = torch.from_numpy(np.array(array))
+                            state[part] = state_on(torch.from_numpy(np.array(array)), tensor.device)
 
     def _own(self) -> dict[str, Tensor]:
         own: dict[str, Tensor] = {}
@@ -103,6 +103,11 @@ class ModelTensors:
         parameter = dict(self._model.named_parameters()).get(name)
         state = {} if parameter is None else self._optimizer.state.get(parameter, {})
         return {k: v for k, v in state.items() if isinstance(v, (Tensor, int, float))}
+
+
+def state_on(state: Tensor, device: torch.device) -> Tensor:
+    """State of torch's optimizer of a parameter there; numbers, as of steps, stay on the CPU."""
+    return state.to(device) if state.dim() else state
 
 
 def _to_array(name: str, tensor: Tensor) -> NDArray[Any]:

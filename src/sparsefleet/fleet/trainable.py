@@ -10,7 +10,7 @@ from torch import nn
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.dense_optimizer import DenseGroup
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.modes import ModeConfig
+from sparsefleet.modes import LocalConfig, ModeConfig, mode_config
 from sparsefleet.nn.sparse_module import SparseModule
 
 __all__ = ["require_local", "require_something_to_train", "require_started"]
@@ -38,7 +38,7 @@ def require_something_to_train(
 
 def require_local(groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig) -> None:
     """Refuses groups whose rule only torch knows where servers are to apply it."""
-    if groups and (role.server_endpoints or mode != "local"):
+    if groups and (role.server_endpoints or not isinstance(mode_config(mode), LocalConfig)):
         where = "with servers" if role.server_endpoints else f"in mode {mode!r}"
         raise ConfigError(
             f"{groups[0].reason}; {where} only these can be used, or any in mode 'collective'"

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.data_parallel import DataParallel
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.places import CUDAPlace, Place, cpu_places, cuda_places, places_of
+from sparsefleet.fluid.places import (
+    CUDAPlace,
+    Place,
+    cpu_places,
+    cuda_places,
+    device_of,
+    is_compiled_with_cuda,
+    places_of,
+)
 from sparsefleet.fluid.scope import Scope
 from sparsefleet.fluid.unknown_names import unknown_names
 
@@ -133,6 +141,7 @@ class CompiledProgram:
             self._exec_strategy,
             scope=scope if shared is None else shared.replicas.scope,
             locals=() if shared is None else shared.replicas.locals,
+            device=device_of(place) if is_compiled_with_cuda() else None,
         )
 
     def _default_places(self, place: Place) -> Sequence[Place]:

@@ -52,13 +52,14 @@ class DataParallel:
         *,
         scope: Scope,
         locals: Sequence[Scope] = (),
+        device: torch.device | None = None,
     ) -> None:
         if locals and len(locals) != count - 1:
             raise ValueError(
                 f"share_vars_from: that program has {len(locals) + 1} places, this one {count}: "
                 "give both the same places"
             )
-        self.replicas = Replicas(count, scope, execution.num_threads, locals)
+        self.replicas = Replicas(count, scope, execution.num_threads, locals, device=device)
         self._program = program
         self._build = build
         self._iterations = execution.num_iteration_per_run

@@ -220,7 +220,7 @@ class _Watcher:
         assert handler is not None
         while not self._stop.wait(handler.period_secs):
             found = {
-                key: self._latest[variable.name].detach().numpy().copy()
+                key: self._latest[variable.name].detach().cpu().numpy().copy()
                 for key, variable in handler.var_dict.items()
                 if variable.name in self._latest
             }

@@ -34,9 +34,9 @@ from sparsefleet.fluid.framework import (
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.lowering.lower import lower
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
-from sparsefleet.fluid.places import CPUPlace, Place
+from sparsefleet.fluid.places import CPUPlace, Place, device_of, is_compiled_with_cuda
 from sparsefleet.fluid.run_pruning import pruned_for_run, updates_in
-from sparsefleet.fluid.scope import Scope, global_scope
+from sparsefleet.fluid.scope import Scope, bring_to_device, global_scope
 from sparsefleet.fluid.sparse_parameter import empty_table
 
 __all__ = ["Executor", "fetch_names"]
@@ -64,6 +64,9 @@ class Executor:
         self._printer = FetchPrinter()
         self._lowering = threading.Lock()
         self._closed = False
+        # Where there is no GPU, no run asks where its tensors are.
+        self.device = device_of(self.place) if is_compiled_with_cuda() else None
+        """Where programs run; None: there is nothing but the CPU."""
 
     def close(self) -> None:
         """Ends the use of this executor, and the part that its programs have in a job."""
@@ -99,6 +102,7 @@ class Executor:
             warnings.warn("the program that is run has no operators", stacklevel=2)
         fetches = fetch_names(fetch_list)
         scope = scope or global_scope()
+        self._bring(plain, scope)
         if isinstance(program, CompiledProgram) and program._is_data_parallel:
             results = program.compiled(scope, self.place).run(self, feed, fetches)
             return _collected(fetches, results, return_numpy, return_merged)
@@ -132,6 +136,7 @@ class Executor:
         """
         scope = scope or global_scope()
         program = self._of_rank(program, scope) or self.checked(program)
+        self._bring(program, scope)
         if dataset is None:
             raise RuntimeError("train_from_dataset and infer_from_dataset need a dataset")
         if dataset.thread_num <= 0:
@@ -237,10 +242,16 @@ class Executor:
             if key not in known:
                 if any(other[0] != program.version for other in known):
                     known.clear()
-                known[key] = lower(program, feeds, fetches, with_lod=with_lod)
+                known[key] = lower(program, feeds, fetches, with_lod=with_lod, device=self.device)
                 if known[key].has_backward:
                     _core.keep_freed_memory()  # the next step wants as much again
             return known[key]
+
+    def _bring(self, program: Program, scope: Scope) -> None:
+        """What the program keeps to where it runs: it may have been loaded, or set by the user."""
+        if self.device is not None:
+            kept = (found.name for found in program.list_vars() if found.persistable)
+            bring_to_device(scope, kept, self.device)
 
     def make_tables(self, program: Program, scope: Scope | None = None) -> None:
         """Empty tables in the scope for parameters that need one and have no value yet."""
@@ -330,11 +341,11 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
         return [_fetched(name, item, lod, return_numpy) for item, lod in value]
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
-    value = value.detach()
+    value = value.detach().cpu()
     if value.dtype is torch.bfloat16:
         value = value.float()  # NumPy has no such type
     if not return_numpy:
-        return LoDTensor(value.clone(), [level.numpy() for level in lod])
+        return LoDTensor(value.clone(), [level.cpu().numpy() for level in lod])
     if lod:
         raise RuntimeError(
             f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "

@@ -47,6 +47,10 @@ class LoDTensor:
         shares = placed is tensor and not (isinstance(array, (list, tuple)) or np.isscalar(array))
         self._tensor = placed.clone() if shares and not zero_copy else placed
 
+    def share(self, tensor: torch.Tensor) -> None:
+        """Has this very tensor for its values from now on, wherever it is; the LoD stays."""
+        self._tensor = tensor
+
     @property
     def tensor(self) -> torch.Tensor:
         """The values: no copy."""

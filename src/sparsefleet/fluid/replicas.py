@@ -14,7 +14,7 @@ import torch
 from sparsefleet import _core
 from sparsefleet.fluid.feeding import Fed
 from sparsefleet.fluid.framework import Program, ProgramError
-from sparsefleet.fluid.lowering.lowered import RunResult
+from sparsefleet.fluid.lowering.lowered import Lowered, RunResult, making_on
 from sparsefleet.fluid.lowering.replica_lowering import (
     ReplicaGraph,
     Stage,
@@ -37,12 +37,20 @@ class Replicas:
 
     num_threads: of all replicas together, each has at least one; 0: the cores of this machine.
     locals: children of the scope that replicas of another program made, to be shared.
+    device: of all replicas, as they share their parameters; see `Lowered`.
     """
 
     def __init__(
-        self, count: int, scope: Scope, num_threads: int = 0, locals: Sequence[Scope] = ()
+        self,
+        count: int,
+        scope: Scope,
+        num_threads: int = 0,
+        locals: Sequence[Scope] = (),
+        *,
+        device: torch.device | None = None,
     ) -> None:
         self.count = count
+        self._device = device
         self.scope = scope
         self.locals = list(locals) or [scope.new_scope() for _ in range(1, count)]
         """Of the replicas after the first."""
@@ -66,7 +74,7 @@ class Replicas:
             self._begin(program, graphs[index], fed, index) for index, fed in enumerate(feeds)
         ]
         for stages in zip(*(graph.stages for graph in graphs), strict=True):
-            self._run_stage(stages, values, graphs[0].whole.has_backward)
+            self._run_stage(stages, values, graphs[0].whole)
         results = [_result(graph, found) for graph, found in zip(graphs, values, strict=True)]
         self._keep(graphs[0].private, results)
         return results
@@ -98,7 +106,7 @@ class Replicas:
             if any(other[0] != program.version for other in known):
                 known.clear()
             found = known[key] = [
-                lower_replica(program, names, fetches, with_lod, index)
+                lower_replica(program, names, fetches, with_lod, index, self._device)
                 for index in range(len(feeds))
             ]
             if found[0].whole.has_backward:
@@ -123,9 +131,7 @@ class Replicas:
             own.hold(value)
         return own.value()
 
-    def _run_stage(
-        self, stages: Sequence[Stage], values: Sequence[Values], has_backward: bool
-    ) -> None:
+    def _run_stage(self, stages: Sequence[Stage], values: Sequence[Values], whole: Lowered) -> None:
         first = stages[0]
         if first.kind == "meet":
             parts = zip(*([mine[name] for name in first.inputs] for mine in values), strict=True)
@@ -134,12 +140,12 @@ class Replicas:
                 mine[first.outputs[0]] = combined
             return
         if first.kind == "once":
-            made = _run(first, values[0], has_backward)
+            made = _run(first, values[0], whole)
             for mine in values:
                 mine.update(made)
         else:
             turns = zip(stages, values, strict=True)
-            made_by = self.run_apart([partial(_run, *turn, has_backward) for turn in turns])
+            made_by = self.run_apart([partial(_run, *turn, whole) for turn in turns])
             for mine, found in zip(values, made_by, strict=True):
                 mine.update(found)
 
@@ -151,8 +157,8 @@ class Replicas:
                 local.var(name).hold(result.written[name])
 
 
-def _run(stage: Stage, values: Values, has_backward: bool) -> Values:
-    with torch.set_grad_enabled(has_backward):
+def _run(stage: Stage, values: Values, whole: Lowered) -> Values:
+    with torch.set_grad_enabled(whole.has_backward), making_on(whole.device):
         made = stage.module(*(values[name] for name in stage.inputs))
     return dict(zip(stage.outputs, made, strict=True))
 

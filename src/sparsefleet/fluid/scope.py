@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from sparsefleet.fluid.lod_tensor import LoDTensor
 from sparsefleet.fluid.sparse_parameter import SparseParameter
 
-__all__ = ["Scope", "ScopeVariable", "global_scope", "scope_guard"]
+__all__ = ["Scope", "ScopeVariable", "bring_to_device", "global_scope", "scope_guard"]
 
 
 class ScopeVariable:
@@ -38,7 +38,7 @@ class ScopeVariable:
                 return
         if isinstance(held, SparseParameter):
             self._value = held = LoDTensor()
-        held.set(value.detach().clone(), zero_copy=True)
+        held.share(value.detach().clone())
 
     def share(self, value: LoDTensor | SparseParameter) -> None:
         """Has this very object for its value."""
@@ -94,6 +94,15 @@ class Scope:
 
     def local_var_names(self) -> list[str]:
         return list(self._variables)
+
+
+def bring_to_device(scope: Scope, names: Iterable[str], device: torch.device) -> None:
+    """Has the scope hold tensors of these names there from now on; tables stay where they are."""
+    for name in names:
+        found = scope.find_var(name)
+        held = None if found is None else found.get_tensor()
+        if isinstance(held, LoDTensor) and held._is_initialized() and held.tensor.device != device:
+            held.share(held.tensor.to(device))
 
 
 class _Current:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -92,11 +92,12 @@ class CollectiveMode(Mode):
         self._raise_failure()
         self._batches += 1
         self._pending.append(gradients.sparse)
+        num_pending = self.training.num_merged
         began = time.perf_counter()
         num_steps = self.training.num_steps
         self.training.step()
         if self.training.num_steps > num_steps:
-            self._record.pushed(time.perf_counter() - began, len(self._pending))
+            self._record.pushed(time.perf_counter() - began, num_pending)
             self._pending.clear()
         self._record.stepped(0.0)
 
@@ -182,12 +183,14 @@ class CollectiveMode(Mode):
 
     def _apply(self) -> bool:
         """One update, on all workers alike; False if rows overflow, and then nothing is done."""
-        rows, is_finite = self._mean_rows()
+        count = self.training.num_merged  # others are of steps that were given up
+        own = self._pending[-count:] if count else []
+        rows, is_finite = self._mean_rows(own)
         if not is_finite:
             return False
         if self._rates is not None:
             self._rates.at(self._rounds)
-        if self._gathered is not None or self._pending:
+        if self._gathered is not None or own:
             self._hand_over_rows(rows)
         elif self._has_left:
             self._leave_rows()
@@ -201,13 +204,14 @@ class CollectiveMode(Mode):
         if self._averaged is not None and not self.training.is_local:
             self._averaged.forget()
 
-    def _mean_rows(self) -> tuple[RowGradients, bool]:
-        """Row gradients of this step, and whether they are finite as far as that is looked at."""
+    def _mean_rows(self, own: Sequence[RowGradients]) -> tuple[RowGradients, bool]:
+        """Row gradients of the step that `own` batches of this worker, if any, are part of; and
+        whether they are finite, as far as that is looked at."""
         if not self._setting.tables:
             return {}, True
         scaler = self.training.scaler
-        count = len(self._pending) if self._is_averaging else 1
-        rows = merged(self._pending) if self._pending else {}
+        count = len(own) if self._is_averaging else 1
+        rows = merged(own) if own else {}
         rows = divided(rows, max(count, 1) * (1.0 if scaler is None else scaler.scale))
         gathers = self._gathered is not None and not self.training.is_local
         if gathers and self._gathered is not None:

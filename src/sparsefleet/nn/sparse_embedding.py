@@ -79,6 +79,11 @@ class SparseEmbedding(SparseModule):
         if isinstance(ids, tuple):
             values, offsets = ids
             if not is_traced():
-                check_offsets(self.name, offsets, values.numel(), closed=False)
+                check_offsets(
+                    self.name,
+                    offsets.cpu() if values.is_cuda else offsets,
+                    values.numel(),
+                    closed=False,
+                )
             return self._look_up(values)
         return self._look_up(ids)

@@ -103,6 +103,9 @@ class SparseEmbeddingBag(SparseModule):
             if offsets is not None:
                 raise ShapeError(f"table '{self.name}': ids is a pair with offsets; give no others")
             ids, offsets = ids
+        if isinstance(ids, torch.Tensor) and ids.is_cuda:
+            others = (None if value is None else value.cpu() for value in (offsets, weights))
+            return self.forward(ids.cpu(), *others).to(ids.device)
         check_ids(self.name, ids)
         sum_bags = self._bags(ids, offsets)
         if weights is not None:

@@ -103,7 +103,9 @@ class SparseModule(nn.Module):
         return f"{self.name!r}, dim={self.dim}, optimizer={optimizer}{padding}"
 
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ``ids``: float32[*ids.shape, D]."""
+        """The rows of ``ids``: float32[*ids.shape, D]; where the ids are, if that is a GPU."""
+        if isinstance(ids, torch.Tensor) and ids.is_cuda:
+            return self._look_up(ids.cpu()).to(ids.device)
         lookup = Lookup(self.name, self.dim, ids, padding_id=self.padding_id, unknown=self.unknown)
         train = self.training and torch.is_grad_enabled()
         step = active_step()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["Batch", "as_batch", "as_tensors", "describe", "run_model"]
+__all__ = ["Batch", "as_batch", "as_tensors", "describe", "moved", "run_model"]
 
 
 class Batch(NamedTuple):
@@ -72,6 +72,22 @@ def as_tensors(value: Any) -> Any:
         return [as_tensors(part) for part in value]
     if isinstance(value, Mapping):
         return {name: as_tensors(part) for name, part in value.items()}
+    return value
+
+
+def moved(value: Any, device: torch.device | None) -> Any:
+    """The same nest with its tensors on that device; as it is for None."""
+    if device is None:
+        return value
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=value.is_pinned())
+    if isinstance(value, tuple):
+        parts = [moved(part, device) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [moved(part, device) for part in value]
+    if isinstance(value, Mapping):
+        return {name: moved(part, device) for name, part in value.items()}
     return value
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sparsefleet.train.batch import Batch, run_model
+from sparsefleet.train.batch import Batch, moved, run_model
 from sparsefleet.train.batch_source import BatchFeed, BatchSource
 from sparsefleet.train.scoring import Figures, Scorer
 from sparsefleet.train.step_clock import Scored
@@ -40,8 +40,9 @@ class Inference:
         parts = [self._scorer.figures() for _ in range(self._distributed.threads)]
 
         def score(thread: int, batch: Batch, output: Any) -> None:
-            value = loss_value(output if loss is None else apply_loss(loss, output, batch.labels))
-            scored = Scored(output, batch.labels, None, value, batch.size)
+            labels = moved(batch.labels, self._distributed.device)
+            value = loss_value(output if loss is None else apply_loss(loss, output, labels))
+            scored = Scored(self._brought_back(output), batch.labels, None, value, batch.size)
             self._scorer.add(parts[thread], scored, batch.inputs)
 
         self._run(source, score)
@@ -55,12 +56,16 @@ class Inference:
 
         def keep(thread: int, batch: Batch, output: Any) -> None:
             del thread
-            found[batch.number] = self._scorer.predictions(output)
+            found[batch.number] = self._scorer.predictions(self._brought_back(output))
 
         self._run(source, keep, in_order=True)
         if not found:
             return torch.empty(0)
         return torch.cat([found[number] for number in sorted(found)])
+
+    def _brought_back(self, output: Any) -> Any:
+        """On the CPU, where metrics are counted."""
+        return output if self._distributed.device is None else moved(output, torch.device("cpu"))
 
     def _run(
         self,
@@ -101,7 +106,7 @@ class Inference:
         while (batch := feed.take()) is not None:
             try:
                 with self._distributed.evaluating(replica, batch=batch.inputs) as model:
-                    use(batch, run_model(model, batch.inputs))
+                    use(batch, run_model(model, moved(batch.inputs, self._distributed.device)))
             except Exception as error:
                 add_note(error, f"raised in batch {batch.number} of the data to be predicted")
                 raise

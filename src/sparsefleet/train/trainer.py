@@ -67,7 +67,7 @@ class Trainer:
     optimizer: of torch or of `sparsefleet.optim`, for the dense parameters and for tables that
         have none of their own.
     mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective", or a config of
-        `sparsefleet.modes`; None is local without servers and async with them.
+        `sparsefleet.modes`; None: async with servers, else local, with many workers collective.
     strategy: how workers exchange dense gradients among themselves, for mode "collective", and
         for "hybrid" with rows on servers; see `CollectiveStrategy`.
     threads: training threads of this process. They share the parameters.

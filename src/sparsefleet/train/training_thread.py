@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError, NonFiniteLossError
-from sparsefleet.train.batch import Batch, describe, run_model
+from sparsefleet.train.batch import Batch, describe, moved, run_model
 from sparsefleet.train.batch_supply import BatchSupply, Supplied
 from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import Scored, StepClock
@@ -90,8 +90,9 @@ class TrainingThread:
         begun = perf_counter()
         with self._distributed.step(self._replica, batch=batch.inputs, pulled=pulled) as step:
             entered = perf_counter()
-            output = run_model(self._replica, batch.inputs)
-            loss = output if self._loss is None else apply_loss(self._loss, output, batch.labels)
+            inputs, labels = moved(batch[1:3], self._distributed.device)
+            output = run_model(self._replica, inputs)
+            loss = output if self._loss is None else apply_loss(self._loss, output, labels)
             value = loss_value(loss)
             finite = math.isfinite(value)
             if finite:
@@ -116,7 +117,7 @@ class TrainingThread:
         if self._loss is None or not isinstance(output, Tensor):
             kept = None
         else:
-            kept = output.detach() if output.numel() <= self._max_kept else None
+            kept = output.detach().cpu() if output.numel() <= self._max_kept else None
             if kept is not None and self._config.groups is not None:
                 groups = self._config.groups(batch.inputs)
         return Scored(kept, batch.labels, groups, value, batch.size)

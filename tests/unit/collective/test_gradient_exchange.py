@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -252,7 +253,25 @@ def test_buckets_set_out_during_backward_in_the_order_in_which_they_fill(
 ) -> None:
     for once, then in ranks.run(watch_order, 2):
         assert once == ["last", "last", "first", "sent", "first", "finish", "sent"]
-        assert then == ["last", "sent", "last", "first", "sent", "first", "finish"]
+        assert then == ["last", "sent", "last", "first", "first", "finish", "sent"]
+
+
+def disagree(world: World, on: str) -> str:
+    if on == "environment" and world.rank == 1:
+        os.environ |= {"FLAGS_fuse_parameter_groups_size": "-1"}
+    strategy = CollectiveStrategy(num_rings=1 + (on == "CollectiveStrategy") * world.rank)
+    width = 1 + (on == "parameters") * world.rank
+    named = [(f"layer_{i}.weight", torch.zeros(width)) for i in range(2)]
+    with pytest.raises(ConfigError) as found:
+        GradientExchange(named, world, strategy)
+    return str(found.value)
+
+
+@pytest.mark.parametrize("on", ["parameters", "CollectiveStrategy", "environment"])
+def test_ranks_that_were_told_different_things_are_named(ranks: RankProcesses, on: str) -> None:
+    for told in ranks.run(disagree, 3, on):
+        assert told.startswith("rank 1 and rank 0 differ in the ")
+        assert on in told
 
 
 def test_a_rank_alone_keeps_its_gradients() -> None:

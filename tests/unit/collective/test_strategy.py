@@ -29,11 +29,14 @@ from sparsefleet.errors import ConfigError
             {"local_sgd": LocalSgdConfig(), "sync_batch_norm": True},
             "sync_batch_norm exchanges statistics in every batch",
         ),
+        (CollectiveStrategy, {"local_sgd": 4}, r"local_sgd must be LocalSgdConfig\(.*got 4"),
+        (CollectiveStrategy, {"amp": True}, r"amp must be AmpConfig\(.*or None, got True"),
         (LocalSgdConfig, {"steps": 0}, "steps must be an int"),
         (LocalSgdConfig, {"steps": 32, "adaptive": True}, "steps must be <= max_steps 16, got 32"),
         (AmpConfig, {"dtype": "float64"}, "dtype must be one of auto, bfloat16, float16"),
-        (AmpConfig, {"incr_ratio": 1.0}, "incr_ratio must be > 1"),
-        (AmpConfig, {"decr_ratio": 1.0}, "decr_ratio must be between 0 and 1"),
+        (AmpConfig, {"incr_ratio": 1.0}, "incr_ratio must be a finite number > 1"),
+        (AmpConfig, {"incr_ratio": "2"}, "incr_ratio must be a finite number > 1, got '2'"),
+        (AmpConfig, {"decr_ratio": 1.0}, "decr_ratio must be a number between 0 and 1"),
     ],
 )
 def test_impossible_settings_are_refused(kind: type, fields: dict[str, Any], message: str) -> None:

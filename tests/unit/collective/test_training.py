@@ -170,6 +170,18 @@ def test_batch_norms_of_all_ranks_go_on_without_those_that_have_no_data(
     assert first[-1] == 3  # batches that rank 0's norm has followed
 
 
+class Failing(torch.autograd.Function):
+    """Raises in the backward pass, when those of parameters behind it are through."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(*_: Any) -> torch.Tensor:
+        raise ZeroDivisionError
+
+
 def fail_in(world: World, where: str) -> dict[str, Any]:
     run = Run(world, CollectiveStrategy())
     found: list[Any] = []
@@ -180,8 +192,9 @@ def fail_in(world: World, where: str) -> dict[str, Any]:
                 if is_bad and where == "forward":
                     raise ZeroDivisionError
                 x = run.x(step).requires_grad_()
+                x = Failing.apply(x) if is_bad and where == "the end of backward" else x
                 loss = run.model(x).mean()
-            if is_bad:
+            if is_bad and where == "backward":
                 x.register_hook(lambda _: 1 // 0)
             run.training.backward(loss)
             found.append(run.training.step())
@@ -193,7 +206,7 @@ def fail_in(world: World, where: str) -> dict[str, Any]:
     return {"found": found, "values": run.values()}
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("where", ["forward", "backward", "the end of backward"])
 def test_an_error_on_one_rank_is_told_to_all_and_leaves_nothing_under_way(
     ranks: RankProcesses, where: str
 ) -> None:
@@ -208,7 +221,7 @@ def alone(strategy: CollectiveStrategy | None = None) -> Run:
 
 
 def test_a_step_needs_a_backward_pass() -> None:
-    with pytest.raises(ConfigError, match="call backward before"):
+    with pytest.raises(ConfigError, match="in place of loss.backward"):
         alone().training.step()
 
 

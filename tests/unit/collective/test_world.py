@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -172,6 +173,16 @@ def fail_or_tell(world: World) -> str:
 def test_rank_that_fails_tells_the_others_why(ranks: RankProcesses) -> None:
     told, _ = ranks.run(fail_or_tell, 2)
     assert told == "the next epoch: rank 1 failed: ValueError: bad batch"
+
+
+def be_busy(world: World) -> None:
+    if world.rank == 1:
+        ctypes.PyDLL(None).sleep(6)  # no other thread of the process runs meanwhile
+    world.barrier("the next epoch")
+
+
+def test_rank_that_is_only_busy_is_not_taken_for_lost(ranks: RankProcesses) -> None:
+    ranks.run(be_busy, 2)
 
 
 def be_late(world: World) -> str:

@@ -13,6 +13,7 @@ from torch import nn
 from sparsefleet.errors import CheckpointError, ConfigError, DeadlineError
 from sparsefleet.fleet import Fleet, Role, StrategyFactory, UserDefinedRoleMaker
 from sparsefleet.fleet.distributed_model import DistributedModel
+from sparsefleet.modes import LocalConfig
 from sparsefleet.nn import SparseEmbedding
 
 
@@ -132,7 +133,7 @@ def test_any_torch_optimizer_trains_locally_and_is_refused_elsewhere() -> None:
     table = model[0]
     assert isinstance(table, SparseEmbedding)
     rprop = torch.optim.Rprop(model.parameters(), lr=0.01)
-    fleet.distribute(model, rprop, "local")
+    fleet.distribute(model, rprop, LocalConfig())
     before = model[1].weight.detach().clone()  # type: ignore[union-attr]
     fleet.init_worker()
     for _ in range(2):

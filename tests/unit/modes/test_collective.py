@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsefleet import optim
 from sparsefleet.collective import AmpConfig, CollectiveStrategy, Traffic, World
-from sparsefleet.errors import ConfigError, PeerLostError
+from sparsefleet.errors import ConfigError, NonFiniteLossError, PeerLostError, WorkerError
 from sparsefleet.fleet import Fleet
 from sparsefleet.modes import CollectiveConfig, HybridConfig, SyncConfig, with_strategy
 from sparsefleet.modes.gathered_rows import GatheredRows
@@ -164,6 +165,32 @@ def refuse_counting(world: World) -> Any:
     return "nothing was raised"
 
 
+def fit_after_a_failure(world: World) -> Any:
+    batch = (torch.ones(4, 2), torch.full((4, 1), torch.nan if world.rank else 0.0))
+    trainer = trainer_of(nn.Linear(2, 1), fleet_of(world))
+    with pytest.raises(NonFiniteLossError if world.rank else WorkerError):
+        trainer.fit([batch])
+    with pytest.raises(ConfigError) as found:
+        trainer.fit([BATCH])
+    trainer.close()
+    return str(found.value)
+
+
+def train_three_models(world: World) -> Any:
+    fleet = fleet_of(world)
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+    strategy = CollectiveStrategy(sync_batch_norm=True)
+    groups = []
+    for _ in range(3):
+        with trainer_of(model, fleet, strategy=strategy) as trainer:
+            trainer.fit([BATCH] * (1 + world.rank), epochs=2)
+            assert model[0].norm_group is trainer.distributed._norm_group  # type: ignore[attr-defined]
+            copy.deepcopy(model)  # as an export does
+        assert world._connections is not None
+        groups.append(len(world._connections._groups))
+    return groups
+
+
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
     with RankProcesses(__name__) as processes:
@@ -179,6 +206,16 @@ def test_others_hear_of_a_failure_and_its_reason(ranks: RankProcesses) -> None:
     lost, failed = ranks.run(fail_on_one, 2)
     assert failed == "no more of this"
     assert "rank 1 failed: ValueError: no more of this" in lost
+
+
+def test_after_a_failure_ranks_do_not_go_on_each_by_itself(ranks: RankProcesses) -> None:
+    for rank, told in enumerate(ranks.run(fit_after_a_failure, 2)):
+        assert told.startswith(f"rank {rank} has left the other ranks, after an error")
+
+
+def test_one_training_after_another_leaves_no_connections(ranks: RankProcesses) -> None:
+    for groups in ranks.run(train_three_models, 2):
+        assert groups[0] == groups[1] == groups[2]
 
 
 def test_admission_by_count_is_refused_where_each_rank_counts(ranks: RankProcesses) -> None:

@@ -85,7 +85,7 @@ class GradientRole(CollectiveRole):
             if name not in self._handed_in:
                 exchange.ready(name, gradient)
         if not parameters:
-            exchange.ready(_NOBODY, torch.zeros(1))
+            exchange.ready(_NOBODY, torch.zeros(1, device="cpu"))
         self._left.remove(exchange)
         count = exchange.finish()
         self._steps += 1
@@ -102,7 +102,7 @@ class GradientRole(CollectiveRole):
         if key not in self._exchanges:
             named = [(name, self.value(name)) for name in parameters]
             self._exchanges[key] = GradientExchange(
-                named or [(_NOBODY, torch.zeros(1))],
+                named or [(_NOBODY, torch.zeros(1, device="cpu"))],
                 self.world,
                 self._strategy,
                 layer_of=layer_by_prefix,

@@ -50,7 +50,8 @@ def broadcast_table(world: World, table: SparseParameter, root: int) -> SparsePa
     spec = table.store.specs[table.name]
     assert isinstance(spec, TableSpec)
     shape = torch.tensor(
-        [len(mine.keys), mine.state.shape[1], mine.counters.shape[1], _signed(spec.seed)]
+        [len(mine.keys), mine.state.shape[1], mine.counters.shape[1], _signed(spec.seed)],
+        device="cpu",
     )
     world.broadcast([shape], root)
     count, states, counters, seed = shape.tolist()

@@ -193,5 +193,5 @@ class ProgramTraining(ProgramRole):
 def _flat(gradient: torch.Tensor | None, shape: Sequence[int]) -> Floats:
     if gradient is None:  # a step that changes nothing: others may wait for this worker's part
         return np.zeros(math.prod(shape), np.float32)
-    found: Floats = gradient.detach().reshape(-1).contiguous().numpy()
+    found: Floats = gradient.detach().reshape(-1).contiguous().cpu().numpy()
     return found

@@ -26,11 +26,12 @@ def pool_bags(
     """
     if not lod:
         raise ValueError("its input X has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
-    lengths = np.diff(lod[-1].numpy())
+    lengths = np.diff(lod[-1].cpu().numpy())
     if (lengths == 1).all():  # every kind of sum is the row
         return rows, lod[:-1]
-    pooled = bags_of_lengths(torch.from_numpy(lengths))(rows, 0)
-    column = torch.from_numpy(lengths).reshape(-1, *[1] * (rows.dim() - 1))
+    on_device = torch.from_numpy(lengths).to(rows.device)
+    pooled = bags_of_lengths(on_device)(rows, 0)
+    column = on_device.reshape(-1, *[1] * (rows.dim() - 1))
     if pooltype != "SUM":
         divisor = column.clamp(min=1).to(rows.dtype)
         pooled = pooled / (divisor if pooltype == "AVERAGE" else divisor.sqrt())

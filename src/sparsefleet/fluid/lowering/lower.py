@@ -32,9 +32,10 @@ def lower(
     fetches: Sequence[str],
     *,
     with_lod: Collection[str] = (),
+    device: torch.device | None = None,
 ) -> Lowered:
-    """The program for these feeds (some `with_lod`) and fetches."""
-    lowering = _Lowering(program, program.global_block(), fetches)
+    """The program for these feeds (some `with_lod`) and fetches; device: see `Lowered`."""
+    lowering = _Lowering(program, program.global_block(), fetches, device=device)
     return lowering.whole(feeds, with_lod)
 
 
@@ -47,10 +48,13 @@ class _Lowering:
         block: Block,
         fetches: Sequence[str],
         outer: _Lowering | None = None,
+        *,
+        device: torch.device | None = None,
     ) -> None:
         self.program = program
         self.block = block
         self.vars = block.visible_vars()
+        self.device: torch.device | None = outer.device if outer else device
         self.graph = fx.Graph()
         self.ops = needed_operators(block, fetches)
         if outer is None:
@@ -85,6 +89,7 @@ class _Lowering:
             trained=frozenset(self.trained),
             used=frozenset(name for op in self.ops for name in op.input_arg_names),
             has_backward=self.has_backward,
+            device=self.device,
         )
 
     def body(self) -> Body:
@@ -295,7 +300,7 @@ class _Lowering:
         )
         if not seed and self._has_checkpoints:  # not the one that other threads draw from
             seed = int(torch.randint(1, 2**62, ()))
-        return torch.Generator().manual_seed(int(seed)) if seed else None
+        return torch.Generator(self.device or "cpu").manual_seed(int(seed)) if seed else None
 
 
 def _sources_in(ops: Sequence[Operator]) -> set[str]:

@@ -60,18 +60,25 @@ def lower_replica(
     fetches: Sequence[str],
     with_lod: Collection[str],
     replica: int,
+    device: torch.device | None = None,
 ) -> ReplicaGraph:
-    """The program for the replica of that number."""
-    return _ReplicaLowering(program, fetches, replica).cut(feeds, with_lod)
+    """The program for the replica of that number; device: see `Lowered`."""
+    return _ReplicaLowering(program, fetches, replica, device).cut(feeds, with_lod)
 
 
 class _ReplicaLowering(_Lowering):
     """Notes for each node who has to run it."""
 
-    def __init__(self, program: Program, fetches: Sequence[str], replica: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        fetches: Sequence[str],
+        replica: int,
+        device: torch.device | None,
+    ) -> None:
         self._replica = replica
         self._kinds: dict[fx.Node, Kind] = {}
-        super().__init__(program, program.global_block(), fetches)
+        super().__init__(program, program.global_block(), fetches, device=device)
 
     def cut(self, feeds: Collection[str], with_lod: Collection[str]) -> ReplicaGraph:
         whole = self.whole(feeds, with_lod)

@@ -38,6 +38,7 @@ class TableLowering:
         self.rows: fx.Node | None = None
         """Those of the run; of a body, where they are handed to it."""
         self._gradients: tuple[fx.Node, fx.Node] | None = None  # of which backward, and all of it
+        self._ids_on_cpu: dict[fx.Node, fx.Node] = {}
         self._lookups = [
             op for op in lowering.ops if op.type in LOOKUPS and self.holds(op.input("W")[0])
         ]
@@ -63,7 +64,7 @@ class TableLowering:
         ids = [
             (
                 list(names).index(op.input("W")[0]),
-                (lowering.values[op.input("Ids")[0]], _padding(op), _is_flat(op)),
+                (self._on_cpu(lowering.values[op.input("Ids")[0]]), _padding(op), _is_flat(op)),
             )
             for op in fed
         ]
@@ -79,18 +80,28 @@ class TableLowering:
                 found += self._inner_lookups(inner)
         return found
 
+    def _on_cpu(self, ids: fx.Node) -> fx.Node:
+        """Where tables are: the same node for all lookups of these ids."""
+        if self._lowering.device is None:
+            return ids
+        if ids not in self._ids_on_cpu:
+            self._ids_on_cpu[ids] = self._lowering.call("ids", torch.Tensor.cpu, ids)
+        return self._ids_on_cpu[ids]
+
     def add(self, op: Operator) -> bool:
         """Adds the operator, if it reads a table or makes one."""
         lowering = self._lowering
         if op in self._lookups:
             table = lowering.value(op.input("W")[0], op)
             ids_name = op.input("Ids")[0]
-            ids = lowering.value(ids_name, op)
+            ids = self._on_cpu(lowering.value(ids_name, op))
             train = lowering.has_backward and not lowering.stops(lowering.vars[op.input("W")[0]])
             flat = _is_flat(op)
             node = lowering.call(
                 op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train
             )
+            if lowering.device is not None:
+                node = lowering.call("to_device", torch.Tensor.to, node, lowering.device)
             lod = lowering.lods.get(ids_name)
             if op.type == "lookup_bag":
                 pooled = lowering.call("pool_bags", _pooling(op), node, lod or ())

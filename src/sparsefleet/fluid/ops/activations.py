@@ -112,5 +112,5 @@ def dropout(
         return x if upscale else x * keep
     if x.is_meta:
         return torch.empty_like(x)
-    mask = (torch.rand(x.shape, generator=generator) >= dropout_prob).to(x.dtype)
+    mask = (torch.rand(x.shape, generator=generator, device=x.device) >= dropout_prob).to(x.dtype)
     return x * mask / keep if upscale and keep > 0 else x * mask

@@ -150,14 +150,15 @@ class _Call:
 
     def forward(self, values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         given = [
-            LoDTensor(value.detach(), [level.numpy() for level in lod])
+            LoDTensor(value.detach(), [level.cpu().numpy() for level in lod])
             for value, lod in zip(values, self.lods, strict=True)
         ]
         made = _listed(self.function(*given))
         if len(made) != len(self.dtypes):
             raise ValueError(f"the function returned {len(made)} values, wanted {len(self.dtypes)}")
         pairs = zip(made, self.dtypes, strict=True)
-        return tuple(_tensor(value).to(dtype) for value, dtype in pairs)
+        device = torch.get_default_device()
+        return tuple(_tensor(value).to(device, dtype) for value, dtype in pairs)
 
     def gradients(
         self, kept: tuple[Tensor, ...], gradients: tuple[Tensor, ...], count: int
@@ -169,7 +170,9 @@ class _Call:
         found = _listed(_function(self.backward)(*given))
         if len(found) != count:
             raise ValueError(f"backward_func returned {len(found)} values, wanted {count}")
-        return [None if value is None else _tensor(value) for value in found]
+        return [
+            None if value is None else _tensor(value).to(gradients[0].device) for value in found
+        ]
 
 
 class _PyFunc(torch.autograd.Function):

@@ -86,10 +86,10 @@ def _hash_shape(x: Shape, **settings: Any) -> list[Shape]:
 @op("hash", "X", infer=_hash_shape)
 def hash_ids(x: Tensor, *, num_hash: int = 1, mod_by: int = 100000) -> Tensor:
     """Rows of ids [N, K] to numbers below mod_by: [N, num_hash, 1], of the type of the ids."""
-    data = x.contiguous().reshape(-1, x.shape[-1]).numpy().view("uint8")
+    data = x.contiguous().reshape(-1, x.shape[-1]).cpu().numpy().view("uint8")
     found = [xxhash64(data, seed) % mod_by for seed in range(num_hash)]
     stacked = torch.stack([torch.from_numpy(numbers.astype("int64")) for numbers in found], 1)
-    return stacked.reshape(*x.shape[:-1], num_hash, 1).to(x.dtype)
+    return stacked.reshape(*x.shape[:-1], num_hash, 1).to(x.device, x.dtype)
 
 
 @op("gather_tree", "Ids Parents", lod="none")

@@ -42,7 +42,7 @@ def auc(
 
     With slide_steps k > 0 the counts are k windows of T + 1, their sum, and the number of steps.
     """
-    scores, labels = predict.detach()[:, -1].numpy(), label.reshape(-1).numpy()
+    scores, labels = predict.detach()[:, -1].cpu().numpy(), label.reshape(-1).cpu().numpy()
     # Not a number is in no range.
     if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
         raise ValueError("predictions must be probabilities in 0..1")
@@ -51,13 +51,16 @@ def auc(
     counts = []
     for state, is_in in ((positives, labels > 0), (negatives, labels == 0)):
         new = np.bincount(buckets[is_in], minlength=width)
-        kept = state.view(-1).numpy()
+        held = state.view(-1).cpu()  # the state itself, unless it is on a GPU
+        kept = held.numpy()
         if slide_steps:
             counts.append(_slide(kept, new, slide_steps))
         else:
             kept += new
             counts.append(kept)
-    return torch.from_numpy(_area(*counts))
+        if state.device != held.device:
+            state.view(-1).copy_(held)
+    return torch.from_numpy(_area(*counts)).to(predict.device)
 
 
 def _slide(state: Counts, new: Counts, steps: int) -> Counts:

@@ -29,7 +29,7 @@ def _unknown(*shapes: Any, **settings: Any) -> list[Shape]:
 def arange(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
     """From start up to end, which is not in it."""
     values = (start.item(), end.item(), step.item())
-    return torch.from_numpy(np.arange(*values)).to(start.dtype)
+    return torch.from_numpy(np.arange(*values)).to(start.device, start.dtype)
 
 
 @op("linspace", "Start Stop Num", lod="none", infer=_unknown)
