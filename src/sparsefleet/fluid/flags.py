@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["given_flag", "get_flags", "set_flags"]
+__all__ = ["get_flags", "given_flag", "set_flags"]
 
 _given: dict[str, Any] = {}
 
