@@ -39,7 +39,7 @@ class ChildProcess:
         self.state = ChildState.RUNNING
         self.exit_code: int | None = None
         """As subprocess has it: negative for a signal. None while it runs."""
-        self.log = LogTail(plan.log_path)
+        self.log = LogTail(plan.log_path, is_continued=plan.appends_log)
         self._guard = guard
         self._process = _start(plan, environ, guard)
 

@@ -23,11 +23,12 @@ def clean_line(raw: bytes) -> str:
 
 
 class LogTail:
-    """The end of a log file, as it grows."""
+    """The end of a log file, as it grows. is_continued: what is there already is not part of it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_continued: bool = False) -> None:
         self._path = path
-        self._seen = 0
+        self._begin = _size(path) if is_continued else 0
+        self._seen = self._begin
         self._last = ""
 
     def last_line(self) -> str:
@@ -44,14 +45,15 @@ class LogTail:
         return self._lines_before(_size(self._path))[-count:]
 
     def _lines_before(self, end: int) -> list[str]:
+        start = max(self._begin, end - _CHUNK_BYTES)
         try:
             with open(self._path, "rb") as file:
-                file.seek(max(0, end - _CHUNK_BYTES))
+                file.seek(start)
                 raw = file.read(_CHUNK_BYTES)
         except OSError:
             return []
         lines = raw.rstrip().split(b"\n")
-        if end > _CHUNK_BYTES and len(lines) > 1:
+        if start > self._begin and len(lines) > 1:
             del lines[0]  # it began before the chunk
         return [clean_line(line) for line in lines] if raw.strip() else []
 

@@ -42,3 +42,13 @@ def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:
 )
 def test_line_is_shown_as_a_terminal_would(raw: bytes, shown: str) -> None:
     assert clean_line(raw) == shown
+
+
+def test_lines_of_an_earlier_start_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("of the first start\n")
+    tail = LogTail(str(path), is_continued=True)
+    assert (tail.last_line(), tail.last_lines(20)) == ("", [])
+    with path.open("a") as log:
+        log.write("of the second\n")
+    assert (tail.last_line(), tail.last_lines(20)) == ("of the second", ["of the second"])
