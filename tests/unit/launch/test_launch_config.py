@@ -31,7 +31,7 @@ def script(tmp_path: Path) -> str:
         ({"max_restarts": -1}, "max_restarts must be an int in 0"),
         ({"num_workers": 0}, "num_workers"),
         ({"num_workers": "2"}, "num_workers"),
-        ({"transport": "pigeon"}, "transport must be tls or plain"),
+        ({"transport": "pigeon"}, "transport must be auto or tls or plain"),
         ({"start_port": 70000}, "start_port"),
         ({"start_port": 65535, "num_servers": 2}, "room for 2 servers"),
         ({"grace_s": -1.0}, "grace_s"),
