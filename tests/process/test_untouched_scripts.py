@@ -67,5 +67,5 @@ def test_the_launcher_of_collective_jobs_starts_ranks(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     logs = [(folder / "ranks" / f"workerlog.{rank}").read_text() for rank in range(2)]
     found = [re.search(r"loss (\S+) (.*)", log) for log in logs]
-    assert all(float(match[1]) < 0.05 for match in found)
+    assert all(float(match[1]) < 0.05 for match in found), logs
     assert found[0][2] == found[1][2], "to the last digit"

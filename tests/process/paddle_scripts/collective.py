@@ -22,7 +22,7 @@ gpu = int(os.environ["FLAGS_selected_gpus"])  # noqa: SIM112  Paddle's name
 exe = fluid.Executor(fluid.CUDAPlace(gpu))
 exe.run(fluid.default_startup_program())
 draw = np.random.RandomState(fleet.worker_index())
-for _ in range(40 + 5 * fleet.worker_index()):
+for _ in range(200 + 5 * fleet.worker_index()):
     numbers = draw.rand(8, 4).astype("float32")
     target = numbers.sum(axis=1, keepdims=True)
     found = exe.run(fleet.main_program, feed={"x": numbers, "y": target}, fetch_list=[loss])

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
-
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid import unique_name
-from sparsefleet.fluid.framework import (
-    Operator,
-    Program,
-    Variable,
-    default_main_program,
-    default_startup_program,
-    program_guard,
-)
+from sparsefleet.fluid.framework import Operator, default_main_program, default_startup_program
 from sparsefleet.fluid.layer_helper import LayerHelper, make_plain
 from sparsefleet.fluid.optimizer.optimizer import Optimizer, Pairs
+from sparsefleet.fluid.optimizer.wrapper import OptimizerWrapper
 
 __all__ = ["GradientMergeOptimizer"]
 
 
-class GradientMergeOptimizer:
+class GradientMergeOptimizer(OptimizerWrapper):
     """Another optimizer, which updates at each k_steps-th run, by the gradients of all of them.
 
     So a batch as large as k_steps of them is trained on in the memory of one. In between nothing
@@ -45,43 +36,9 @@ class GradientMergeOptimizer:
             raise ConfigError(
                 f"GradientMergeOptimizer: k_steps must be an int >= 1, got {k_steps!r}"
             )
+        super().__init__(inner_optimizer)
         self.inner_optimizer, self.k_steps, self.avg = inner_optimizer, k_steps, avg
         self.type = "gradient_merge"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner_optimizer, name)
-
-    def minimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Variable | str] | None = None,
-        no_grad_set: Collection[Variable | str] | None = None,
-    ) -> tuple[list[Operator], Pairs]:
-        """As the optimizer's; the gradients that it gives are those of one batch."""
-        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
-        return self.apply_optimize(loss, startup_program, pairs), pairs
-
-    def backward(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Variable | str] | None = None,
-        no_grad_set: Collection[Variable | str] | None = None,
-        callbacks: Any = None,
-    ) -> Pairs:
-        """The optimizer's."""
-        return self.inner_optimizer.backward(
-            loss, startup_program, parameter_list, no_grad_set, callbacks
-        )
-
-    def apply_optimize(
-        self, loss: Variable, startup_program: Program | None, params_grads: Pairs
-    ) -> list[Operator]:
-        """`apply_gradients` in the program of the loss."""
-        assert loss.block is not None
-        with program_guard(loss.block.program, startup_program or default_startup_program()):
-            return self.apply_gradients(params_grads)
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
         """The optimizer's, on merged gradients."""

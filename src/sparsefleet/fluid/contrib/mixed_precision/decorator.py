@@ -14,11 +14,12 @@ from sparsefleet.fluid.framework import default_main_program as _default_main
 from sparsefleet.fluid.framework import default_startup_program as _default_startup
 from sparsefleet.fluid.layer_helper import LayerHelper
 from sparsefleet.fluid.optimizer.optimizer import Optimizer, Pairs
+from sparsefleet.fluid.optimizer.wrapper import OptimizerWrapper
 
 __all__ = ["OptimizerWithMixedPrecision", "decorate"]
 
 
-class OptimizerWithMixedPrecision:
+class OptimizerWithMixedPrecision(OptimizerWrapper):
     """What `decorate` gives.
 
     The scale of the loss, and how many steps in a row were finite or not, are kept in the scope.
@@ -32,16 +33,13 @@ class OptimizerWithMixedPrecision:
         use_dynamic_loss_scaling: bool,
         settings: dict[str, Any],
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._amp_lists = amp_lists
         self._first_scale = float(init_loss_scaling)
         self._is_dynamic = use_dynamic_loss_scaling
         self._settings = settings
         self._scale: Variable | None = None
         self._scaled_loss: Variable | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
 
     def get_loss_scaling(self) -> Variable:
         """The variable with the factor of the loss: float32[1]."""
@@ -52,17 +50,6 @@ class OptimizerWithMixedPrecision:
     def get_scaled_loss(self) -> Variable | None:
         """The loss times that factor, once there is a backward pass."""
         return self._scaled_loss
-
-    def minimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Variable | str] | None = None,
-        no_grad_set: Collection[Variable | str] | None = None,
-    ) -> tuple[list[Operator], Pairs]:
-        """As the optimizer's; the gradients that it gives are those of the loss itself."""
-        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
-        return self.apply_optimize(loss, startup_program, pairs), pairs
 
     def backward(
         self,
@@ -95,14 +82,6 @@ class OptimizerWithMixedPrecision:
             with _default_main().role_guard("backward"):
                 params_grads = self._kept_if_finite(params_grads)
         return self._optimizer.apply_gradients(params_grads)
-
-    def apply_optimize(
-        self, loss: Variable, startup_program: Program | None, params_grads: Pairs
-    ) -> list[Operator]:
-        """`apply_gradients` in the program of the loss."""
-        assert loss.block is not None
-        with program_guard(loss.block.program, startup_program or _default_startup()):
-            return self.apply_gradients(params_grads)
 
     def _kept_if_finite(self, pairs: Pairs) -> Pairs:
         helper = LayerHelper("update_loss_scaling")
