@@ -6,7 +6,7 @@ Letters: w a value, g its gradient, lr the learning rate. Formulas: docs/tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,14 +26,18 @@ def torch_optimizer(
     >>> type(torch_optimizer(optim.Adam(lr=0.01), list(layer.parameters()))).__name__
     'Adam'
     """
-    make = _MAKE.get(type(description))
-    if make is None:
-        known = ", ".join(sorted(kind.__name__ for kind in _MAKE))
+    kind = type(description)
+    if kind in _OWN:
+        made = _OWN[kind](parameters, description)
+    elif kind in _TORCH:
+        make, fields = _TORCH[kind]
+        settings = {name: getattr(description, field) for name, field in fields.items()}
+        made = make(parameters, lr=description.lr, weight_decay=description.l2, **settings)  # type: ignore[call-arg]
+    else:
+        known = ", ".join(sorted(one.__name__ for one in (*_OWN, *_TORCH)))
         raise ConfigError(
-            f"dense parameters have no {type(description).__name__}; of sparsefleet.optim they "
-            f"have {known}"
+            f"dense parameters have no {kind.__name__}; of sparsefleet.optim they have {known}"
         )
-    made = make(description, parameters)
     if description.l1 > 0 and not isinstance(description, optim.Ftrl):
         made.register_step_pre_hook(_adding_signs(description.l1))
     return made
@@ -112,70 +116,22 @@ def _adding_signs(l1: float) -> Callable[..., None]:
     return add
 
 
-def _sgd(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    rule = cast(optim.SGD, rule)
-    return torch.optim.SGD(parameters, lr=rule.lr, weight_decay=rule.l2)
-
-
-def _momentum(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    rule = cast(optim.Momentum, rule)
-    return torch.optim.SGD(
-        parameters,
-        lr=rule.lr,
-        weight_decay=rule.l2,
-        momentum=rule.momentum,
-        nesterov=rule.nesterov,
-    )
-
-
-def _adagrad(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    rule = cast(optim.Adagrad, rule)
-    return torch.optim.Adagrad(
-        parameters,
-        lr=rule.lr,
-        weight_decay=rule.l2,
-        initial_accumulator_value=rule.initial_accumulator,
-        eps=rule.eps,
-    )
-
-
-def _adam(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    rule = cast(optim.Adam, rule)
-    return torch.optim.Adam(
-        parameters, lr=rule.lr, weight_decay=rule.l2, betas=rule.betas, eps=rule.eps
-    )
-
-
-def _adamax(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    rule = cast(optim.Adamax, rule)
-    return torch.optim.Adamax(
-        parameters, lr=rule.lr, weight_decay=rule.l2, betas=rule.betas, eps=rule.eps
-    )
-
-
-def _rmsprop(rule: optim.Optimizer, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    rule = cast(optim.RMSprop, rule)
-    return torch.optim.RMSprop(
-        parameters,
-        lr=rule.lr,
-        weight_decay=rule.l2,
-        alpha=rule.alpha,
-        eps=rule.eps,
-        momentum=rule.momentum,
-        centered=rule.centered,
-    )
-
-
-_MAKE: dict[
-    type[optim.Optimizer],
-    Callable[[Any, Sequence[nn.Parameter]], torch.optim.Optimizer],
-] = {
-    optim.SGD: _sgd,
-    optim.Momentum: _momentum,
-    optim.Adagrad: _adagrad,
-    optim.DecayedAdagrad: lambda rule, parameters: DecayedAdagrad(parameters, rule),
-    optim.RMSprop: _rmsprop,
-    optim.Adam: _adam,
-    optim.Adamax: _adamax,
-    optim.Ftrl: lambda rule, parameters: Ftrl(parameters, rule),
+_OWN: dict[type[optim.Optimizer], Callable[[Any, Any], torch.optim.Optimizer]] = {
+    optim.DecayedAdagrad: DecayedAdagrad,
+    optim.Ftrl: Ftrl,
+}
+# Torch's own: the class, and its settings by the description's field that has them.
+_TORCH: dict[type[optim.Optimizer], tuple[type[torch.optim.Optimizer], dict[str, str]]] = {
+    optim.SGD: (torch.optim.SGD, {}),
+    optim.Momentum: (torch.optim.SGD, {"momentum": "momentum", "nesterov": "nesterov"}),
+    optim.Adagrad: (
+        torch.optim.Adagrad,
+        {"initial_accumulator_value": "initial_accumulator", "eps": "eps"},
+    ),
+    optim.RMSprop: (
+        torch.optim.RMSprop,
+        {"alpha": "alpha", "eps": "eps", "momentum": "momentum", "centered": "centered"},
+    ),
+    optim.Adam: (torch.optim.Adam, {"betas": "betas", "eps": "eps"}),
+    optim.Adamax: (torch.optim.Adamax, {"betas": "betas", "eps": "eps"}),
 }
