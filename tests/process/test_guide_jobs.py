@@ -15,12 +15,12 @@ NET = """
 import os, sys
 import numpy as np
 import sparsefleet.fluid as fluid
-learning_rate = 0.5
+learning_rate = 0.2
 fluid.default_main_program().random_seed = fluid.default_startup_program().random_seed = 7
 ids = fluid.layers.data(name="ids", shape=[1], dtype="int64")
 label = fluid.layers.data(name="label", shape=[1], dtype="int64")
 rows = fluid.layers.embedding(ids, [100, 8], is_sparse=True)
-predict = fluid.layers.fc(fluid.layers.fc(rows, 8, act="relu"), 2, act="softmax")
+predict = fluid.layers.fc(fluid.layers.fc(rows, 8, act="tanh"), 2, act="softmax")
 loss = fluid.layers.mean(fluid.layers.cross_entropy(predict, label))
 exe = fluid.Executor(fluid.CPUPlace())
 
@@ -30,7 +30,7 @@ def batches(count):
         drawn = draw.integers(0, 100, (64, 1))
         yield {"ids": drawn, "label": drawn % 2}
 
-def fit(program, count=200):
+def fit(program, count=400):
     losses = [exe.run(program, feed=feed, fetch_list=[loss.name])[0].mean()
               for feed in batches(count)]
     print("from", losses[0], "to", np.mean(losses[-10:]), flush=True)
