@@ -43,6 +43,7 @@ def train(
 ) -> None:
     """One day: a checkpoint, examples to be judged by and, on day 1, an export."""
     today, judged = log_of_day(day, rows)
+    torch.manual_seed(day)  # the same first weights each time
     model = Clicks()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
