@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from sparsefleet.collective import CollectiveStrategy
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.execution import BuildStrategy
@@ -16,6 +18,8 @@ from sparsefleet.fluid.flags import given_flag
 from sparsefleet.fluid.framework import Program
 
 __all__ = ["RankProgram", "exchange_strategy"]
+
+_log = logging.getLogger("sparsefleet.fluid")
 
 Scale = BuildStrategy.GradientScaleStrategy
 
@@ -61,6 +65,11 @@ class RankProgram:
 def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
     """What a BuildStrategy says about the exchange of gradients."""
     is_whole = build.reduce_strategy is BuildStrategy.ReduceStrategy.AllReduce
+    if build.fuse_all_reduce_ops and not is_whole:
+        _log.warning(
+            "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce: gradients are exchanged "
+            "one by one; ReduceStrategy.AllReduce fuses them"
+        )
     inner = build.hierarchical_allreduce_inter_nranks
     groups = given_flag("FLAGS_fuse_parameter_groups_size")
     return CollectiveStrategy(

@@ -10,6 +10,7 @@ from sparsefleet import fluid
 from sparsefleet.collective import World
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
+from sparsefleet.fluid.collective.rank_program import exchange_strategy
 from sparsefleet.fluid.collective.ranks import Ranks, worker_role
 from sparsefleet.fluid.contrib.mixed_precision import decorate
 from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
@@ -151,6 +152,7 @@ def test_num_threads_is_filled_in_where_the_script_left_it_open(
     flag: str | None,
     wanted: int,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.delenv("FLAGS_sync_nccl_allreduce", raising=False)
     if flag is not None:
@@ -161,6 +163,13 @@ def test_num_threads_is_filled_in_where_the_script_left_it_open(
     assert strategy.exec_strategy.num_threads == wanted
     rings = 1 if strategy.sync_batch_norm else 2
     assert strategy.nccl_comm_num == rings
+    assert ("export FLAGS_sync_nccl_allreduce=0" in caplog.text) == (wanted == 5)
+
+
+def test_reduce_says_that_it_fuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = strategy_of(reduce_strategy=fluid.BuildStrategy.ReduceStrategy.Reduce)
+    assert not exchange_strategy(strategy, Ranks(worker_role(0, TWO_NODES))).fuse_all_reduce
+    assert "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce" in caplog.text
 
 
 @pytest.mark.parametrize(("inner", "message"), [(4, "less than all 4"), (3, "does not divide")])

@@ -27,6 +27,7 @@ __all__ = [
 _log = logging.getLogger("sparsefleet.fluid")
 
 _SYNC_FLAG = "FLAGS_sync_nccl_allreduce"
+_MANY_THREADS = 4
 
 
 def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
@@ -100,6 +101,13 @@ def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
     elif not execution.num_threads and os.environ.get(_SYNC_FLAG, "1") == "1":
         calls = 2 if strategy.use_hierarchical_allreduce else 1
         execution.num_threads = calls * strategy.nccl_comm_num + 1
+        if execution.num_threads > _MANY_THREADS:
+            _log.warning(
+                "num_threads is set to %d, one for each exchange under way; should that be too "
+                "many for this machine, set exec_strategy.num_threads, or export %s=0",
+                execution.num_threads,
+                _SYNC_FLAG,
+            )
     if strategy.use_hierarchical_allreduce:
         check_nodes(strategy.hierarchical_allreduce_inter_nranks, ranks)
     strategy.num_trainers, strategy.trainer_id = ranks.size, ranks.rank
