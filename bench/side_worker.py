@@ -2,8 +2,9 @@
 
 Says `ready`, then answers each line with one line of JSON. `run BATCH EXAMPLES` trains on that many
 examples, those of all processes counted, and tells how many were its own, begin and end on the
-system's monotonic clock, and the CPU time taken; `auc FILE` scores the arrays of an .npz file, with
-all processes of the side. Ends when its input does.
+system's monotonic clock, and the CPU time taken. Other verbs are methods of the side that take a
+file: `auc FILE` scores the arrays of an .npz file, with all processes of the side. Ends when its
+input does.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def answer_lines(
     print("ready", flush=True)
     for line in sys.stdin:
         verb, *words = line.split()
-        if verb == "auc":
-            answer = {"auc": side.auc(Path(words[0]))}
-        else:
+        if verb == "run":
             batch, examples = map(int, words)
             answer = timed(side, batch, max(1, examples // batch // options.processes))
+        else:
+            answer = {verb: getattr(side, verb)(Path(words[0]))}
         print(json.dumps(answer), flush=True)

@@ -5,7 +5,7 @@
 Skip-gram with 5 noise words, 50,000 words by Zipf's law, rows of 300, a bias for each context
 (gensim has none), SGD. Pairs lie parsed in memory; gensim makes its own of sentences. Sides take
 turns as those of bench/ctr_dnn.py do. The floor is the products of forward and backward: rows are
-neither fetched nor changed.
+neither fetched nor changed. A full run also scores what is learnt (bench/word2vec_quality.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from markdown_page import first_line, spread
 from measure import argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
 from word2vec_pairs import write_pair_files
+from word2vec_quality import measure_quality
 
 BATCH, LARGE_BATCH = 100, 1000
 SPECS = (
@@ -129,6 +130,11 @@ def main() -> None:
         f"The first table is of batch {BATCH}. gensim has no batches, no biases, and updates rows "
         "after each pair without locks."
     ]
+    if not options.quick:
+        scores, about = measure_quality(quick=False)
+        for table in scores:
+            report(table["title"], ["", *table["columns"][1:]], table["rows"])
+        tables, notes = [*tables, *scores], [*notes, *about]
     write_json(options.json, {"sides": sides, "tables": tables, "notes": notes})
 
 
