@@ -3,4 +3,5 @@
 OURS = "sparsefleet"
 PADDLE = "PaddlePaddle"
 TORCH = "torch"
+GENSIM = "gensim"
 PRODUCTS = "products"

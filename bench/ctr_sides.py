@@ -2,18 +2,12 @@
 
     python bench/ctr_sides.py SIDE --rank 0 --processes 2 --threads 1 [--mode sync]
 
-Says `ready`, then answers each line it is sent with one line of JSON. `run BATCH EXAMPLES` trains
-on that many examples, those of all processes counted, and tells how many were its own, begin and
-end on the system's monotonic clock, and the CPU time taken; `auc FILE` scores the arrays of an .npz
-file, with all processes of the side. Ends when its input does.
+What it is asked and answers is in bench/side_worker.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +17,7 @@ from torch import nn
 
 from ctr_examples import Examples, share_of
 from ctr_network import LR, PlainModel, Products
+from side_worker import answer_lines
 
 
 class ProductsSide:
@@ -91,41 +86,5 @@ SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("side", choices=SIDES)
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1, help="that train, or torch's own")
-    parser.add_argument("--mode", help="of our Trainer")
-    parser.add_argument("--lr", type=float, default=LR, help="of rows and layers")
-    parser.add_argument("--meeting", type=Path, help="a file of which the ranks of DDP know")
-    parser.add_argument("--data", type=Path, help="train on this .npz file")
-    parser.add_argument("--files", nargs="*", default=[], help="train on these MultiSlot files")
-    return parser.parse_args()
-
-
-def timed(side: Any, batch: int, num_batches: int) -> dict[str, float]:
-    begin, cpu_begin_s = time.monotonic(), time.process_time()
-    examples = side.run(batch, num_batches)
-    end, cpu_s = time.monotonic(), time.process_time() - cpu_begin_s
-    return {"examples": examples, "begin": begin, "end": end, "cpu_s": cpu_s}
-
-
-def main() -> None:
-    options = parse_arguments()
-    torch.manual_seed(0)
-    side = SIDES[options.side](options)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        verb, *words = line.split()
-        if verb == "auc":
-            answer = {"auc": side.auc(Path(words[0]))}
-        else:
-            batch, examples = map(int, words)
-            answer = timed(side, batch, max(1, examples // batch // options.processes))
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(__doc__ or "", SIDES, LR)

@@ -1,4 +1,4 @@
-"""Starts the processes of a side of bench/ctr_dnn.py."""
+"""Starts the processes of a side of bench/ctr_dnn.py, or of another script with such sides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
+from ctr_names import GENSIM, OURS, PADDLE, PRODUCTS, TORCH
 from side_processes import Side, SideProcess, start_servers
 
 JOB_KEY = os.urandom(32).hex()
@@ -27,7 +27,7 @@ class SideSpec:
     """Who trains, and with how many processes and threads."""
 
     engine: str
-    """OURS, PADDLE, TORCH (with several workers DDP over gloo) or PRODUCTS, the floor."""
+    """OURS, PADDLE, TORCH (with several workers DDP over gloo), GENSIM or PRODUCTS, the floor."""
     mode: str = "local"
     """Of a training on servers."""
     servers: int = 0
@@ -46,6 +46,8 @@ class SideSpec:
         """Short, and the same in every run."""
         if self.engine == PRODUCTS:
             return f"products {self.workers}x{self.threads}"
+        if self.engine == GENSIM:
+            return f"{GENSIM} {self.threads}"
         how = self.mode
         if self.servers:
             how += f" {self.servers}x{self.workers}"
@@ -84,6 +86,9 @@ class Sources:
     """What the sides train on, and where they leave what they write."""
 
     folder: Path
+    program: Path = PROGRAM
+    """Of a worker, unless it is Paddle's."""
+    paddle_program: Path = PADDLE_PROGRAM
     files: Sequence[Path] = ()
     """MultiSlot, at least as many as workers and threads."""
     paddle_files: Sequence[Path] = ()
@@ -125,7 +130,7 @@ def _start_workers(
     spec: SideSpec, sources: Sources, environs: Sequence[Mapping[str, str]]
 ) -> list[SideProcess]:
     kind = "ours" if spec.engine == OURS else spec.engine
-    words = [sys.executable, str(PROGRAM), kind, "--threads", str(spec.threads)]
+    words = [sys.executable, str(sources.program), kind, "--threads", str(spec.threads)]
     words += ["--processes", str(spec.workers)]
     if spec.engine == OURS:
         words += ["--mode", spec.mode]
@@ -169,8 +174,8 @@ def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | 
 def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
     if sources.paddle is None:
         raise RuntimeError(sources.paddle_missing)
-    words = [str(sources.paddle), str(PADDLE_PROGRAM), spec.mode, "--threads", str(spec.threads)]
-    words += ["--source", "files" if spec.from_files else "memory"]
+    words = [str(sources.paddle), str(sources.paddle_program), spec.mode]
+    words += ["--threads", str(spec.threads), "--source", "files" if spec.from_files else "memory"]
     if sources.lr is not None:
         words += ["--lr", str(sources.lr)]
     environ = {"CPU_NUM": str(spec.threads), "GLOG_v": "0", "PYTHONUNBUFFERED": "1"}

@@ -2,26 +2,19 @@
 
     <python 3.7 with paddlepaddle==1.8.5> bench/paddle_ctr.py MODE --threads 2 --files FILE...
 
-MODE is local, sync, half_async, async or geo; servers and workers of a job know what they are by
-Fluid's environment variables. A worker says `ready`, then answers each line it is sent with one
-line of JSON. `run BATCH EXAMPLES` trains on all its files once, whatever EXAMPLES says, out of
-memory (InMemoryDataset, loaded before the clock starts) or out of the files (QueueDataset);
-`auc FILE` scores the arrays of an .npz file with what was trained. Ends when its input does.
+MODE is local, sync, half_async, async or geo; what it is asked and answers is in
+bench/paddle_training.py.
 """
 
-import argparse
-import json
-import resource
-import sys
 import tempfile
-import time
 
 import numpy as np
 from paddle import fluid
 
+from paddle_training import Training, answer_lines, parse_arguments
+
 NUM_COUNTS, NUM_SLOTS, DIM, NUM_IDS = 13, 26, 10, 1000001
 WIDTHS = (400, 400, 400)
-GEO_INTERVAL = 100
 SCORED_AT_ONCE = 2000
 
 
@@ -56,81 +49,17 @@ def scaled(hidden):
     return fluid.ParamAttr(initializer=fluid.initializer.Normal(scale=scale))
 
 
-def strategy_of(mode):
-    from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import (
-        distributed_strategy,
-    )
-
-    factory = distributed_strategy.StrategyFactory
-    if mode == "geo":
-        return factory.create_geo_strategy(GEO_INTERVAL)
-    return getattr(factory, f"create_{mode}_strategy")()
-
-
-class Training:
-    """The programs of this process, and its datasets by batch size."""
+class CtrTraining(Training):
+    """With a second program, that scores."""
 
     def __init__(self, options):
-        self.options = options
-        self.datasets = {}
         self.test_program = fluid.Program()
         with fluid.program_guard(self.test_program, fluid.Program()), fluid.unique_name.guard():
             self.test_inputs = variables(0)
             _, self.test_chances = network(self.test_inputs)
-        self.inputs = variables(1)
-        self.loss, _ = network(self.inputs)
-        self.executor = fluid.Executor(fluid.CPUPlace())
-        self.fleet = None
-        optimizer = fluid.optimizer.SGD(learning_rate=options.lr)
-        if options.mode == "local":
-            optimizer.minimize(self.loss)
-            self.executor.run(fluid.default_startup_program())
-            self.program = fluid.default_main_program()
-        else:
-            self.join(optimizer)
-
-    def join(self, optimizer):
-        """A server serves here until it is ended."""
-        from paddle.fluid.incubate.fleet.base import role_maker
-        from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
-
-        fleet.init(role_maker.PaddleCloudRoleMaker())
-        strategy = strategy_of(self.options.mode)
-        fleet.distributed_optimizer(optimizer, strategy).minimize(self.loss)
-        if fleet.is_server():
-            fleet.init_server()
-            fleet.run_server()
-            sys.exit(0)
-        fleet.init_worker()
-        self.executor.run(fleet.startup_program)
-        self.fleet, self.program = fleet, fleet.main_program
-
-    def dataset(self, batch):
-        """Loaded, if its records are to lie in memory."""
-        is_kept = self.options.source == "memory"
-        if not is_kept or batch not in self.datasets:
-            kind = "InMemoryDataset" if is_kept else "QueueDataset"
-            made = fluid.DatasetFactory().create_dataset(kind)
-            made.set_use_var(self.inputs)
-            made.set_pipe_command("cat")
-            made.set_batch_size(batch)
-            made.set_thread(self.options.threads)
-            made.set_filelist(self.options.files)
-            if is_kept:
-                made.load_into_memory()
-            self.datasets[batch] = made
-        return self.datasets[batch]
-
-    def run(self, batch):
-        dataset = self.dataset(batch)
-        begin, cpu_begin_s = time.monotonic(), cpu_s()
-        self.executor.train_from_dataset(program=self.program, dataset=dataset)
-        return {
-            "examples": self.options.examples,
-            "begin": begin,
-            "end": time.monotonic(),
-            "cpu_s": cpu_s() - cpu_begin_s,
-        }
+        inputs = variables(1)
+        loss, _ = network(inputs)
+        super().__init__(options, inputs, loss)
 
     def auc(self, path):
         """Of a job, what its servers hold."""
@@ -167,38 +96,5 @@ def area_under_curve(scores, clicks):
     return float(above / positives / negatives)
 
 
-def cpu_s():
-    """Of this process and of the children that have ended: pipe commands."""
-    taken = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in taken)
-
-
-def count_lines(files):
-    total = 0
-    for name in files:
-        with open(name) as file:
-            total += sum(1 for _ in file)
-    return total
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=["local", "sync", "half_async", "async", "geo"])
-    parser.add_argument("--source", choices=["memory", "files"], default="memory")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--files", nargs="*", default=[], help="MultiSlot; a server has none")
-    options = parser.parse_args()
-    options.examples = count_lines(options.files)
-    training = Training(options)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        verb, *words = line.split()
-        answer = training.auc(words[0]) if verb == "auc" else training.run(int(words[0]))
-        print(json.dumps(answer), flush=True)
-    if training.fleet is not None:
-        training.fleet.stop_worker()
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(CtrTraining(parse_arguments(__doc__, lr=0.1)))

@@ -20,6 +20,8 @@ from sparsefleet.store.arrays import Floats, Keys
 
 _CHUNK_FLOATS = 1 << 20
 """Most values that are compared, or sent, at a time when all rows are."""
+_CACHED_FLOATS = 1 << 15
+"""Values that an exchange works on at a time: several arrays of them stay in a core's cache."""
 
 
 class GeoReplica:
@@ -106,12 +108,15 @@ class GeoReplica:
 
     def take_row_deltas(self, table: str, keys: Keys, share: int) -> Floats:
         """What is to be sent of these rows, (train - old) / share; counts as sent."""
-        old = self._old.pull(table, keys)
-        deltas: Floats = self._train.pull(table, keys)
-        deltas -= old
-        if share > 1:
-            deltas /= np.float32(share)
-        self._write_old(table, keys, old + deltas)
+        deltas: Floats = np.empty((len(keys), self._specs[table].dim), np.float32)
+        for part in self._cached_parts(table, len(keys)):
+            some, delta = keys[part], deltas[part]
+            old = self._old.pull(table, some)
+            np.subtract(self._train.pull(table, some), old, out=delta)
+            if share > 1:
+                delta /= np.float32(share)
+            old += delta
+            self._write_old(table, some, old)
         return deltas
 
     def take_dense_deltas(self, share: int) -> dict[str, Floats]:
@@ -141,13 +146,20 @@ class GeoReplica:
         ``exactly`` sets the rows, where nobody trains, so that no rounding is left to send.
         """
         known = self._train.contains(table, keys)
-        keys, served = keys[known], served[known]
-        if exactly:
-            self._write(self._train, table, keys, served)
-        else:
-            difference = served - self._old.pull(table, keys)
-            self._train.push(table, keys, difference, unique=True, add=True)
-        self._write_old(table, keys, served)
+        if not known.all():
+            keys, served = keys[known], served[known]
+        for part in self._cached_parts(table, len(keys)):
+            some, rows = keys[part], served[part]
+            if exactly:
+                self._write(self._train, table, some, rows)
+            else:
+                difference = rows - self._old.pull(table, some)
+                self._train.push(table, some, difference, unique=True, add=True)
+            self._write_old(table, some, rows)
+
+    def _cached_parts(self, table: str, num_rows: int) -> Iterator[slice]:
+        step = max(1, _CACHED_FLOATS // self._specs[table].dim)
+        return (slice(begin, begin + step) for begin in range(0, num_rows, step))
 
     def take_over_dense(self, served: Mapping[str, Floats], *, exactly: bool) -> None:
         """The same for dense parameters."""

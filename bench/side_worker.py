@@ -1,0 +1,59 @@
+"""What each process of a side does but Paddle's: it answers the lines it is sent, one by one.
+
+Says `ready`, then answers each line with one line of JSON. `run BATCH EXAMPLES` trains on that many
+examples, those of all processes counted, and tells how many were its own, begin and end on the
+system's monotonic clock, and the CPU time taken. Other verbs are methods of the side that take a
+file: `auc FILE` scores the arrays of an .npz file, with all processes of the side. Ends when its
+input does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def side_parser(about: str, sides: Mapping[str, Any], lr: float) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("side", choices=sides)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="that train, or torch's own")
+    parser.add_argument("--mode", help="of our Trainer")
+    parser.add_argument("--lr", type=float, default=lr, help="of rows and layers")
+    parser.add_argument("--meeting", type=Path, help="a file of which the ranks of DDP know")
+    parser.add_argument("--data", type=Path, help="train on this .npz file")
+    parser.add_argument("--files", nargs="*", default=[], help="train on these MultiSlot files")
+    return parser
+
+
+def timed(side: Any, batch: int, num_batches: int) -> dict[str, float]:
+    begin, cpu_begin_s = time.monotonic(), time.process_time()
+    examples = side.run(batch, num_batches)
+    end, cpu_s = time.monotonic(), time.process_time() - cpu_begin_s
+    return {"examples": examples, "begin": begin, "end": end, "cpu_s": cpu_s}
+
+
+def answer_lines(
+    about: str, sides: Mapping[str, Callable[[argparse.Namespace], Any]], lr: float
+) -> None:
+    """Makes the side that the command line names, then does what its input asks for."""
+    options = side_parser(about, sides, lr).parse_args()
+    torch.manual_seed(0)
+    side = sides[options.side](options)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        verb, *words = line.split()
+        if verb == "run":
+            batch, examples = map(int, words)
+            answer = timed(side, batch, max(1, examples // batch // options.processes))
+        else:
+            answer = {verb: getattr(side, verb)(Path(words[0]))}
+        print(json.dumps(answer), flush=True)

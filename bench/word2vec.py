@@ -1,0 +1,142 @@
+"""word2vec: ours, PaddlePaddle 1.8.5, gensim, plain torch, and its products alone.
+
+    python bench/word2vec.py [--quick] [--repeats 5] [--json FILE]
+
+Skip-gram with 5 noise words, 50,000 words by Zipf's law, rows of 300, a bias for each context
+(gensim has none), SGD. Pairs lie parsed in memory; gensim makes its own of sentences. Sides take
+turns as those of bench/ctr_dnn.py do. The floor is the products of forward and backward: rows are
+neither fetched nor changed. A full run also scores what is learnt (bench/word2vec_quality.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ctr_names import GENSIM, OURS, PADDLE, PRODUCTS, TORCH
+from ctr_rounds import RoundsConfig, run_rounds
+from ctr_start import PROGRAM, SideSpec, Sources, fleet
+from markdown_page import first_line, spread
+from measure import argument_parser, console, machine, report, write_json
+from paddle_environment import find_paddle
+from word2vec_pairs import write_pair_files
+from word2vec_quality import measure_quality
+
+BATCH, LARGE_BATCH = 100, 1000
+SPECS = (
+    SideSpec(engine=PRODUCTS, workers=2),
+    *(SideSpec(engine=engine, threads=n) for n in (1, 2) for engine in (OURS, PADDLE, TORCH)),
+    *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
+    SideSpec(engine=GENSIM, threads=2),
+)
+LEFT_OUT_OF_QUICK = (
+    "sparsefleet local 1",
+    "torch local 1",
+    "torch local 2",
+    "PaddlePaddle local 1",
+    "PaddlePaddle async 2x2",
+    "PaddlePaddle geo 2x2",
+)
+"""Processes take seconds to start, and a quick run has few minutes."""
+PADDLE_LINES = {False: 20_000, True: 1_000}
+"""Of each of two files, by --quick: Paddle trains on all of its files in a section."""
+
+
+def rounds_config(options: argparse.Namespace) -> RoundsConfig:
+    batches = (BATCH, LARGE_BATCH)
+    if options.quick:
+        return RoundsConfig(repeats=1, section_s=0.2, warm_examples=4_000, batches=batches)
+    return RoundsConfig(
+        repeats=options.repeats, section_s=1.0, warm_examples=20_000, batches=batches
+    )
+
+
+def measure_speed(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Figures of each side, as `run_rounds` gives them."""
+    paddle, missing = find_paddle(may_install=not options.quick)
+    sources = Sources(
+        folder=folder,
+        program=PROGRAM.with_name("word2vec_sides.py"),
+        paddle_program=PROGRAM.with_name("paddle_word2vec.py"),
+        paddle_files=write_pair_files(folder, 2, PADDLE_LINES[options.quick]),
+        paddle=paddle,
+        paddle_missing=missing,
+    )
+    left_out = LEFT_OUT_OF_QUICK if options.quick else ()
+    specs = [spec for spec in SPECS if spec.name not in left_out]
+    return run_rounds(specs, sources, rounds_config(options))
+
+
+def told_sides(figures: Mapping[str, Any], batch: int) -> dict[str, dict[str, Any]]:
+    """Rates and CPU times of one batch size, as reports of sides want them."""
+    told = {}
+    for name, of_side in figures.items():
+        sections = of_side["sections"].get(str(batch), [])
+        told[name] = {
+            "rate": [one["examples_per_s"] for one in sections],
+            "unit": "pairs/s",
+            "cpu_us": [one["cpu_us_per_example"] for one in sections],
+            "error": of_side["error"] if not sections else None,
+        }
+    return told
+
+
+def rate_table(title: str, sides: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        [name, first_line(one["error"]), ""]
+        if one["error"]
+        else [name, spread(one["rate"]), spread(one["cpu_us"], 2)]
+        for name, one in sides.items()
+    ]
+    return {"title": title, "columns": [title, "pairs/s", "CPU us/pair"], "rows": rows}
+
+
+def memory_table(figures: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [
+        [
+            name,
+            f"{of_side['startup_s']:.1f}",
+            f"{of_side['worker_bytes'] >> 20:,}",
+            f"{of_side['server_bytes'] >> 20:,}" if of_side["server_bytes"] else "",
+        ]
+        for name, of_side in figures.items()
+        if not of_side["error"] and not name.startswith(PRODUCTS)
+    ]
+    title = "start-up and memory"
+    return {
+        "title": title,
+        "columns": [title, "ready after s", "worker, MiB", "server, MiB"],
+        "rows": rows,
+    }
+
+
+def main() -> None:
+    options = argument_parser(__doc__ or "").parse_args()
+    console.print("[bold]word2vec[/bold]: 50,000 words x 300, 5 noise words, SGD.")
+    console.print(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure_speed(Path(folder), options)
+    sides = told_sides(figures, BATCH)
+    tables = [
+        rate_table(f"batch {LARGE_BATCH}", told_sides(figures, LARGE_BATCH)),
+        memory_table(figures),
+    ]
+    for table in (rate_table(f"batch {BATCH}", sides), *tables):
+        report(table["title"], ["", *table["columns"][1:]], table["rows"])
+    notes = [
+        f"The first table is of batch {BATCH}. gensim has no batches, no biases, and updates rows "
+        "after each pair without locks."
+    ]
+    if not options.quick:
+        scores, about = measure_quality(quick=False)
+        for table in scores:
+            report(table["title"], ["", *table["columns"][1:]], table["rows"])
+        tables, notes = [*tables, *scores], [*notes, *about]
+    write_json(options.json, {"sides": sides, "tables": tables, "notes": notes})
+
+
+if __name__ == "__main__":
+    main()

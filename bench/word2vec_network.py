@@ -1,0 +1,56 @@
+"""Skip-gram with negative sampling in plain torch, and its products alone. Nothing of ours here.
+
+Letters: B pairs, K noise words, D row width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from word2vec_pairs import DIM, NUM_NOISE, NUM_WORDS
+
+
+class Products:
+    """The products of one step, nothing else: no rows are fetched, none is changed.
+
+    Each in the form in which torch is fastest: a row times a matrix, or one element at a time.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.words = torch.randn(batch_size, 1, DIM)
+        self.contexts = torch.randn(batch_size, 1 + NUM_NOISE, DIM)
+        self.logits = torch.randn(batch_size, 1, 1 + NUM_NOISE)
+        self.word_gradients = torch.empty_like(self.words)
+        self.context_gradients = torch.empty_like(self.contexts)
+
+    def step(self) -> None:
+        torch.bmm(self.words, self.contexts.mT, out=self.logits)
+        torch.bmm(self.logits, self.contexts, out=self.word_gradients)
+        torch.mul(self.logits.mT, self.words, out=self.context_gradients)
+
+
+def skip_gram_loss(words: Tensor, contexts: Tensor, biases: Tensor) -> Tensor:
+    """words: float32[B, D], contexts: [B, 1 + K, D], biases: [B, 1 + K, 1] -> the mean over B."""
+    # One element at a time: batched matrix products of this shape take three times as long.
+    logits = (contexts * words.unsqueeze(1)).sum(2) + biases.squeeze(2)
+    is_true = torch.zeros_like(logits)
+    is_true[:, 0] = 1.0
+    total = nn.functional.binary_cross_entropy_with_logits(logits, is_true, reduction="sum")
+    return total / len(words)
+
+
+class PlainModel(nn.Module):
+    """What one writes without us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(NUM_WORDS + 1, DIM, sparse=True)
+        self.contexts = nn.Embedding(NUM_WORDS + 1, DIM, sparse=True)
+        self.biases = nn.Embedding(NUM_WORDS + 1, 1, sparse=True)
+        nn.init.uniform_(self.words.weight, -0.5 / DIM, 0.5 / DIM)
+        nn.init.zeros_(self.contexts.weight)
+        nn.init.zeros_(self.biases.weight)
+
+    def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
+        return skip_gram_loss(self.words(words), self.contexts(contexts), self.biases(contexts))

@@ -1,0 +1,57 @@
+"""Skip-gram with its rows in our tables, trained by our Trainer.
+
+Letters: B pairs, K noise words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+
+import numpy as np
+from torch import Tensor, nn
+
+from sparsefleet import optim
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.store import Constant, Uniform
+from sparsefleet.train import Trainer, TrainerConfig
+from word2vec_network import skip_gram_loss
+from word2vec_pairs import DIM, NUM_WORDS, PairTurns
+
+
+class FleetModel(nn.Module):
+    """What `PlainModel` is, with its rows in tables."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__()
+        rule, spread = optim.SGD(lr=lr), Uniform(-0.5 / DIM, 0.5 / DIM)
+        self.words = SparseEmbedding("words", DIM, optimizer=rule, initializer=spread)
+        self.contexts = SparseEmbedding("contexts", DIM, optimizer=rule, initializer=Constant(0.0))
+        self.biases = SparseEmbedding("biases", 1, optimizer=rule, initializer=Constant(0.0))
+
+    def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
+        return skip_gram_loss(self.words(words), self.contexts(contexts), self.biases(contexts))
+
+
+class OursSide:
+    """Our Trainer, as the environment says: in this process, or as one worker of a job."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        model = FleetModel(options.lr)
+        self._trainer = Trainer(
+            model,
+            None,  # the model gives its loss
+            optim.SGD(lr=options.lr),
+            mode=options.mode,
+            threads=options.threads,
+            config=TrainerConfig(quiet=True),
+        )
+        self._pairs = PairTurns(options)
+        self._trainer.fit(self._pairs.turn(100, 2))  # connects
+        if options.rank == 0:  # other sides have all rows from the start
+            for table in ("words", "contexts", "biases"):
+                self._trainer.distributed.store.pull(table, np.arange(1, NUM_WORDS + 1))
+        atexit.register(self._trainer.close)
+
+    def run(self, batch: int, num_batches: int) -> int:
+        return self._trainer.fit(self._pairs.turn(batch, num_batches)).examples

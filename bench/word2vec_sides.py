@@ -1,0 +1,76 @@
+"""One process of one side of bench/word2vec.py; that of Paddle is bench/paddle_word2vec.py.
+
+    python bench/word2vec_sides.py SIDE --rank 0 --processes 2 --threads 1 [--mode async]
+
+What it is asked and answers is in bench/side_worker.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from side_worker import answer_lines
+from word2vec_network import PlainModel, Products
+from word2vec_pairs import LR, PairTurns
+
+
+class ProductsSide:
+    """The floor."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.set_num_threads(options.threads)
+        self._products: dict[int, Products] = {}
+
+    def run(self, batch: int, num_batches: int) -> int:
+        if batch not in self._products:
+            self._products[batch] = Products(batch)
+        for _ in range(num_batches):
+            self._products[batch].step()
+        return batch * num_batches
+
+
+class TorchSide:
+    """The loop that one writes without us."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.set_num_threads(options.threads)
+        self._pairs = PairTurns(options)
+        self._model = PlainModel()
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=options.lr)
+
+    def run(self, batch: int, num_batches: int) -> int:
+        for words, contexts in self._pairs.turn(batch, num_batches):
+            loss = self._model(words, contexts)
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+        return batch * num_batches
+
+
+def ours_side(options: argparse.Namespace) -> Any:
+    """Imported for itself alone: other sides pay nothing for us."""
+    from word2vec_ours import OursSide
+
+    return OursSide(options)
+
+
+def gensim_side(options: argparse.Namespace) -> Any:
+    from word2vec_gensim import GensimSide
+
+    return GensimSide(options)
+
+
+SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "products": ProductsSide,
+    "torch": TorchSide,
+    "ours": ours_side,
+    "gensim": gensim_side,
+}
+
+
+if __name__ == "__main__":
+    answer_lines(__doc__ or "", SIDES, LR)

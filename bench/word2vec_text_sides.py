@@ -1,0 +1,136 @@
+"""One process that learns words from a text, for bench/word2vec_quality.py: ours or gensim's.
+
+    python bench/word2vec_text_sides.py SIDE --data CORPUS.npz --rank 0 --processes 2 [--mode geo]
+
+Each line it is sent is answered as bench/side_worker.py says; `run BATCH EXAMPLES` is one pass over
+its share of the text, whatever EXAMPLES says, and `vectors FILE` writes those of all words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from side_worker import answer_lines
+from word2vec_gensim import HOW_TO_GET_IT
+from word2vec_text import (
+    MIN_COUNT,
+    NUM_NOISE,
+    THINNING,
+    WINDOW,
+    Corpus,
+    draw_batches,
+    expected_pairs,
+    load_corpus,
+)
+
+DIM = 100
+RATE, LAST_RATE = 0.025, 0.0001
+"""Of one pair, at the beginning and at the end: gensim's."""
+
+
+class OursSide:
+    """Our Trainer, as the environment says: in this process, or as one worker of a job."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._corpus = load_corpus(options.data)
+        self._trainer: Any = None
+
+    def run(self, batch: int, num_batches: int) -> int:
+        from sparsefleet import fleet
+
+        del num_batches  # all of the text
+        self._trainer = self._make_trainer(batch)
+        place = (self._options.rank, self._options.processes)
+        trained: int = self._trainer.fit(draw_batches(self._corpus, batch, *place)).examples
+        fleet.settle()
+        return trained
+
+    def vectors(self, path: Path) -> int:
+        store = self._trainer.distributed.store
+        np.save(path, store.pull("words", np.arange(len(self._corpus.vocabulary))))
+        self._trainer.close()
+        return DIM
+
+    def _make_trainer(self, batch: int) -> Any:
+        from sparsefleet import fleet, optim
+        from sparsefleet.train import Trainer, TrainerConfig
+
+        fleet.init()
+        steps = expected_pairs(self._corpus) / batch
+        if self._options.mode == "geo":  # counts the steps of a worker; async, those of all
+            steps /= self._options.processes
+        return Trainer(
+            skip_gram(),
+            None,
+            optim.SGD(lr=batch * RATE),
+            mode=self._options.mode,
+            threads=self._options.threads,
+            schedule=lambda step: max(1.0 - step / steps, LAST_RATE / RATE),
+            config=TrainerConfig(quiet=True),
+        )
+
+
+def skip_gram() -> nn.Module:
+    """Made here, so that gensim's process imports nothing of ours."""
+    from sparsefleet.nn import SparseEmbedding
+    from sparsefleet.store import Constant, Uniform
+    from word2vec_network import skip_gram_loss
+
+    class SkipGram(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            spread = Uniform(-0.5 / DIM, 0.5 / DIM)
+            self.words = SparseEmbedding("words", DIM, initializer=spread)
+            self.contexts = SparseEmbedding("contexts", DIM, initializer=Constant(0.0))
+
+        def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
+            no_biases = torch.zeros(*contexts.shape, 1)
+            return skip_gram_loss(self.words(words), self.contexts(contexts), no_biases)
+
+    return SkipGram()
+
+
+class GensimSide:
+    """One pass, with as many threads as asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        try:
+            from gensim.models import Word2Vec
+        except ImportError:
+            sys.exit(HOW_TO_GET_IT)
+        self._corpus: Corpus = load_corpus(options.data)
+        words = self._corpus.vocabulary
+        self._sentences = [[words[i] for i in part] for part in self._corpus.sentences()]
+        self._model = Word2Vec(
+            sg=1,
+            negative=NUM_NOISE,
+            vector_size=DIM,
+            window=WINDOW,
+            sample=THINNING,
+            min_count=MIN_COUNT,
+            alpha=RATE,
+            min_alpha=LAST_RATE,
+            workers=options.threads,
+        )
+        self._model.build_vocab(self._sentences)
+
+    def run(self, batch: int, num_batches: int) -> int:
+        del batch, num_batches  # it has none, and takes all of the text
+        self._model.train(self._sentences, total_examples=len(self._sentences), epochs=1)
+        return expected_pairs(self._corpus)
+
+    def vectors(self, path: Path) -> int:
+        np.save(path, np.stack([self._model.wv[word] for word in self._corpus.vocabulary]))
+        return DIM
+
+
+if __name__ == "__main__":
+    answer_lines(__doc__ or "", {"ours": OursSide, "gensim": GensimSide}, RATE)
