@@ -16,8 +16,7 @@ from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.merged_rows import merged_rows
 from sparsefleet.checkpoint.names import MANIFEST, step_of
-from sparsefleet.checkpoint.row_chunk import RowChunk
-from sparsefleet.checkpoint.row_file_reader import COLUMNS
+from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointMismatchError,

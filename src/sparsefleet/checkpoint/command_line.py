@@ -15,7 +15,7 @@ from sparsefleet.checkpoint.export_table import export_table
 from sparsefleet.checkpoint.folder import open_folder
 from sparsefleet.checkpoint.import_checkpoint import import_paddle, import_vectors
 from sparsefleet.checkpoint.names import MANIFEST
-from sparsefleet.checkpoint.row_file_reader import COLUMNS
+from sparsefleet.checkpoint.row_chunk import COLUMNS
 from sparsefleet.checkpoint.series import ListedCheckpoint, list_checkpoints
 from sparsefleet.errors import CheckpointError, CheckpointMissingError, ConfigError
 

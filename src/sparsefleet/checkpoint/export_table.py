@@ -6,15 +6,11 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv
-
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.entries import TableEntry
 from sparsefleet.checkpoint.folder import OutputFile, open_folder
 from sparsefleet.checkpoint.parquet_writer import ParquetWriter
-from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
-from sparsefleet.checkpoint.row_file_reader import COLUMNS
+from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of
 from sparsefleet.errors import ConfigError
 
@@ -66,6 +62,9 @@ def _write_parquet(file: OutputFile, entry: TableEntry, chunks: Any, columns: Se
 
 
 def _write_csv(file: OutputFile, entry: TableEntry, chunks: Any, columns: Sequence[str]) -> int:
+    import pyarrow as pa  # only here: 40 MB
+    import pyarrow.csv
+
     names = _csv_names(entry, columns)
     file.write((",".join(f'"{name}"' for name in names) + "\n").encode("utf-8"))
     num_rows = 0

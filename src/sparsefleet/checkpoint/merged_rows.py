@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.entries import TableEntry
 from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
-from sparsefleet.checkpoint.row_file_reader import read_keys, read_row_file
 from sparsefleet.checkpoint.shard_map import shard_of
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ def find_in(ordered: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.boo
 def _own_rows(
     checkpoint: Checkpoint, entry: TableEntry, shard: int | None, columns: Sequence[str]
 ) -> Iterator[RowChunk]:
+    from sparsefleet.checkpoint.row_file_reader import read_row_file  # it loads pyarrow
+
     for file in entry.files:
         if shard is None or file.shard == shard:
             checkpoint.check_file(file)
@@ -105,6 +106,8 @@ def _own_rows(
 def _removed_keys(
     checkpoint: Checkpoint, entry: TableEntry, shard: int | None, keep: Keep
 ) -> Iterator[Keys]:
+    from sparsefleet.checkpoint.row_file_reader import read_keys  # it loads pyarrow
+
     for file in entry.removed:
         if shard is None or file.shard == shard:
             checkpoint.check_file(file)

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.entries import TableEntry
 from sparsefleet.errors import ConfigError
 
-__all__ = ["RowArrays", "RowChunk", "RowLayout"]
+__all__ = ["COLUMNS", "RowArrays", "RowChunk", "RowLayout"]
+
+COLUMNS = ("values", "state", "counters")
+"""What rows have beside their keys."""
 
 
 class RowArrays(Protocol):

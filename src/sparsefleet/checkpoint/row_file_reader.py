@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder
 from sparsefleet.checkpoint.local_folder import LocalFolder
-from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
+from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of
 from sparsefleet.errors import CorruptFileError
 
-__all__ = ["COLUMNS", "read_keys", "read_row_file"]
-
-COLUMNS = ("values", "state", "counters")
-"""What can be asked for beside the keys."""
+__all__ = ["read_keys", "read_row_file"]
 
 
 def read_row_file(

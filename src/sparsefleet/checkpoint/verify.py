@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.entries import FileEntry, TableEntry
 from sparsefleet.checkpoint.names import MANIFEST
 from sparsefleet.checkpoint.row_chunk import RowLayout
-from sparsefleet.checkpoint.row_file_reader import read_keys, read_row_file
 from sparsefleet.checkpoint.shard_map import shard_of
 from sparsefleet.errors import CheckpointError, CorruptFileError
 
@@ -82,6 +81,11 @@ def _check_shard(
     checkpoint: Checkpoint, table: TableEntry, files: list[FileEntry], removed: list[FileEntry]
 ) -> None:
     """Reads every row of a shard; its keys are in memory meanwhile."""
+    from sparsefleet.checkpoint.row_file_reader import (  # it loads pyarrow
+        read_keys,
+        read_row_file,
+    )
+
     layout = RowLayout.of(table)
     keys: list[Keys] = []
     for entry in files:

@@ -6,11 +6,8 @@ import contextlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
-from sparsefleet.data.arrow_columns import SlotColumns
 from sparsefleet.data.bad_lines import BadLine
 from sparsefleet.data.field import Field, as_fields
 from sparsefleet.data.reader_config import ReaderConfig
@@ -18,6 +15,11 @@ from sparsefleet.data.record_format import RecordFormat
 from sparsefleet.data.record_source import ColumnPart, FilePart, SourceContext, slice_column
 from sparsefleet.data.slot import Slot
 from sparsefleet.errors import ConfigError, DataError, InputFileError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sparsefleet.data.arrow_columns import SlotColumns
 
 _MAX_KEPT_BYTES = 64 * 1024  # of a bad row
 
@@ -85,6 +87,8 @@ class ArrowSource:
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
         """Pieces of record batches, without a copy where the types are those of the slots."""
+        from sparsefleet.data.arrow_columns import SlotColumns  # it loads pyarrow, 40 MB
+
         with self._format.open_batches(part, self._context.config) as rows:
             slots = [SlotColumns(field, rows.schema, part.path) for field in self._format.fields]
             at = rows.begin
@@ -146,6 +150,8 @@ def _text_of(row: pa.RecordBatch) -> bytes:
 @contextlib.contextmanager
 def file_errors(path: str, noun: str) -> Iterator[None]:
     """What Arrow or the file system raises inside, as InputFileError."""
+    import pyarrow as pa
+
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -6,8 +6,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Literal, get_args
 
-import fsspec
-
 from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 
 Compression = Literal["infer", "none", "gzip", "zstd"]
@@ -39,6 +37,8 @@ def open_file(path: str, storage_options: Mapping[str, Any]) -> IO[bytes]:
     try:
         if "://" not in path:
             return open(path, "rb", buffering=0)
+        import fsspec
+
         opened: IO[bytes] = fsspec.open(path, "rb", **storage_options).open()
         return opened
     except FileNotFoundError as error:

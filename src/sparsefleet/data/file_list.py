@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import fsspec
-
 from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 
 PathLike = str | os.PathLike[str]
@@ -82,6 +80,8 @@ def split_files(files: list[str], worker_index: int, worker_num: int) -> WorkerF
 
 
 def _expand(path: str, storage_options: Mapping[str, Any]) -> list[str]:
+    import fsspec
+
     try:
         system, inner = fsspec.core.url_to_fs(path, **storage_options)
         if system.isfile(inner):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet.data.arrow_source import ArrowFormat, RowBatches, file_errors
 from sparsefleet.data.byte_source import open_file
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_source import FilePart
 from sparsefleet.errors import InputFileError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
@@ -35,6 +36,8 @@ class ArrowIpc(ArrowFormat):
 
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
+        import pyarrow as pa  # 40 MB, which only who reads such files pays
+
         path = part.path
         with open_file(path, config.storage_options) as file:
             with file_errors(path, _NOUN):
@@ -58,6 +61,8 @@ class ArrowIpc(ArrowFormat):
 
 def _batches(reader: Any, path: str) -> Iterator[pa.RecordBatch]:
     """The batches of a file or a stream; damage is found before values are used."""
+    import pyarrow as pa
+
     with file_errors(path, _NOUN):
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
             for index in range(reader.num_record_batches):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet.data.arrow_source import ArrowFormat, RowBatches, file_errors
 from sparsefleet.data.byte_source import open_file
@@ -15,6 +12,10 @@ from sparsefleet.data.progress import FileToRead, missing_spans
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_source import FilePart
 from sparsefleet.errors import InputFileError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _PART_BYTES = 1 << 22  # row groups smaller than that go to a thread together
 _CHUNK_BYTES = 1 << 23  # of a row group with all its columns, decoded at once
@@ -61,6 +62,8 @@ class Parquet(ArrowFormat):
 
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
+        import pyarrow as pa
+
         names = self.column_names
         with _open(part.path, config, part.detail) as parquet:
             assert part.end is not None
@@ -83,6 +86,8 @@ class Parquet(ArrowFormat):
 @contextlib.contextmanager
 def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.ParquetFile]:
     """metadata: of an earlier opening, so that it need not be read again; or None."""
+    import pyarrow.parquet as pq  # 40 MB, which only who reads such files pays
+
     remote = "://" in path
     with open_file(path, config.storage_options) as file:
         with file_errors(path, _NOUN):

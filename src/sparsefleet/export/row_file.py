@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparsefleet.errors import CorruptFileError
 from sparsefleet.export.keyed_rows import KeyedRows
 from sparsefleet.export.manifest import TableEntry
 from sparsefleet.export.quantization import EncodedRows, decode_rows
-from sparsefleet.export.row_layout import row_schema
 from sparsefleet.store.arrays import Floats, Keys
 
 __all__ = ["RowFile", "open_tables"]
@@ -70,6 +68,10 @@ def open_tables(directory: Path, entries: Iterable[TableEntry]) -> dict[str, Row
 
 def _map_columns(path: Path, entry: TableEntry) -> list[NDArray[Any]]:
     """Keys, flat values and, in int8, scales, as views of the mapped file."""
+    import pyarrow as pa  # only who opens an export pays its 40 MB
+
+    from sparsefleet.export.row_layout import row_schema
+
     wanted = row_schema(entry.name, entry.dim, entry.format)
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))

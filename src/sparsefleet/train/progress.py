@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["LiveDisplay", "PlainDisplay", "ProgressDisplay", "QuietDisplay", "Snapshot"]
+
+MakeTable = Callable[[], "RenderableType"]
+"""Makes a table of rich; called only where it is shown, for rich takes time to load."""
 
 _ACRONYMS = {"auc": "AUC", "gauc": "GAUC"}
 
@@ -99,8 +102,8 @@ class ProgressDisplay(Protocol):
     def note(self, text: str) -> None:
         """A line that stays."""
 
-    def table(self, table: RenderableType) -> None:
-        """A table of rich that stays."""
+    def table(self, make: MakeTable) -> None:
+        """A table that stays."""
 
     def close(self) -> None:
         """Leaves the terminal as it was. Idempotent."""
@@ -121,8 +124,8 @@ class QuietDisplay:
     def note(self, text: str) -> None:
         del text
 
-    def table(self, table: RenderableType) -> None:
-        del table
+    def table(self, make: MakeTable) -> None:
+        del make
 
     def close(self) -> None:
         pass
@@ -143,10 +146,10 @@ class PlainDisplay:
     def note(self, text: str) -> None:
         print(text, flush=True)
 
-    def table(self, table: RenderableType) -> None:
+    def table(self, make: MakeTable) -> None:
         from rich.console import Console
 
-        Console(file=sys.stdout, width=100, color_system=None).print(table)
+        Console(file=sys.stdout, width=100, color_system=None).print(make())
 
     def close(self) -> None:
         sys.stdout.flush()
@@ -193,8 +196,8 @@ class LiveDisplay:
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
-    def table(self, table: RenderableType) -> None:
-        self._console.print(table)
+    def table(self, make: MakeTable) -> None:
+        self._console.print(make())
 
     def close(self) -> None:
         self._progress.stop()

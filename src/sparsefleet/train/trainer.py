@@ -381,7 +381,7 @@ class Trainer:
         display.close()
         for line in summary_lines(history):
             display.note(line)
-        display.table(summary_table(history))
+        display.table(lambda: summary_table(history))
         return history
 
     def _evaluate(self, source: BatchSource) -> dict[str, float]:

@@ -57,7 +57,7 @@ def test_quiet_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> Non
     display.show(SNAPSHOT)
     display.end_epoch(SNAPSHOT)
     display.note("done")
-    display.table("table")
+    display.table(lambda: "table")
     display.close()
     assert capsys.readouterr().out == ""
 
@@ -125,7 +125,7 @@ def test_summary_tells_rate_skipped_batches_and_shares(
     assert lines[0] == "trained 1,000 examples in 2.0 s (500 a second)"
     assert lines[1] == "2 batches were skipped: their loss was not finite"
     assert lines[2].startswith("bottleneck: 75 % compute")
-    PlainDisplay(1.0).table(summary_table(history))
+    PlainDisplay(1.0).table(lambda: summary_table(history))
     shown = capsys.readouterr().out
     for part in ("data", "25.0 %", "pull", "compute", "75.0 %", "push", "wait"):
         assert part in shown
