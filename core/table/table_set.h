@@ -64,6 +64,9 @@ class TableSet {
   // kUnknownTable naming the tables there are; kInvalidArgument for the other kind.
   Result<std::shared_ptr<SparseTable>> Sparse(std::string_view name) const;
   Result<std::shared_ptr<DenseTable>> Dense(std::string_view name) const;
+  // Of which elements [offset, offset + count) are held here; else kShapeMismatch.
+  Result<std::shared_ptr<DenseTable>> DensePart(std::string_view name, std::uint64_t offset,
+                                                std::uint64_t count) const;
   std::vector<std::string> Names() const;  // sorted
 
   // All sections are checked before the first is carried out: all or nothing.
