@@ -157,14 +157,27 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
   return sections;
 }
 
+Result<std::vector<DenseRead>> Dispatcher::WantedValues(const PushRequest& request) const {
+  std::vector<DenseRead> reads;
+  for (const auto& section : request.sections) {
+    if (!section.wants_values) continue;
+    auto table = tables_.DensePart(section.table, 0, section.count);
+    if (!table.ok()) return table.status();
+    reads.push_back({std::move(table).value(), 0, section.count});
+  }
+  return reads;
+}
+
 Dispatcher::Answer Dispatcher::Push(const Call& call) {
   auto decoded = DecodePushRequest(call.body);
   if (!decoded.ok()) return decoded.status();
   auto sections = CheckedSections(decoded.value());
   if (!sections.ok()) return sections.status();
+  auto wanted = WantedValues(decoded.value());
+  if (!wanted.ok()) return wanted.status();
   auto result = PushAndTell(tables_, coordinator_, sections.value(), decoded.value().step);
   if (!result.ok()) return result.status();
-  return ReplyBody(Encode(result.value()));
+  return ReplyBody(Encode(result.value())).Append(std::move(wanted).value());
 }
 
 Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {
