@@ -17,16 +17,17 @@
 
 namespace sparsefleet::python {
 
-// (table, keys or None for a dense table, gradients, keys are unique, add past the optimizer)
-using PushTuple =
-    std::tuple<std::string, std::optional<Array<const Key>>, Array<const float>, bool, bool>;
+// (table, keys or None for a dense table, gradients, keys are unique, add past the optimizer,
+// room for a dense table's values after the push or None)
+using PushTuple = std::tuple<std::string, std::optional<Array<const Key>>, Array<const float>, bool,
+                             bool, std::optional<Array<float>>>;
 // applied, rejected_non_finite, not_admitted
 using PushTotals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
 
 inline std::vector<PushSection> SectionsOf(const std::vector<PushTuple>& parts) {
   std::vector<PushSection> sections;
   sections.reserve(parts.size());
-  for (const auto& [table, keys, gradients, unique, add] : parts) {
+  for (const auto& [table, keys, gradients, unique, add, out] : parts) {
     PushSection section;
     section.table = table;
     section.dense = !keys.has_value();
@@ -34,6 +35,7 @@ inline std::vector<PushSection> SectionsOf(const std::vector<PushTuple>& parts) 
     section.gradients = SpanOf(gradients);
     section.keys_are_unique = unique;
     section.add = add;
+    if (out) section.out = SpanOf(*out);
     sections.push_back(section);
   }
   return sections;

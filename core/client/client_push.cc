@@ -23,16 +23,6 @@ Status CheckGroupName(const RoundMember& member) {
                                       " bytes, wanted 1 to " + std::to_string(kMaxGroupNameBytes)};
 }
 
-Result<PushResult> SumOfResults(std::span<const ServerPart> parts, const std::string& subject) {
-  PushResult sum;
-  for (const auto& part : parts) {
-    auto result = DecodePushResult(part.reply.body);
-    if (!result.ok()) return result.status().WithPrefix(subject);
-    sum += result.value();
-  }
-  return sum;
-}
-
 }  // namespace
 
 Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint64_t step,
@@ -44,12 +34,12 @@ Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint
   std::vector<ServerPart> parts;
   for (std::uint32_t server = 0; server < core_->num_servers(); ++server) {
     const PushRequest& request = push.requests()[server];
-    if (!request.sections.empty()) parts.emplace_back(server, Gather(request));
+    if (!request.sections.empty()) parts.push_back(push.PartOf(server, Gather(request)));
   }
   const CallSpec spec{MessageType::kPush, TablesSubject(sections), "push to", clock.left_s()};
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
-  auto sum = SumOfResults(parts, spec.subject);
-  if (!sum.ok()) return sum;
+  auto sum = push.Sum();
+  if (!sum.ok()) return sum.status().WithPrefix(spec.subject);
   PushResult result = sum.value();
   result.rejected_non_finite -= std::min(result.rejected_non_finite, push.repeated_rejections());
   return result;
@@ -75,13 +65,14 @@ Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t ro
     } else {
       request.push = push.requests()[server];
     }
-    parts.emplace_back(server, Gather(request));
+    parts.push_back(push.PartOf(server, Gather(request)));
   }
   core_->left_groups.SetLeft(member, false);
   const CallSpec spec{MessageType::kPushRound, GroupSubject(member),
                       "round " + std::to_string(round) + " at", clock.left_s(), true};
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
-  return SumOfResults(parts, spec.subject);
+  auto sum = push.Sum();
+  return sum.ok() ? sum : sum.status().WithPrefix(spec.subject);
 }
 
 Result<std::uint64_t> Client::AdvanceClock(const RoundMember& member, std::uint64_t clock,

@@ -33,6 +33,7 @@ Status NonFinite(const PushSection& section, std::uint32_t dim) {
 PushCall::PushCall(ClientCore& core, std::span<const PushSection> sections, std::uint64_t step)
     : core_(core), sections_(sections), scratch_(core.scratch.Take(sections.size())) {
   requests_.resize(core.num_servers());
+  replies_.resize(core.num_servers());
   for (auto& request : requests_) request.step = step;
 }
 
@@ -50,6 +51,12 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
                 std::to_string(section.gradients.size()) + " values, wanted " +
                 (section.dense ? "no keys and all " + std::to_string(wanted) + " elements"
                                : std::to_string(info.dim) + " values a key")};
+  }
+  if (!section.out.empty() && (!section.dense || section.out.size() != info.size)) {
+    return {Code::kShapeMismatch,
+            subject + "room for " + std::to_string(section.out.size()) +
+                " values after the push, wanted none" +
+                (section.dense ? " or " + std::to_string(info.size) : " for rows")};
   }
   // Before any server has its part: a push is refused as a whole.
   if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(section.gradients)) {
@@ -121,7 +128,12 @@ void PushCall::AddDense(std::size_t i) {
                                           1,
                                           range.size(),
                                           {},
-                                          values.subspan(range.begin, range.size())});
+                                          values.subspan(range.begin, range.size()),
+                                          !section.out.empty()});
+    if (section.out.empty()) continue;
+    const auto out = section.out.subspan(range.begin, range.size());
+    replies_[server].values.push_back(std::as_writable_bytes(out));
+    if (out.size() % 2 != 0) replies_[server].values.emplace_back(padding_);
   }
   // Each server reports a skipped push; it was one.
   if (is_poisoned && holders > 0) repeated_rejections_ += holders - 1;
@@ -142,6 +154,28 @@ Status PushCall::Build(const CallClock& clock) {
     }
   }
   return Status::Ok();
+}
+
+ServerPart PushCall::PartOf(std::uint32_t server, GatheredBody request) {
+  ServerPart part(server, std::move(request));
+  Reply& reply = replies_[server];
+  reply.is_due = true;
+  part.reply.in_parts = true;
+  part.reply.parts.emplace_back(reply.result);
+  part.reply.parts.insert(part.reply.parts.end(), reply.values.begin(), reply.values.end());
+  for (const auto& room : part.reply.parts) part.reply_bytes += room.size();
+  return part;
+}
+
+Result<PushResult> PushCall::Sum() const {
+  PushResult sum;
+  for (const Reply& reply : replies_) {
+    if (!reply.is_due) continue;
+    auto result = DecodePushResult(reply.result);
+    if (!result.ok()) return result;
+    sum += result.value();
+  }
+  return sum;
 }
 
 }  // namespace sparsefleet

@@ -2,10 +2,13 @@
 // sent that a server would refuse for its values.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "client/call.h"
 #include "client/client_core.h"
 #include "client/row_scratch.h"
 #include "client/table_lookup.h"
@@ -26,6 +29,11 @@ class PushCall {
 
   // By server. Every server gets a section of every sparse table, and of a dense one its part.
   std::span<const PushRequest> requests() const { return requests_; }
+  // A server's share of the call, with a request made of requests(); once a server. Its reply comes
+  // into the sections' `out` and into what Sum() adds up: this object must outlive the call.
+  ServerPart PartOf(std::uint32_t server, GatheredBody request);
+  // Over the servers that were sent a part, which have replied.
+  Result<PushResult> Sum() const;
   // Of a dense push that each server skips and counts: all but one of those.
   std::uint64_t repeated_rejections() const { return repeated_rejections_; }
 
@@ -39,6 +47,14 @@ class PushCall {
   ScratchPool::Lease scratch_;
   std::vector<TableInfo> infos_;
   std::vector<PushRequest> requests_;  // by server
+  // Where its reply goes, by server.
+  struct Reply {
+    bool is_due = false;
+    std::array<std::byte, kPushResultBytes> result;
+    std::vector<std::span<std::byte>> values;
+  };
+  std::vector<Reply> replies_;
+  std::array<std::byte, 4> padding_;  // read and forgotten
   std::uint64_t repeated_rejections_ = 0;
 };
 

@@ -96,6 +96,8 @@ class Dispatcher {
   static std::unique_ptr<std::byte[]> KeepBody(const Call& call);
   // The sections of a push, whose rows are as wide as the tables'.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
+  // The values that are wanted after the push.
+  Result<std::vector<DenseRead>> WantedValues(const PushRequest& request) const;
 
   // dispatcher.cc
   Answer Heartbeat(const Call& call);

@@ -13,6 +13,8 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   const PushRoundRequest& round = request.value();
   auto sections = CheckedSections(round.push);
   if (!sections.ok()) return sections.status();
+  auto wanted = WantedValues(round.push);
+  if (!wanted.ok()) return wanted.status();
   Contribution contribution;
   contribution.sections = std::move(sections).value();
   contribution.step = round.push.step;
@@ -21,11 +23,12 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   if (Status s = CheckContribution(tables_, contribution); !s.ok()) return s;
   Rounds::Caller caller = CallerOf(call);
   const auto deadline = caller.deadline;
-  rounds_.Deliver(
-      round.member, round.round, std::move(contribution), std::move(caller),
-      [finish = Finisher(call)](const Result<PushResult>& result) {
-        finish(result.ok() ? Result(ReplyBody(Encode(result.value()))) : result.status());
-      });
+  rounds_.Deliver(round.member, round.round, std::move(contribution), std::move(caller),
+                  [finish = Finisher(call),
+                   wanted = std::move(wanted).value()](const Result<PushResult>& result) {
+                    if (!result.ok()) return finish(result.status());
+                    finish(ReplyBody(Encode(result.value())).Append(wanted));
+                  });
   hooks_.on_wait(deadline);
   return std::nullopt;
 }

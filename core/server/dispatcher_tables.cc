@@ -24,12 +24,21 @@ Status CheckWidth(const TableSet& tables, std::string_view name, std::uint32_t d
                                     std::to_string(dim)};
 }
 
+// How many of the sections are pulled before the reply is sent: what comes after them is dense.
+std::size_t NumPulledFirst(const PullRequest& request) {
+  const auto& sections = request.sections;
+  const auto last =
+      std::ranges::find(sections.rbegin(), sections.rend(), false, &PullRequest::Section::dense);
+  return static_cast<std::size_t>(sections.rend() - last);
+}
+
 // The floats of each section inside the reply's body, where the tables will write them.
-std::vector<PullSection> PlacePullSections(const PullRequest& request, std::span<std::byte> body) {
+std::vector<PullSection> PlacePullSections(std::span<const PullRequest::Section> pulled,
+                                           std::span<std::byte> body) {
   std::vector<PullSection> sections;
-  sections.reserve(request.sections.size());
+  sections.reserve(pulled.size());
   std::size_t at = 0;
-  for (const auto& section : request.sections) {
+  for (const auto& section : pulled) {
     const std::size_t values = static_cast<std::size_t>(section.count) * section.dim;
     auto* first = reinterpret_cast<float*>(body.data() + at);
     sections.push_back(
@@ -117,11 +126,21 @@ Dispatcher::Answer Dispatcher::Pull(const Call& call) {
                                        std::to_string(options_.max_frame_bytes) +
                                        ": pull fewer keys at once");
   }
+  const std::size_t num_first = NumPulledFirst(request);
+  std::vector<DenseRead> reads;
+  std::size_t read_bytes = 0;
+  for (const auto& section : std::span(request.sections).subspan(num_first)) {
+    auto table = tables_.DensePart(section.table, section.offset, section.count);
+    if (!table.ok()) return table.status();
+    reads.push_back({std::move(table).value(), section.offset, section.count});
+    read_bytes += reads.back().bytes();
+  }
   std::span<std::byte> out;
-  ReplyBody body = ReplyBody::Uninitialized(static_cast<std::size_t>(reply_bytes), out);
-  const auto sections = PlacePullSections(request, out);
+  ReplyBody body =
+      ReplyBody::Uninitialized(static_cast<std::size_t>(reply_bytes) - read_bytes, out);
+  const auto sections = PlacePullSections(std::span(request.sections).first(num_first), out);
   if (Status s = tables_.Pull(sections, request.mode, request.step); !s.ok()) return s;
-  return body;
+  return body.Append(std::move(reads));
 }
 
 Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& request) const {
@@ -138,14 +157,27 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
   return sections;
 }
 
+Result<std::vector<DenseRead>> Dispatcher::WantedValues(const PushRequest& request) const {
+  std::vector<DenseRead> reads;
+  for (const auto& section : request.sections) {
+    if (!section.wants_values) continue;
+    auto table = tables_.DensePart(section.table, 0, section.count);
+    if (!table.ok()) return table.status();
+    reads.push_back({std::move(table).value(), 0, section.count});
+  }
+  return reads;
+}
+
 Dispatcher::Answer Dispatcher::Push(const Call& call) {
   auto decoded = DecodePushRequest(call.body);
   if (!decoded.ok()) return decoded.status();
   auto sections = CheckedSections(decoded.value());
   if (!sections.ok()) return sections.status();
+  auto wanted = WantedValues(decoded.value());
+  if (!wanted.ok()) return wanted.status();
   auto result = PushAndTell(tables_, coordinator_, sections.value(), decoded.value().step);
   if (!result.ok()) return result.status();
-  return ReplyBody(Encode(result.value()));
+  return ReplyBody(Encode(result.value())).Append(std::move(wanted).value());
 }
 
 Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -13,9 +15,32 @@
 
 namespace sparsefleet {
 
-// Not thread-safe, but buffers given by Gather() stay where they are while others Push().
+// Not thread-safe, but buffers given by Gather() and frames given by Unmade() stay where they are
+// while others Push().
 class OutputQueue {
  public:
+  struct Frame {
+    std::array<std::byte, kFrameHeaderBytes> header;
+    ReplyBody body;
+    std::span<const std::byte> made;  // of a body with reads: header and body, when they are done
+    std::unique_ptr<std::byte[]> memory;  // of `made`, unless it lies in the channel
+    std::size_t size() const { return header.size() + body.size(); }
+
+    // Makes the bytes, in `room` if that is large enough; false without the memory.
+    // REQUIRES: a body with reads; room aligned to 8.
+    bool Make(std::span<std::byte> room) {
+      if (room.size() < size()) {
+        memory.reset(new (std::nothrow) std::byte[size()]);
+        if (memory == nullptr) return false;
+        room = {memory.get(), size()};
+      }
+      std::memcpy(room.data(), header.data(), header.size());
+      body.WriteTo(room.subspan(header.size(), body.size()));
+      made = room.first(size());
+      return true;
+    }
+  };
+
   void Push(const FrameHeader& header, ReplyBody body) {
     Frame& frame = frames_.emplace_back();
     EncodeFrameHeader(header, frame.header);
@@ -23,13 +48,22 @@ class OutputQueue {
     unsent_bytes_ += frame.size();
   }
 
-  // The unsent bytes, from the front, as far as `out` has places; returns the places used.
+  // The front frame if its bytes have to be made before it can be gathered.
+  Frame* Unmade() {
+    if (frames_.empty() || !frames_.front().body.has_reads()) return nullptr;
+    return frames_.front().made.empty() ? &frames_.front() : nullptr;
+  }
+
+  // The unsent bytes, from the front, as far as they are made and `out` has places; returns the
+  // places used.
   std::size_t Gather(std::span<iovec> out) const {
     std::size_t used = 0;
     std::size_t skip = sent_of_front_;
     for (const Frame& frame : frames_) {
       if (used + 2 > out.size()) break;
-      const std::array<std::span<const std::byte>, 2> parts = {frame.header, frame.body.bytes()};
+      if (frame.body.has_reads() && frame.made.empty()) break;
+      std::array<std::span<const std::byte>, 2> parts = {frame.header, frame.body.bytes()};
+      if (!frame.made.empty()) parts = {frame.made, {}};
       for (std::span<const std::byte> part : parts) {
         const std::size_t skipped = std::min(skip, part.size());
         skip -= skipped;
@@ -60,11 +94,6 @@ class OutputQueue {
   std::size_t unsent_bytes() const { return unsent_bytes_; }
 
  private:
-  struct Frame {
-    std::array<std::byte, kFrameHeaderBytes> header;
-    ReplyBody body;
-    std::size_t size() const { return header.size() + body.bytes().size(); }
-  };
   std::deque<Frame> frames_;
   std::size_t sent_of_front_ = 0;
   std::size_t unsent_bytes_ = 0;

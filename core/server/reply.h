@@ -3,15 +3,29 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "status/status.h"
+#include "table/dense_table.h"
 #include "transport/frame.h"
 #include "transport/messages.h"
 
 namespace sparsefleet {
+
+// Elements of a dense table that a reply ends with. They are read as it is sent, right to where
+// they are sent from; again for a retry, which gets values that are as new or newer.
+struct DenseRead {
+  std::shared_ptr<const DenseTable> table;
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;  // REQUIRES: elements [offset, offset + count) are in the table
+
+  // In a body: followed by zeros up to a multiple of 8.
+  std::size_t bytes() const { return (count * sizeof(float) + 7) / 8 * 8; }
+};
 
 // The bytes of a reply, shared by the queue that sends them and the memory that keeps them
 // for a retry. Immutable once made.
@@ -35,11 +49,34 @@ class ReplyBody {
     return body;
   }
 
-  std::span<const std::byte> bytes() const { return bytes_; }
+  // REQUIRES: bytes() end at a multiple of 8.
+  ReplyBody& Append(std::vector<DenseRead> reads) {
+    reads_ = std::move(reads);
+    for (const DenseRead& read : reads_) read_bytes_ += read.bytes();
+    return *this;
+  }
+
+  std::span<const std::byte> bytes() const { return bytes_; }  // without what is read later
+  bool has_reads() const { return !reads_.empty(); }
+  std::size_t size() const { return bytes_.size() + read_bytes_; }
+
+  // All of it. REQUIRES: out.size() == size(), aligned to 8.
+  void WriteTo(std::span<std::byte> out) const {
+    if (!bytes_.empty()) std::memcpy(out.data(), bytes_.data(), bytes_.size());
+    std::size_t at = bytes_.size();
+    for (const DenseRead& read : reads_) {
+      const std::size_t values = static_cast<std::size_t>(read.count);
+      (void)read.table->Read(read.offset, {reinterpret_cast<float*>(out.data() + at), values});
+      if (values % 2 != 0) std::memset(out.data() + at + values * sizeof(float), 0, sizeof(float));
+      at += read.bytes();
+    }
+  }
 
  private:
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
+  std::vector<DenseRead> reads_;
+  std::size_t read_bytes_ = 0;
 };
 
 struct Reply {
@@ -82,7 +119,7 @@ inline FrameHeader ReplyHeader(const FrameHeader& request, const Reply& reply) {
   header.flags = reply.error ? kFlagReply | kFlagError : kFlagReply;
   header.request_id = request.request_id;
   header.sequence = request.sequence;
-  header.body_bytes = static_cast<std::uint32_t>(reply.body.bytes().size());
+  header.body_bytes = static_cast<std::uint32_t>(reply.body.size());
   return header;
 }
 

@@ -279,7 +279,7 @@ void ServerConnection::TellLane() {
 
 void ServerConnection::Flush() {
   if (phase_ == Phase::kHandshake || channel_ == nullptr) return;
-  while (write_wants_ == Ready::kDone && !close_wanted_) {
+  while (write_wants_ == Ready::kDone && !close_wanted_ && MakeFront()) {
     std::array<iovec, kGatherBuffers> buffers;
     std::size_t used = 0;
     {
@@ -303,6 +303,20 @@ void ServerConnection::Flush() {
     ::shutdown(channel_->fd(), SHUT_WR);
     write_shut_ = true;
   }
+}
+
+// Has the front frame's bytes made, if that was left until now: in the channel where it has room.
+// Nobody else takes frames off the queue, so the front one stays where it is.
+bool ServerConnection::MakeFront() {
+  OutputQueue::Frame* frame = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    frame = output_.Unmade();
+  }
+  if (frame == nullptr || frame->Make(channel_->Reserve(frame->size()))) return true;
+  host_.log.WriteSeldom(kError, Describe() + ": no memory for its reply; connection closed");
+  close_wanted_ = true;
+  return false;
 }
 
 // Reads on without use until the peer closes: a socket closed with unread bytes is reset, and

@@ -83,6 +83,7 @@ class ServerConnection final : public ReplySink,
   void Greet();
   void TellLane();
   void Flush();
+  bool MakeFront();
   void Discard();
   void Fail(const Status& status);
   void BeginLinger();

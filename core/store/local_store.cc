@@ -178,7 +178,10 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
-  return PushAndTell(impl_->tables, impl_->coordinator, sections, step);
+  if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
+  auto result = PushAndTell(impl_->tables, impl_->coordinator, sections, step);
+  if (result.ok()) ReadWantedValues(impl_->tables, sections);
+  return result;
 }
 
 Result<PushResult> LocalStore::PushDenseParts(std::string_view table,
@@ -196,12 +199,16 @@ Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_
   Contribution contribution;
   contribution.sections.assign(sections.begin(), sections.end());
   contribution.step = step;
+  if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
   if (Status s = CheckContribution(impl_->tables, contribution); !s.ok()) return s;
   impl_->left_groups.SetLeft(member, false);
-  return impl_->WaitFor<Result<PushResult>>(timeout_s, [&](auto owner, auto deadline, auto done) {
-    impl_->rounds.Deliver(member, round, std::move(contribution), Impl::CallerOf(owner, deadline),
-                          std::move(done));
-  });
+  const auto result =
+      impl_->WaitFor<Result<PushResult>>(timeout_s, [&](auto owner, auto deadline, auto done) {
+        impl_->rounds.Deliver(member, round, std::move(contribution),
+                              Impl::CallerOf(owner, deadline), std::move(done));
+      });
+  if (result.ok()) ReadWantedValues(impl_->tables, sections);
+  return result;
 }
 
 Result<std::uint64_t> LocalStore::AdvanceClock(const RoundMember& member, std::uint64_t clock,

@@ -100,6 +100,29 @@ Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
   return counted;
 }
 
+Status CheckWantedValues(const TableSet& tables, std::span<const PushSection> sections) {
+  for (const auto& section : sections) {
+    if (section.out.empty()) continue;
+    auto table = tables.Dense(section.table);
+    if (!table.ok()) return table.status();
+    if (section.out.size() == table.value()->size()) continue;
+    return {Code::kShapeMismatch, "table '" + std::string(section.table) + "': room for " +
+                                      std::to_string(section.out.size()) +
+                                      " values after the push, wanted " +
+                                      std::to_string(table.value()->size())};
+  }
+  return Status::Ok();
+}
+
+void ReadWantedValues(const TableSet& tables, std::span<const PushSection> sections) {
+  for (const auto& section : sections) {
+    if (section.out.empty()) continue;
+    if (auto table = tables.Dense(section.table); table.ok()) {
+      (void)table.value()->Read(0, section.out);
+    }
+  }
+}
+
 Status CheckContribution(const TableSet& tables, Contribution& contribution) {
   for (const auto& section : contribution.sections) {
     if (section.add) {

@@ -100,6 +100,17 @@ Result<std::shared_ptr<DenseTable>> TableSet::Dense(std::string_view name) const
   return *table;
 }
 
+Result<std::shared_ptr<DenseTable>> TableSet::DensePart(std::string_view name, std::uint64_t offset,
+                                                        std::uint64_t count) const {
+  auto table = Dense(name);
+  if (!table.ok()) return table;
+  const std::uint64_t size = table.value()->size();
+  if (offset <= size && count <= size - offset) return table;
+  return Status(Code::kShapeMismatch, Prefix(name) + "elements " + std::to_string(offset) + " + " +
+                                          std::to_string(count) + " lie outside the " +
+                                          std::to_string(size) + " held here");
+}
+
 std::vector<std::string> TableSet::Names() const {
   const std::shared_lock lock(mutex_);
   std::vector<std::string> names;
@@ -120,12 +131,10 @@ Result<TableSet::Entry> TableSet::CheckSection(const PullSection& section) const
                       std::to_string((*sparse)->dim()) + " need " + std::to_string(wanted) +
                       " floats of room, got " + std::to_string(section.out.size()));
   }
-  const std::uint64_t size = std::get<std::shared_ptr<DenseTable>>(entry.value().table)->size();
-  if (section.offset <= size && section.out.size() <= size - section.offset) return entry;
-  return Status(Code::kShapeMismatch, Prefix(section.table) + "elements " +
-                                          std::to_string(section.offset) + " + " +
-                                          std::to_string(section.out.size()) + " lie outside the " +
-                                          std::to_string(size) + " held here");
+  if (auto part = DensePart(section.table, section.offset, section.out.size()); !part.ok()) {
+    return part.status();
+  }
+  return entry;
 }
 
 Result<TableSet::Entry> TableSet::CheckSection(const PushSection& section) const {

@@ -40,6 +40,8 @@ struct PushSection {
   bool dense = false;
   bool keys_are_unique = false;
   bool add = false;  // add the values as they are, past the optimizer
+  // Dense, to a store: takes the values that the push has left, or newer ones. Empty: not wanted.
+  std::span<float> out = {};
 };
 
 // A copy of what is held of a dense table: elements from `begin` on, and their state as
@@ -64,6 +66,9 @@ class TableSet {
   // kUnknownTable naming the tables there are; kInvalidArgument for the other kind.
   Result<std::shared_ptr<SparseTable>> Sparse(std::string_view name) const;
   Result<std::shared_ptr<DenseTable>> Dense(std::string_view name) const;
+  // Of which elements [offset, offset + count) are held here; else kShapeMismatch.
+  Result<std::shared_ptr<DenseTable>> DensePart(std::string_view name, std::uint64_t offset,
+                                                std::uint64_t count) const;
   std::vector<std::string> Names() const;  // sorted
 
   // All sections are checked before the first is carried out: all or nothing.

@@ -40,6 +40,11 @@ class Channel {
   // After kWantWrite/kWantRead call again with the same bytes first (buffers may have moved).
   virtual Result<Progress> Write(std::span<const iovec> buffers) = 0;
 
+  // Memory of the channel's own for the next `size` bytes that are written, or nothing where there
+  // is none: bytes put there and then given to Write() as its first buffer are not copied.
+  // Aligned to 8.
+  virtual std::span<std::byte> Reserve(std::size_t size);
+
   // True if Read() would give bytes without the socket being readable (TLS holds decrypted ones).
   virtual bool HasBufferedInput() const = 0;
 

@@ -39,6 +39,7 @@ class LaneChannel final : public Channel {
   Result<Ready> Handshake() override;
   Result<Progress> Read(std::span<std::byte> out) override;
   Result<Progress> Write(std::span<const iovec> buffers) override;
+  std::span<std::byte> Reserve(std::size_t size) override;
   bool HasBufferedInput() const override { return reading_.bytes > 0 || !records_.empty(); }
   int fd() const override { return plain_->fd(); }
 
@@ -72,6 +73,7 @@ class LaneChannel final : public Channel {
   LaneRing out_;
   std::uint64_t head_ = 0;         // position of the next byte
   std::uint64_t floor_ = 0;        // nothing before it is unread
+  std::span<std::byte> reserved_;  // of the next bytes
   std::size_t unreported_ = 0;     // bytes in memory whose record is not sent yet
   std::vector<std::byte> unsent_;  // of records
 };
@@ -213,6 +215,14 @@ std::span<std::byte> LaneChannel::Room() {
   return out_.bytes.subspan(at, std::min(free, capacity - at));
 }
 
+std::span<std::byte> LaneChannel::Reserve(std::size_t size) {
+  if (!is_open_ || !unsent_.empty() || unreported_ > 0) return {};
+  const std::span<std::byte> room = Room();
+  if (room.size() < size || reinterpret_cast<std::uintptr_t>(room.data()) % 8 != 0) return {};
+  reserved_ = room.first(size);
+  return reserved_;
+}
+
 Result<Progress> LaneChannel::Write(std::span<const iovec> buffers) {
   auto all_sent = SendRecords();
   if (!all_sent.ok()) return all_sent.status();
@@ -221,7 +231,9 @@ Result<Progress> LaneChannel::Write(std::span<const iovec> buffers) {
   if (std::ranges::all_of(buffers, [](const iovec& buffer) { return buffer.iov_len == 0; })) {
     return Progress{};
   }
-  std::span<std::byte> room = Room();
+  // The peer may have read on since bytes were put there: they stay where they are.
+  std::span<std::byte> room = std::exchange(reserved_, {});
+  if (room.empty() || buffers.front().iov_base != room.data()) room = Room();
   if (room.empty()) {
     out_.SetWaits();
     // The peer may have read on before it could see that; and what woke us is to be taken away.
@@ -235,7 +247,8 @@ Result<Progress> LaneChannel::Write(std::span<const iovec> buffers) {
   std::size_t count = 0;
   for (const iovec& buffer : buffers) {
     const std::size_t length = std::min(buffer.iov_len, room.size() - count);
-    if (length > 0) std::memcpy(room.data() + count, buffer.iov_base, length);
+    std::byte* const to = room.data() + count;
+    if (length > 0 && to != buffer.iov_base) std::memcpy(to, buffer.iov_base, length);
     count += length;
   }
   QueueRecord({head_, count});

@@ -44,6 +44,52 @@ ChannelPair LanePair(int buffer_bytes = 0) {
   return pair;
 }
 
+// Bytes that lie in the channel already.
+void SendReserved(Channel& from, Channel& to, const std::vector<std::byte>& bytes) {
+  const auto room = from.Reserve(bytes.size());
+  ExpectEqual(room.size(), bytes.size());
+  std::ranges::copy(bytes, room.begin());
+  const std::array<iovec, 1> whole = {Buffer(room)};
+  ExpectEqual(RequireOk(from.Write(whole)).bytes, bytes.size());
+  std::vector<std::byte> got(bytes.size());
+  ExpectEqual(RequireOk(to.Read(got)).bytes, bytes.size());
+  Expect(got == bytes);
+}
+
+const Test kReserve("bytes put into reserved memory arrive, between others and where those wrap",
+                    [] {
+                      auto pair = LanePair();
+                      for (unsigned i = 0; i < 50; ++i) {
+                        const auto before = RandomBytes(8 * (i + 1), i);
+                        const std::array<iovec, 1> first = {Buffer(before)};
+                        ExpectEqual(RequireOk(pair.server->Write(first)).bytes, before.size());
+                        const auto bytes = RandomBytes(3001, 100 + i);
+                        const auto room = pair.server->Reserve(bytes.size());
+                        std::ranges::copy(bytes, room.begin());
+                        // Read to the end, after which anything else would be written to the
+                        // beginning of the ring.
+                        std::vector<std::byte> got(before.size());
+                        ExpectEqual(RequireOk(pair.client->Read(got)).bytes, got.size());
+                        const std::array<iovec, 1> second = {Buffer(room)};
+                        ExpectEqual(RequireOk(pair.server->Write(second)).bytes, bytes.size());
+                        got.resize(bytes.size());
+                        ExpectEqual(RequireOk(pair.client->Read(got)).bytes, got.size());
+                        Expect(got == bytes);
+                        SendReserved(*pair.server, *pair.client, RandomBytes(kCapacity, i));
+                      }
+                    });
+
+const Test kReserveTooMuch("nothing is reserved that does not lie in one piece", [] {
+  auto pair = LanePair();
+  Expect(pair.server->Reserve(kCapacity + 1).empty());
+  const auto unread = RandomBytes(13, 1);
+  const std::array<iovec, 1> odd = {Buffer(unread)};
+  ExpectEqual(RequireOk(pair.server->Write(odd)).bytes, unread.size());
+  Expect(pair.server->Reserve(8).empty());  // would not be aligned
+  auto plain = ConnectedPair(TransportKind::kPlain);
+  Expect(plain.server->Reserve(8).empty());
+});
+
 const Test kShake("both ends with one key finish the handshake and carry bytes both ways", [] {
   auto pair = LanePair();
   const auto text = RandomBytes(100, 1);

@@ -116,12 +116,15 @@ struct PushRequest {
     std::uint64_t count = 0;
     std::span<const Key> keys;
     std::span<const float> values;  // count * dim; dense: count
+    bool wants_values = false;      // dense: those that there are after the push
   };
   std::vector<Section> sections;
 };
 Body Encode(const PushRequest& message);
 GatheredBody Gather(const PushRequest& message);
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
+// The reply, which the values that were wanted follow: as in the reply to a pull.
+inline constexpr std::size_t kPushResultBytes = 24;
 Body Encode(const PushResult& result);
 Result<PushResult> DecodePushResult(std::span<const std::byte> body);
 

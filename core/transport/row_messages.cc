@@ -12,6 +12,9 @@ constexpr std::size_t kMaxRefusalBytes = 64 << 10;
 constexpr std::uint8_t kSectionDense = 1;
 constexpr std::uint8_t kSectionUnique = 2;
 constexpr std::uint8_t kSectionAdd = 4;
+constexpr std::uint8_t kSectionWantsValues = 8;
+constexpr std::uint8_t kPushFlags =
+    kSectionDense | kSectionUnique | kSectionAdd | kSectionWantsValues;
 
 // The head that pull and push sections share.
 void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags, std::uint32_t dim,
@@ -41,9 +44,9 @@ void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
   out.Put(m.step);
   out.Put(static_cast<std::uint32_t>(m.sections.size()));
   for (const auto& section : m.sections) {
-    const std::uint8_t flags = (section.dense ? kSectionDense : 0) |
-                               (section.keys_are_unique ? kSectionUnique : 0) |
-                               (section.add ? kSectionAdd : 0);
+    const std::uint8_t flags =
+        (section.dense ? kSectionDense : 0) | (section.keys_are_unique ? kSectionUnique : 0) |
+        (section.add ? kSectionAdd : 0) | (section.wants_values ? kSectionWantsValues : 0);
     PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
     if (!section.dense) put_array(section.keys);
     put_array(section.values);
@@ -200,18 +203,20 @@ Status GetPush(BodyReader& in, PushRequest& m) {
   }
   for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
     const SectionHead head = GetSectionHead(in);
-    if ((head.flags & ~(kSectionDense | kSectionUnique | kSectionAdd)) != 0) {
-      return BadSection("push", head.table, "unknown flags");
-    }
+    if ((head.flags & ~kPushFlags) != 0) return BadSection("push", head.table, "unknown flags");
     PushRequest::Section section;
     section.table = head.table;
     section.dense = (head.flags & kSectionDense) != 0;
     section.keys_are_unique = (head.flags & kSectionUnique) != 0;
     section.add = (head.flags & kSectionAdd) != 0;
+    section.wants_values = (head.flags & kSectionWantsValues) != 0;
     section.dim = head.dim;
     section.count = head.count;
     if (section.dim == 0 || section.dim > kMaxDim || (section.dense && section.dim != 1)) {
       return BadSection("push", head.table, "width " + std::to_string(head.dim));
+    }
+    if (section.wants_values && !section.dense) {
+      return BadSection("push", head.table, "rows do not come back with a push");
     }
     if (!section.dense) section.keys = in.GetArray<Key>(head.count);
     section.values = in.GetArray<float>(NumValues(head.count, head.dim));

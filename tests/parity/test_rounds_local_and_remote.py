@@ -11,7 +11,13 @@ import pytest
 from tests.servers import NativeServers
 
 from sparsefleet import optim
-from sparsefleet.errors import ConfigError, DeadlineError, NonFiniteError, NotFoundError
+from sparsefleet.errors import (
+    ConfigError,
+    DeadlineError,
+    NonFiniteError,
+    NotFoundError,
+    ShapeError,
+)
 from sparsefleet.store import Constant, DenseSpec, LocalStore, RoundMember, Store, TableSpec
 
 T = TypeVar("T")
@@ -305,3 +311,40 @@ def test_contains_tells_rows_without_making_any() -> None:
         np.testing.assert_array_equal(known, [[True, False], [False, True]])
         assert store.info("plain").size == 2
         assert store.contains("plain", []).shape == (0,)
+
+
+def test_every_member_gets_the_dense_values_that_the_round_has_left(store: Store) -> None:
+    odd = DenseSpec(name="odd", size=4_001, optimizer=optim.SGD(lr=0.5), min_block_size=1_000)
+    store.define(odd)
+
+    def deliver(member: RoundMember) -> tuple[np.ndarray, np.ndarray]:
+        net, small = np.empty(DENSE.size, np.float32), np.empty(odd.size, np.float32)
+        gradients = {
+            "net": np.full(DENSE.size, member.rank + 1, np.float32),
+            "lenient": np.ones(LENIENT.size, np.float32),
+            "odd": np.arange(odd.size, dtype=np.float32),
+        }
+        store.push_round(member, 1, {}, gradients, values={"net": net, "odd": small})
+        return net, small
+
+    delivered = together(2, deliver)
+    for net, small in delivered:
+        np.testing.assert_array_equal(net, store.pull_dense("net"))
+        np.testing.assert_array_equal(small, -0.5 * np.arange(odd.size, dtype=np.float32))
+
+
+def test_values_come_back_with_a_push_that_is_skipped_for_its_own(store: Store) -> None:
+    values = np.empty(LENIENT.size, np.float32)
+    store.push_many({}, {"lenient": np.ones(LENIENT.size, np.float32)}, values={"lenient": values})
+    np.testing.assert_array_equal(values, np.full(LENIENT.size, -0.1, np.float32))
+    bad = np.full(LENIENT.size, np.nan, np.float32)
+    again = np.empty(LENIENT.size, np.float32)
+    result = store.push_many({}, {"lenient": bad}, values={"lenient": again})
+    assert (result.applied, result.rejected_non_finite) == (0, 1)
+    np.testing.assert_array_equal(again, values)
+
+
+def test_values_after_a_push_need_room_for_all_of_them(store: Store) -> None:
+    gradient = np.ones(LENIENT.size, np.float32)
+    with pytest.raises(ShapeError, match="out must be float32 of shape"):
+        store.push_many({}, {"lenient": gradient}, values={"lenient": gradient[1:]})

@@ -190,14 +190,22 @@ class AsyncMode(Mode):
         """In the background thread."""
         began = time.perf_counter()
         merged = merge_gradients(copies, summed=self._summed)
-        self._store.push_many(merged.sparse, merged.dense, unique=len(copies) == 1)
+        is_due = self._since_refresh + len(copies) > self._refresh_after
+        # Under a bound, values are fetched when the others have caught up.
+        comes_along = is_due and self._pace is None
+        self._store.push_many(
+            merged.sparse,
+            merged.dense,
+            values=self._fetched() if comes_along else None,
+            unique=len(copies) == 1,
+        )
         self._record.pushed(time.perf_counter() - began, len(copies))
         self._counter.add(len(copies))
         self._since_refresh += len(copies)
         if self._pace is not None:
             self._pace.applied(len(copies))
-        if self._since_refresh > self._refresh_after:
-            self._fetch_dense()
+        if is_due:
+            self._fetch_dense(but=merged.dense if comes_along else ())
             self._since_refresh = 0
 
     def _say_goodbye(self) -> None:

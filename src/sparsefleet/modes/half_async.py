@@ -63,11 +63,12 @@ class MeetingMode(Mode):
         began = time.perf_counter()
         self._push(merged, len(copies))
         self._record.pushed(time.perf_counter() - began, len(copies))
-        self._fetch_dense()
+        self._fetch_dense(but=merged.dense)
 
     @abstractmethod
     def _push(self, merged: StepGradients, count: int) -> None:
-        """Brings the mean of ``count`` mini-batches to the store."""
+        """Brings the mean of ``count`` mini-batches to the store, and the values of the dense
+        tables among them back."""
 
 
 class HalfAsyncMode(MeetingMode):
@@ -92,7 +93,9 @@ class HalfAsyncMode(MeetingMode):
         return self._counter.total
 
     def _push(self, merged: StepGradients, count: int) -> None:
-        self._store.push_many(merged.sparse, merged.dense, unique=count == 1)
+        self._store.push_many(
+            merged.sparse, merged.dense, values=self._fetched(), unique=count == 1
+        )
         self._counter.add(count)
 
     def _say_goodbye(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -165,12 +165,20 @@ class Mode(ABC):
     def _end_threads(self) -> None:  # noqa: B027  (most modes have no threads of their own)
         """Ends the threads that the mode started."""
 
-    def _fetch_dense(self) -> None:
-        """Overwrites the live dense arrays with the store's values."""
+    def _fetched(self) -> Mapping[str, Floats]:
+        """Dense table to the live array that its values are fetched into."""
         setting = self._setting
-        if setting.dense and setting.dense_step is None and not setting.dense_is_live:
+        return {} if setting.dense_is_live or setting.dense_step is not None else setting.dense
+
+    def _fetch_dense(self, *, but: Collection[str] = ()) -> None:
+        """Overwrites the live dense arrays with the store's values, ``but`` those of these tables.
+
+        A push can bring the values of its tables along: those need no fetching.
+        """
+        wanted = {table: live for table, live in self._fetched().items() if table not in but}
+        if wanted:
             began = time.perf_counter()
-            self._store.pull_many({}, self._setting.dense)
+            self._store.pull_many({}, wanted)
             self._record.pulled(time.perf_counter() - began)
 
     def _raise_failure(self) -> None:

@@ -64,6 +64,7 @@ class SyncMode(MeetingMode):
             self._rounds,
             merged.sparse,
             merged.dense,
+            values=self._fetched(),
             unique=count == 1,
             timeout_s=self._setting.wait_s,
         )
