@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
@@ -112,6 +113,8 @@ def start(spec: SideSpec, sources: Sources) -> StartedSide:
     """Started and ready; RuntimeError or TimeoutError with what its processes said last."""
     begun = time.monotonic()
     proxy = None
+    if spec.engine == GENSIM and importlib.util.find_spec(GENSIM) is None:
+        raise RuntimeError("skipped: pip install gensim")
     if spec.engine == PADDLE:
         side = _start_paddle(spec, sources)
     elif spec.servers:

@@ -42,7 +42,7 @@ PARTS = (
     Part(name="ctr-files", script="ctr_dnn.py", arguments=("--groups", "files"),
          repeats=3, expected_s=150, quick_s=16),
     Part(name="quality", script="ctr_quality.py", repeats=0, expected_s=170, quick_s=14),
-    Part(name="word2vec", script="word2vec.py", expected_s=240, quick_s=20),
+    Part(name="word2vec", script="word2vec.py", expected_s=290, quick_s=22),
     Part(name="growth-rows", script="growth.py", arguments=("--by", "rows"),
          repeats=3, expected_s=50, quick_s=4),
     Part(name="growth-width", script="growth.py", arguments=("--by", "width"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import numpy as np
+from gensim.models import Word2Vec
 
 from word2vec_pairs import (
     DIM,
@@ -17,17 +17,11 @@ from word2vec_pairs import (
     draw_sentences,
 )
 
-HOW_TO_GET_IT = "skipped: pip install gensim"
-
 
 class GensimSide:
     """Trains on sentences; a batch is as many sentences as have its pairs."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        try:
-            from gensim.models import Word2Vec
-        except ImportError:
-            sys.exit(HOW_TO_GET_IT)
         self._model = Word2Vec(
             sg=1,
             negative=NUM_NOISE,

@@ -70,7 +70,7 @@ def score_side(spec: SideSpec, sources: Sources, corpus: Corpus) -> list[str]:
             one.side.ask(f"vectors {file}")
     except (OSError, RuntimeError) as error:
         console.print(f"  {spec.name}: {error}", style="red", highlight=False, markup=False)
-        return [first_line(str(error).splitlines()[-1]), "", ""]
+        return [first_line(str(error)), "", ""]
     vectors = np.load(file)
     place = {word: index for index, word in enumerate(corpus.vocabulary)}
     texts = []

@@ -9,7 +9,6 @@ its share of the text, whatever EXAMPLES says, and `vectors FILE` writes those o
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from side_worker import answer_lines
-from word2vec_gensim import HOW_TO_GET_IT
 from word2vec_text import (
     MIN_COUNT,
     NUM_NOISE,
@@ -102,10 +100,8 @@ class GensimSide:
     """One pass, with as many threads as asked for."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        try:
-            from gensim.models import Word2Vec
-        except ImportError:
-            sys.exit(HOW_TO_GET_IT)
+        from gensim.models import Word2Vec  # ours does without it
+
         self._corpus: Corpus = load_corpus(options.data)
         words = self._corpus.vocabulary
         self._sentences = [[words[i] for i in part] for part in self._corpus.sentences()]

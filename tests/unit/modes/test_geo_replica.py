@@ -81,3 +81,17 @@ def test_training_between_survives_what_comes_from_the_servers(replica: GeoRepli
         {"rows": other}, lambda keys: fetched.extend(keys["rows"].tolist()) or served(keys)
     )
     assert fetched == [1000]  # never touched here, so it was not kept
+
+
+def test_rows_beyond_what_is_worked_on_at_a_time_are_exchanged_alike(
+    replica: GeoReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparsefleet.modes.geo_replica._CACHED_FLOATS", 3)
+    keys = np.arange(10, dtype=np.uint64)
+    replica.pull({"rows": keys}, served)
+    gradients = np.arange(10, dtype=np.float32).reshape(10, 1)
+    replica.apply(StepGradients({"rows": (keys, gradients)}))
+    np.testing.assert_array_equal(replica.take_row_deltas("rows", keys, 2), -gradients / 2)
+    replica.take_over_rows("rows", keys, 1 - gradients, exactly=False)  # another sent as much
+    rows = replica.pull({"rows": keys}, served)["rows"]
+    np.testing.assert_array_equal(rows, 1 - 1.5 * gradients)
