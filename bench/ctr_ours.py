@@ -73,7 +73,7 @@ class OursSide:
         self._trainer = Trainer(
             model,
             nn.functional.cross_entropy,
-            torch.optim.SGD(model.parameters(), lr=options.lr),
+            optim.SGD(lr=options.lr),
             mode=options.mode,
             threads=options.threads,
             config=TrainerConfig(quiet=True),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparsefleet.errors import ConfigError, NonFiniteLossError
 from sparsefleet.train.batch import Batch, describe, moved, run_model
 from sparsefleet.train.batch_supply import BatchSupply, Supplied
+from sparsefleet.train.kept_outputs import KeptOutputs
 from sparsefleet.train.save_gate import SaveGate
 from sparsefleet.train.step_clock import Scored, StepClock
 from sparsefleet.train.thread_team import add_note
@@ -54,6 +55,7 @@ class TrainingThread:
         self._config = config
         self._place = place
         self._max_kept = _MAX_WINDOW_ELEMENTS // config.metrics_window_batches
+        self._kept = KeptOutputs()
 
     def run(self, supply: BatchSupply, gate: SaveGate | None = None) -> None:
         """Returns at the end of the data, having told the mode. `gate`: where saves stop it."""
@@ -117,7 +119,7 @@ class TrainingThread:
         if self._loss is None or not isinstance(output, Tensor):
             kept = None
         else:
-            kept = output.detach().cpu() if output.numel() <= self._max_kept else None
+            kept = self._kept.keep(output) if output.numel() <= self._max_kept else None
             if kept is not None and self._config.groups is not None:
                 groups = self._config.groups(batch.inputs)
         return Scored(kept, batch.labels, groups, value, batch.size)
