@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -17,28 +18,40 @@
 
 namespace sparsefleet::python {
 
-// (table, keys or None for a dense table, gradients, keys are unique, add past the optimizer,
-// room for a dense table's values after the push or None)
-using PushTuple = std::tuple<std::string, std::optional<Array<const Key>>, Array<const float>, bool,
-                             bool, std::optional<Array<float>>>;
+// (table, keys or None for a dense table, gradients in parts, keys are unique, add past the
+// optimizer, room for a dense table's values after the push or None)
+using PushTuple =
+    std::tuple<std::string, std::optional<Array<const Key>>, std::vector<Array<const float>>, bool,
+               bool, std::optional<Array<float>>>;
 // applied, rejected_non_finite, not_admitted
 using PushTotals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
 
-inline std::vector<PushSection> SectionsOf(const std::vector<PushTuple>& parts) {
+// Point into the tuples they are made of.
+struct PushSections {
   std::vector<PushSection> sections;
-  sections.reserve(parts.size());
-  for (const auto& [table, keys, gradients, unique, add, out] : parts) {
+  std::vector<std::vector<std::span<const float>>> parts;  // of each
+  operator std::span<const PushSection>() const { return sections; }
+};
+
+inline PushSections SectionsOf(const std::vector<PushTuple>& tuples) {
+  PushSections made;
+  made.sections.reserve(tuples.size());
+  made.parts.reserve(tuples.size());
+  for (const auto& [table, keys, gradients, unique, add, out] : tuples) {
+    auto& parts = made.parts.emplace_back();
+    for (const auto& part : gradients) parts.push_back(SpanOf(part));
     PushSection section;
     section.table = table;
     section.dense = !keys.has_value();
     if (keys) section.keys = SpanOf(*keys);
-    section.gradients = SpanOf(gradients);
+    if (parts.size() == 1) section.gradients = parts[0];
+    if (parts.size() > 1) section.parts = parts;
     section.keys_are_unique = unique;
     section.add = add;
     if (out) section.out = SpanOf(*out);
-    sections.push_back(section);
+    made.sections.push_back(section);
   }
-  return sections;
+  return made;
 }
 
 inline PushTotals TotalsOf(const PushResult& result) {

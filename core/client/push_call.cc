@@ -14,14 +14,51 @@ bool AllFinite(std::span<const float> values) {
   return BestKernels().all_finite(values.data(), values.size());
 }
 
+// The gradient in as many parts as it has.
+DenseParts PartsOf(const PushSection& section) {
+  return section.parts.empty() ? DenseParts(&section.gradients, 1) : section.parts;
+}
+
+bool AllFinite(DenseParts parts) {
+  return std::ranges::all_of(parts, [](std::span<const float> part) { return AllFinite(part); });
+}
+
+// The elements [begin, end) of what the parts make up, which become one section's values.
+void TakeRange(DenseParts parts, std::uint64_t begin, std::uint64_t end,
+               PushRequest::Section& section) {
+  std::uint64_t at = 0;
+  for (const auto& part : parts) {
+    const std::uint64_t from = std::max(at, begin);
+    const std::uint64_t to = std::min(at + part.size(), end);
+    if (from < to) {
+      const auto taken = part.subspan(from - at, to - from);
+      if (section.values.empty()) {
+        section.values = taken;
+      } else {
+        section.more_values.push_back(taken);
+      }
+    }
+    at += part.size();
+  }
+}
+
+Status NonFiniteElement(std::string_view table, DenseParts parts) {
+  std::size_t at = 0;
+  for (const auto& part : parts) {
+    const auto bad = std::ranges::find_if_not(part, [](float x) { return std::isfinite(x); });
+    at += static_cast<std::size_t>(bad - part.begin());
+    if (bad == part.end()) continue;
+    return {Code::kNonFinite, TableSubject(table) + "element " + std::to_string(at) +
+                                  " of the gradient is " + std::to_string(*bad) +
+                                  "; nothing was applied"};
+  }
+  return Status::Ok();
+}
+
 Status NonFinite(const PushSection& section, std::uint32_t dim) {
   std::size_t at = 0;
   while (at + 1 < section.gradients.size() && std::isfinite(section.gradients[at])) ++at;
   const std::string value = std::to_string(section.gradients[at]);
-  if (section.dense) {
-    return {Code::kNonFinite, TableSubject(section.table) + "element " + std::to_string(at) +
-                                  " of the gradient is " + value + "; nothing was applied"};
-  }
   return {Code::kNonFinite, TableSubject(section.table) + "gradient of key " +
                                 std::to_string(section.keys[at / dim]) + " (row " +
                                 std::to_string(at / dim) + ", column " + std::to_string(at % dim) +
@@ -45,10 +82,11 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
                                  std::to_string(INT32_MAX)};
   }
   const std::uint64_t wanted = section.dense ? info.size : num_keys * info.dim;
-  if (section.gradients.size() != wanted || (section.dense && num_keys > 0)) {
+  const DenseParts parts = PartsOf(section);
+  if (SizeOfParts(parts) != wanted || (section.dense && num_keys > 0)) {
     return {Code::kShapeMismatch,
-            subject + std::to_string(num_keys) + " keys and " +
-                std::to_string(section.gradients.size()) + " values, wanted " +
+            subject + std::to_string(num_keys) + " keys and " + std::to_string(SizeOfParts(parts)) +
+                " values, wanted " +
                 (section.dense ? "no keys and all " + std::to_string(wanted) + " elements"
                                : std::to_string(info.dim) + " values a key")};
   }
@@ -59,8 +97,8 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
                 (section.dense ? " or " + std::to_string(info.size) : " for rows")};
   }
   // Before any server has its part: a push is refused as a whole.
-  if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(section.gradients)) {
-    return NonFinite(section, info.dim);
+  if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(parts)) {
+    return section.dense ? NonFiniteElement(section.table, parts) : NonFinite(section, info.dim);
   }
   return Status::Ok();
 }
@@ -106,30 +144,30 @@ void PushCall::AddDense(std::size_t i) {
   const PushSection& section = sections_[i];
   const TableInfo& info = infos_[i];
   const std::uint32_t n = core_.num_servers();
-  auto values = section.gradients;
+  DenseParts parts = PartsOf(section);
+  std::span<const float> poison;
   // Of a table that refuses such pushes, Check() has looked.
-  const bool is_poisoned =
-      n > 1 && info.non_finite != NonFinitePolicy::kRaise && !AllFinite(values);
+  const bool is_poisoned = n > 1 && info.non_finite != NonFinitePolicy::kRaise && !AllFinite(parts);
   if (is_poisoned) {
     // The whole push is to be skipped, so each server must find its part as bad as the others'.
-    const auto copy = Room(scratch_.section(i).dealt, values.size());
+    const auto copy = Room(scratch_.section(i).dealt, info.size);
     std::ranges::fill(copy, std::numeric_limits<float>::quiet_NaN());
-    values = copy;
+    poison = copy;
+    parts = {&poison, 1};
   }
   std::uint64_t holders = 0;
   for (std::uint32_t server = 0; server < n; ++server) {
     const DenseRange range = DenseRangeOf(info.size, info.min_block_size, server, n);
     if (range.size() == 0) continue;
     ++holders;
-    requests_[server].sections.push_back({section.table,
-                                          true,
-                                          false,
-                                          section.add,
-                                          1,
-                                          range.size(),
-                                          {},
-                                          values.subspan(range.begin, range.size()),
-                                          !section.out.empty()});
+    PushRequest::Section& request = requests_[server].sections.emplace_back();
+    request.table = section.table;
+    request.dense = true;
+    request.add = section.add;
+    request.dim = 1;
+    request.count = range.size();
+    request.wants_values = !section.out.empty();
+    TakeRange(parts, range.begin, range.end, request);
     if (section.out.empty()) continue;
     const auto out = section.out.subspan(range.begin, range.size());
     replies_[server].values.push_back(std::as_writable_bytes(out));

@@ -12,6 +12,7 @@
 #include "client/client_core.h"
 #include "client/row_scratch.h"
 #include "client/table_lookup.h"
+#include "merge/dense_parts.h"
 #include "status/status.h"
 #include "store/store.h"
 #include "transport/messages.h"

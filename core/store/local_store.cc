@@ -8,7 +8,9 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "merge/dense_parts.h"
 #include "store/coordinator.h"
 #include "store/deadline.h"
 #include "store/interrupt.h"
@@ -44,6 +46,26 @@ class Outcome {
   std::mutex mutex_;
   std::condition_variable ready_;
   std::optional<T> value_;
+};
+
+// The sections of a push, their gradients in one piece.
+class WholeSections {
+ public:
+  explicit WholeSections(std::span<const PushSection> given)
+      : sections_(given.begin(), given.end()) {
+    for (PushSection& section : sections_) {
+      if (section.parts.empty()) continue;
+      std::vector<float>& whole = joined_.emplace_back(SizeOfParts(section.parts));
+      JoinParts(section.parts, whole);
+      section.gradients = whole;
+      section.parts = {};
+    }
+  }
+  std::span<const PushSection> sections() const { return sections_; }
+
+ private:
+  std::vector<PushSection> sections_;
+  std::vector<std::vector<float>> joined_;  // its vectors move, their elements do not
 };
 
 class LocalCut final : public StoreCut {
@@ -179,7 +201,8 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
-  auto result = PushAndTell(impl_->tables, impl_->coordinator, sections, step);
+  const WholeSections whole(sections);
+  auto result = PushAndTell(impl_->tables, impl_->coordinator, whole.sections(), step);
   if (result.ok()) ReadWantedValues(impl_->tables, sections);
   return result;
 }
@@ -197,7 +220,8 @@ Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_
                                          std::span<const PushSection> sections, std::uint64_t step,
                                          double timeout_s) {
   Contribution contribution;
-  contribution.sections.assign(sections.begin(), sections.end());
+  const WholeSections whole(sections);  // which outlives the wait
+  contribution.sections.assign(whole.sections().begin(), whole.sections().end());
   contribution.step = step;
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
   if (Status s = CheckContribution(impl_->tables, contribution); !s.ok()) return s;

@@ -23,13 +23,13 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name);
 Result<PushResult> PushAndTell(TableSet& tables, Coordinator& coordinator,
                                std::span<const PushSection> sections, std::uint64_t step);
 
-// The same for the merged gradients of a round. A dense push that is skipped counts where the table
-// begins alone: each member adds up what the servers say.
 // Of sections with `out`: kShapeMismatch unless it has room for all values of a dense table.
 Status CheckWantedValues(const TableSet& tables, std::span<const PushSection> sections);
 // REQUIRES: CheckWantedValues() is ok.
 void ReadWantedValues(const TableSet& tables, std::span<const PushSection> sections);
 
+// PushAndTell for the merged gradients of a round. A dense push that is skipped counts where the
+// table begins alone: each member adds up what the servers say.
 Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
                               std::span<const PushSection> sections, std::uint64_t step);
 

@@ -40,6 +40,8 @@ struct PushSection {
   bool dense = false;
   bool keys_are_unique = false;
   bool add = false;  // add the values as they are, past the optimizer
+  // Dense, to a store: the gradient in parts, one after another, in place of `gradients`.
+  std::span<const std::span<const float>> parts = {};
   // Dense, to a store: takes the values that the push has left, or newer ones. Empty: not wanted.
   std::span<float> out = {};
 };

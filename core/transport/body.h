@@ -41,14 +41,22 @@ class BodyWriter {
     requires std::is_trivially_copyable_v<T>
   void PutArray(std::span<const T> values) {
     Pad();
-    const auto bytes = std::as_bytes(values);
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    PutMore(values);
   }
 
-  // Pads, then leaves out `count` bytes of an array that is sent from where it lies; returns how
-  // many of bytes() come before it.
-  std::size_t PutElsewhere(std::size_t count) {
-    Pad();
+  // Goes on with the array put last.
+  template <typename T>
+    requires std::is_trivially_copyable_v<T>
+  void PutMore(std::span<const T> values) {
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + values.size_bytes());
+    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+  }
+
+  // Pads unless it goes on with the array before, then leaves out `count` bytes of an array that is
+  // sent from where it lies; returns how many of bytes() come before it.
+  std::size_t PutElsewhere(std::size_t count, bool goes_on = false) {
+    if (!goes_on) Pad();
     elsewhere_ += count;
     return bytes_.size();
   }

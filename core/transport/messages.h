@@ -117,6 +117,8 @@ struct PushRequest {
     std::span<const Key> keys;
     std::span<const float> values;  // count * dim; dense: count
     bool wants_values = false;      // dense: those that there are after the push
+    // Dense, not decoded: values that follow `values`, where they do not lie in one piece.
+    std::vector<std::span<const float>> more_values = {};
   };
   std::vector<Section> sections;
 };

@@ -50,6 +50,7 @@ void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
     PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
     if (!section.dense) put_array(section.keys);
     put_array(section.values);
+    for (const auto& values : section.more_values) put_array(values, true);
   }
 }
 
@@ -68,6 +69,13 @@ void PutCommand(BodyWriter& out, const CommandRequest& m, ArrayWriter put_array)
   put_array(m.body);
 }
 
+// Puts arrays into the body; one that goes on with the last is not padded before.
+auto PutArraysInto(BodyWriter& out) {
+  return [&out](auto array, bool goes_on = false) {
+    goes_on ? out.PutMore(array) : out.PutArray(array);
+  };
+}
+
 // Runs `put(writer, put_array)` and lines up what it wrote with the arrays it left in place.
 template <typename Put>
 GatheredBody GatherWith(Put put) {
@@ -77,8 +85,8 @@ GatheredBody GatherWith(Put put) {
   };
   BodyWriter out;
   std::vector<Place> places;
-  put(out, [&out, &places](auto array) {
-    const std::size_t before = out.PutElsewhere(array.size_bytes());
+  put(out, [&out, &places](auto array, bool goes_on = false) {
+    const std::size_t before = out.PutElsewhere(array.size_bytes(), goes_on);
     using T = std::remove_const_t<typename decltype(array)::element_type>;
     places.push_back({before, {const_cast<T*>(array.data()), array.size_bytes()}});
   });
@@ -132,7 +140,7 @@ Status BadSection(std::string_view what, std::string_view table, std::string_vie
 
 Body Encode(const PullRequest& m) {
   BodyWriter out;
-  PutPull(out, m, [&out](auto array) { out.PutArray(array); });
+  PutPull(out, m, PutArraysInto(out));
   return out.Take();
 }
 
@@ -183,7 +191,7 @@ std::uint64_t PullReplyBytes(const PullRequest& m) {
 
 Body Encode(const PushRequest& m) {
   BodyWriter out;
-  PutPush(out, m, [&out](auto array) { out.PutArray(array); });
+  PutPush(out, m, PutArraysInto(out));
   return out.Take();
 }
 
@@ -237,7 +245,7 @@ Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
 
 Body Encode(const PushRoundRequest& m) {
   BodyWriter out;
-  PutPushRound(out, m, [&out](auto array) { out.PutArray(array); });
+  PutPushRound(out, m, PutArraysInto(out));
   return out.Take();
 }
 
@@ -347,7 +355,7 @@ Result<NamedRows> DecodeRows(std::span<const std::byte> body) {
 
 Body Encode(const CommandRequest& m) {
   BodyWriter out;
-  PutCommand(out, m, [&out](auto array) { out.PutArray(array); });
+  PutCommand(out, m, PutArraysInto(out));
   return out.Take();
 }
 

@@ -195,7 +195,7 @@ class AsyncMode(Mode):
         comes_along = is_due and self._pace is None
         self._store.push_many(
             merged.sparse,
-            merged.dense,
+            merged.all_dense(),
             values=self._fetched() if comes_along else None,
             unique=len(copies) == 1,
         )
@@ -205,7 +205,7 @@ class AsyncMode(Mode):
         if self._pace is not None:
             self._pace.applied(len(copies))
         if is_due:
-            self._fetch_dense(but=merged.dense if comes_along else ())
+            self._fetch_dense(but=merged.all_dense() if comes_along else ())
             self._since_refresh = 0
 
     def _say_goodbye(self) -> None:

@@ -31,6 +31,7 @@ class MeetingMode(Mode):
 
     def __init__(self, setting: ModeSetting) -> None:
         super().__init__(setting)
+        self.takes_parts = True
         self._round = ThreadRound(setting.threads, self._apply, wait_s=setting.wait_s)
 
     def hand_over(self, gradients: StepGradients) -> None:
@@ -63,7 +64,7 @@ class MeetingMode(Mode):
         began = time.perf_counter()
         self._push(merged, len(copies))
         self._record.pushed(time.perf_counter() - began, len(copies))
-        self._fetch_dense(but=merged.dense)
+        self._fetch_dense(but=merged.all_dense())
 
     @abstractmethod
     def _push(self, merged: StepGradients, count: int) -> None:
@@ -94,7 +95,7 @@ class HalfAsyncMode(MeetingMode):
 
     def _push(self, merged: StepGradients, count: int) -> None:
         self._store.push_many(
-            merged.sparse, merged.dense, values=self._fetched(), unique=count == 1
+            merged.sparse, merged.all_dense(), values=self._fetched(), unique=count == 1
         )
         self._counter.add(count)
 

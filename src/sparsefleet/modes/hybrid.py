@@ -63,7 +63,7 @@ class HybridMode(SyncMode):
         self._raise_failure()
         staleness = self._sender.open_copies
         waited = self._sender.put(StepGradients(gradients.sparse)) if gradients.sparse else 0.0
-        waited += self._round.meet(StepGradients({}, gradients.dense))
+        waited += self._round.meet(StepGradients({}, gradients.dense, gradients.dense_parts))
         self._record.stepped(waited, staleness)
 
     def flush(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from sparsefleet.errors import ShapeError
-from sparsefleet.modes.dense_parts import join, sum_of_parts
+from sparsefleet.modes.dense_parts import sum_of_parts
 from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.store.arrays import Floats, Keys
 
@@ -22,10 +22,10 @@ def merge_gradients(
 
     Every row and element is divided by m, however many copies have it. Keys that several copies
     have are repeated in the result: the store sums them natively as it pushes. Dense gradients in
-    parts, which are left alone, become whole.
+    parts, which are left alone, become whole, unless there is only one copy.
     """
     if len(copies) == 1:
-        return _whole(copies[0])
+        return copies[0]
     merged = StepGradients()
     for table in _tables_of([copy.sparse for copy in copies]):
         keys, gradients = _joined([copy.sparse[table] for copy in copies if table in copy.sparse])
@@ -40,13 +40,6 @@ def merge_gradients(
         total = sum_of_parts(table, parts)
         merged.dense[table] = total if table in summed else _divided(total, len(copies))
     return merged
-
-
-def _whole(only: StepGradients) -> StepGradients:
-    for table, parts in only.dense_parts.items():
-        only.dense[table] = join(parts)
-    only.dense_parts = {}
-    return only
 
 
 def _tables_of(maps: Sequence[Collection[str]]) -> list[str]:

@@ -48,6 +48,10 @@ class StepGradients:
     """Dense table to its gradient in flat parts, in place of ``dense`` where the mode
     ``takes_parts``."""
 
+    def all_dense(self) -> dict[str, Floats | list[Floats]]:
+        """Dense table to gradient, whole or in parts, as a push takes it."""
+        return {**self.dense, **self.dense_parts}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSetting:

@@ -63,7 +63,7 @@ class SyncMode(MeetingMode):
             self._group.member,
             self._rounds,
             merged.sparse,
-            merged.dense,
+            merged.all_dense(),
             values=self._fetched(),
             unique=count == 1,
             timeout_s=self._setting.wait_s,

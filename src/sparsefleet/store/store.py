@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 Unknown = Literal["zeros", "initial"]
 
-# table, keys (None: dense), gradients, whether no key repeats, whether to add past the optimizer,
-# dense: what takes the values after the push
-_Section = tuple[str, Keys | None, Floats, bool, bool, Floats | None]
+# table, keys (None: dense), gradients in parts, whether no key repeats, whether to add past the
+# optimizer, dense: what takes the values after the push
+_Section = tuple[str, Keys | None, list[Floats], bool, bool, Floats | None]
 
 # Servers hand out chunks as large as suits them; a local store as many rows as this.
 _CHANGES_CHUNK_ROWS = 65536
@@ -251,9 +251,10 @@ class Store(MeetingCalls, FileCalls):
     ) -> PushResult:
         """Gradients of several tables in one request a server, all or nothing on each.
 
-        ``sparse`` maps table to (keys, gradients), ``dense`` maps table to gradient. Those of the
-        dense tables that ``values`` maps to arrays (float32[size]) have the values that the push
-        has left, or newer ones, written there: it saves a pull.
+        ``sparse`` maps table to (keys, gradients), ``dense`` maps table to gradient, which may be
+        a list of flat float32 arrays that make it up one after another. Those of the dense tables
+        that ``values`` maps to arrays (float32[size]) have the values that the push has left, or
+        newer ones, written there: it saves a pull.
         """
         sections = self._sections(sparse, dense, values, unique=unique, add=add)
         result = self._native.push(sections, self._next_step(), self._deadline(timeout_s))
@@ -414,12 +415,12 @@ class Store(MeetingCalls, FileCalls):
             keys = as_keys(table, raw_keys)
             shape = (*keys.shape, self._dim(table))
             gradients = as_values(table, "gradients", raw_gradients, shape)
-            sections.append((table, keys.reshape(-1), gradients.reshape(-1), unique, add, None))
+            sections.append((table, keys.reshape(-1), [gradients.reshape(-1)], unique, add, None))
         for table, raw in (dense or {}).items():
             shape = (self._size(table),)
-            gradient = as_values(table, "gradient", raw, shape)
+            parts = raw if isinstance(raw, list) else [as_values(table, "gradient", raw, shape)]
             out = as_output(table, values[table], shape) if values and table in values else None
-            sections.append((table, None, gradient, True, add, out))
+            sections.append((table, None, parts, True, add, out))
         return sections
 
     def _told(self, sections: list[_Section], result: PushResult) -> PushResult:

@@ -78,10 +78,10 @@ def test_gradients_in_parts_become_whole_and_the_parts_stay() -> None:
     np.testing.assert_array_equal(copies[0].dense_parts["net"][0], [1, 2])
 
 
-def test_one_copy_in_parts_becomes_whole() -> None:
-    only = merge_gradients([parts([1, 2], [], [3])])
-    np.testing.assert_array_equal(only.dense["net"], [1, 2, 3])
-    assert not only.dense_parts
+def test_one_copy_in_parts_stays_in_parts() -> None:
+    only = parts([1, 2], [], [3])
+    assert merge_gradients([only]) is only
+    assert [part.size for part in only.all_dense()["net"]] == [2, 0, 1]
 
 
 def test_gradients_in_parts_of_different_sizes_are_an_error() -> None:
