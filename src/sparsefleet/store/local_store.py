@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,12 +64,32 @@ class LocalStore(Store):
         self._deadline(None)  # not in a fork
         return self._native.live_dense(table)
 
-    def push_dense_parts(self, table: str, parts: Sequence[Floats]) -> PushResult:
-        """As ``push_dense``, the gradient being the parts (float32, flat) one after another."""
-        self._deadline(None)
-        with self._lock:
-            self._step += 1
-        return PushResult(*self._native.push_dense_parts(table, parts))
+    def push_step(
+        self,
+        sparse: Mapping[str, tuple[Any, Any]],
+        dense_parts: Mapping[str, Sequence[Floats]],
+        *,
+        timeout_s: float | None = None,
+    ) -> PushResult:
+        """All gradients of a step: as ``push_many`` with keys that are unique, in one call.
+
+        ``dense_parts`` maps a dense table to flat float32 arrays which, one after another, are its
+        gradient. It goes first: where it is refused for NaN or infinity, no row has changed.
+
+        >>> import numpy as np
+        >>> from sparsefleet.optim import SGD
+        >>> from sparsefleet.store import DenseSpec, LocalStore
+        >>> store = LocalStore()
+        >>> store.define(DenseSpec(name="mlp", size=2, optimizer=SGD(lr=1.0)))
+        >>> halves = [np.ones(1, np.float32), np.ones(1, np.float32)]
+        >>> store.push_step({}, {"mlp": halves}).applied
+        2
+        """
+        sections = self._sections(sparse, None, unique=True, add=False)
+        dense = list(dense_parts.items())
+        deadline_s = self._deadline(timeout_s)
+        result = self._native.push_step(sections, dense, self._next_step(), deadline_s)
+        return self._told([*sparse, *dense_parts], PushResult(*result))
 
     def pull_known(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.uint32]]:
         """Rows of ``keys`` (uint64[N]) without any being born: float32[N, D], uint32[M].

@@ -253,7 +253,7 @@ class Store(MeetingCalls, FileCalls):
         """
         sections = self._sections(sparse, dense, unique=unique, add=add)
         result = self._native.push(sections, self._next_step(), self._deadline(timeout_s))
-        return self._told(sections, PushResult(*result))
+        return self._told([*sparse, *(dense or ())], PushResult(*result))
 
     def push_round(
         self,
@@ -294,7 +294,7 @@ class Store(MeetingCalls, FileCalls):
             self._next_step(),
             self._deadline(timeout_s),
         )
-        return self._told(sections, PushResult(*result))
+        return self._told([*sparse, *(dense or ())], PushResult(*result))
 
     # -- upkeep -------------------------------------------------------------------------------
 
@@ -414,9 +414,9 @@ class Store(MeetingCalls, FileCalls):
             sections.append((table, None, gradient, True, add))
         return sections
 
-    def _told(self, sections: list[_Section], result: PushResult) -> PushResult:
+    def _told(self, tables: Iterable[str], result: PushResult) -> PushResult:
         if result.rejected_non_finite:
-            self._tell_rejected(", ".join(s[0] for s in sections), result.rejected_non_finite)
+            self._tell_rejected(", ".join(tables), result.rejected_non_finite)
         return result
 
     def _dim(self, table: str) -> int:
