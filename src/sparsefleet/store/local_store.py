@@ -61,7 +61,6 @@ class LocalStore(Store):
         >>> values
         array([-1., -2.], dtype=float32)
         """
-        self._deadline(None)  # not in a fork
         return self._native.live_dense(table)
 
     def push_step(
@@ -105,7 +104,6 @@ class LocalStore(Store):
         >>> rows[1], unknown
         (array([2.], dtype=float32), array([0], dtype=uint32))
         """
-        self._deadline(None)  # not in a fork
         rows = np.empty((len(keys), self._dim(table)), np.float32)
         return rows, self._native.pull_known(table, keys, rows.reshape(-1))
 
@@ -121,5 +119,4 @@ class LocalStore(Store):
         array([ True, False])
         """
         asked = as_keys(table, keys)
-        self._deadline(None)  # not in a fork
         return self._native.contains(table, asked.reshape(-1)).reshape(asked.shape)

@@ -66,14 +66,13 @@ class Store(MeetingCalls, FileCalls):
         _check_timeout(timeout_s)
         self._native = native
         self._timeout_s = timeout_s
-        self._pid = os.getpid()
         self._specs: dict[str, TableSpec | DenseSpec] = {}
         self._dims: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._step = 0
         self._rejected: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._finalizer = weakref.finalize(self, _close_native, native, self._pid)
+        self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -381,14 +380,7 @@ class Store(MeetingCalls, FileCalls):
     # -- inside -------------------------------------------------------------------------------
 
     def _deadline(self, timeout_s: float | None) -> float:
-        if os.getpid() != self._pid:
-            raise ConfigError(
-                f"this store was made in process {self._pid} and cannot be used in its fork "
-                f"{os.getpid()}: make a new one here"
-            )
-        if timeout_s is None:
-            return self._timeout_s
-        return _check_timeout(timeout_s)
+        return self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
 
     def _next_step(self) -> int:
         with self._lock:

@@ -117,7 +117,9 @@ class TrainingThread:
         if self._loss is None or not isinstance(output, Tensor):
             kept = None
         else:
-            kept = output.detach().cpu() if output.numel() <= self._max_kept else None
+            kept = output.detach() if output.numel() <= self._max_kept else None
+            if kept is not None and not kept.is_cpu:
+                kept = kept.cpu()
             if kept is not None and self._config.groups is not None:
                 groups = self._config.groups(batch.inputs)
         return Scored(kept, batch.labels, groups, value, batch.size)

@@ -18,9 +18,7 @@ ONES = np.ones((2, 1), np.float32)
 @pytest.fixture
 def store() -> Iterator[LocalStore]:
     with LocalStore() as made:
-        made.define(
-            TableSpec(name="rows", dim=1, optimizer=SGD(lr=1.0), initializer=Constant(0.0))
-        )
+        made.define(TableSpec(name="rows", dim=1, optimizer=SGD(lr=1.0), initializer=Constant(0.0)))
         made.define(DenseSpec(name="net", size=3, optimizer=SGD(lr=1.0), non_finite="raise"))
         yield made
 
