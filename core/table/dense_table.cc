@@ -201,18 +201,24 @@ Result<PushResult> DenseTable::PushParts(std::span<const std::span<const float>>
     }
     begin += part.size();
   }
-  std::vector<float> together;  // of a stripe that lies in several parts
+  std::vector<std::uint64_t> begins;  // of each part
+  std::vector<float> together;        // of a stripe that lies in several parts
   try {
+    begins.reserve(parts.size());
     together.reserve(std::min(kStripe, size()));
   } catch (const std::bad_alloc&) {
     return Status(Code::kTooLarge, impl_->Prefix() + "out of memory");
   }
-  std::size_t first = 0;  // the part that holds the stripe's begin
-  std::uint64_t first_begin = 0;
+  begin = 0;
+  for (const auto& part : parts) {
+    begins.push_back(begin);
+    begin += part.size();
+  }
   return impl_->Change(
       [&](std::uint64_t at, std::uint64_t count) {
-        while (at - first_begin >= parts[first].size()) first_begin += parts[first++].size();
-        const std::uint64_t within = at - first_begin;
+        const auto after = std::upper_bound(begins.begin(), begins.end(), at);
+        const auto first = static_cast<std::size_t>(after - begins.begin()) - 1;
+        const std::uint64_t within = at - begins[first];
         if (within + count <= parts[first].size()) return parts[first].data() + within;
         together.clear();
         for (std::size_t i = first; together.size() < count; ++i) {
@@ -243,15 +249,17 @@ Result<PushResult> DenseTable::Impl::Change(Input input, bool add) {
     return Status(Code::kTooLarge, Prefix() + "out of memory");
   }
   const double lr = learning_rate;
-  ForEachStripe(0, range.size(), [&](auto stripe, auto, auto at, auto count) {
-    float* w = values.data() + at;
-    const float* change = input(at, count);
+  // From the end: who looked for NaN has just read that part, so that it is still in the cache.
+  for (std::uint64_t stripe = num_stripes; stripe-- > 0;) {
+    const std::lock_guard lock(mutexes[stripe]);
+    float* w = values.data() + Begin(stripe);
+    const float* change = input(Begin(stripe), Length(stripe));
     if (add) {
-      optimizer.kernels().add(w, change, count);
+      optimizer.kernels().add(w, change, Length(stripe));
     } else {
-      optimizer.Update(w, StateOf(stripe), change, count, lr, scratch.data());
+      optimizer.Update(w, StateOf(stripe), change, Length(stripe), lr, scratch.data());
     }
-  });
+  }
   return PushResult{.applied = range.size()};
 }
 

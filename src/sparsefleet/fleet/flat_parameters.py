@@ -94,17 +94,20 @@ def take_gradient_parts(
     """As `take_gradients`, each gradient as the flat ones of the parameters, without a copy."""
     taken: dict[str, list[Floats]] = {}
     for table, members in parameters.items():
-        gradients = [parameter.grad for parameter in members]
-        if all(gradient is None for gradient in gradients):
-            continue
-        parts = []
-        for parameter, gradient in zip(members, gradients, strict=True):
+        parts: list[Floats] = []
+        without: list[int] = []  # places of parameters that have none
+        for place, parameter in enumerate(members):
+            gradient = parameter.grad
             if gradient is None:
-                gradient = torch.zeros_like(parameter)
+                without.append(place)
+                continue
             # Every operator of torch gives the GIL away and has to get it back; NumPy's do not.
             parts.append(_plain(gradient).numpy().reshape(-1))
             parameter.grad = None
-        taken[table] = parts
+        if parts:
+            for place in without:
+                parts.insert(place, np.zeros(members[place].numel(), np.float32))
+            taken[table] = parts
     return taken
 
 

@@ -50,8 +50,10 @@ class LocalMode(Mode):
         began = time.perf_counter()
         apart = self._setting.dense_step
         dense = gradients.dense if apart is None else {}
-        self._push_parts(gradients)  # first: it may refuse NaN, and then nothing is applied
-        if gradients.sparse or dense:
+        if gradients.dense_parts:
+            assert isinstance(self._store, LocalStore)
+            self._store.push_step(gradients.sparse, gradients.dense_parts)
+        elif gradients.sparse or dense:
             self._store.push_many(gradients.sparse, dense, unique=True)
         self._record.pushed(time.perf_counter() - began, 1)
         if apart is not None and gradients.dense:
@@ -64,12 +66,6 @@ class LocalMode(Mode):
     @property
     def steps_of_schedule(self) -> int:
         return self._count
-
-    def _push_parts(self, gradients: StepGradients) -> None:
-        if gradients.dense_parts:
-            assert isinstance(self._store, LocalStore)
-            for table, parts in gradients.dense_parts.items():
-                self._store.push_dense_parts(table, parts)
 
     def leave(self) -> None:
         self._raise_failure()

@@ -27,7 +27,8 @@ class Lookup:
     """Ids looked up in one table: int64 of any shape, on the CPU.
 
     Ids equal to ``padding_id`` have no row: they read as zeros and give no gradient. Other
-    negative ids are keys like any others, taken bit for bit as uint64.
+    negative ids are keys like any others, taken bit for bit as uint64. Who makes one has
+    checked the ids (`check_ids`).
 
     >>> Lookup("ads", 8, torch.tensor([[3, 4], [4, 0]]), padding_id=0)
     Lookup('ads', 8, ids of shape (2, 2))
@@ -44,7 +45,6 @@ class Lookup:
         padding_id: int | None = None,
         unknown: Unknown = "zeros",
     ) -> None:
-        check_ids(table, ids)
         self.table = table
         self.dim = dim
         self.ids = ids

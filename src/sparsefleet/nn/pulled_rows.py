@@ -41,17 +41,17 @@ class TableRows:
         """uint64[U], each key once"""
         self.inverse: Inverse = inverse
         """uint32[N], the place in ``keys`` of each id; ``_core.PADDING_PLACE`` for padding"""
-        self.rows: Floats = np.empty((0, self.dim), np.float32)
-        """float32[U, D], once pulled"""
+        self.rows: Floats | None = None
+        """float32[U, D], once pulled; None where all is padding"""
 
     def gather(self) -> torch.Tensor:
         """The rows of all ids: float32[N, D], zeros for padding."""
-        return gather(self.rows, self.inverse)
+        return gather(self.rows, self.inverse, self.dim)
 
     def gather_one(self, index: int) -> torch.Tensor:
         """The rows of the ids of one lookup."""
         begin = sum(self.sizes[:index])
-        return gather(self.rows, self.inverse[begin : begin + self.sizes[index]])
+        return gather(self.rows, self.inverse[begin : begin + self.sizes[index]], self.dim)
 
 
 class PulledRows:
@@ -63,9 +63,11 @@ class PulledRows:
         self.tables = tables
 
 
-def gather(rows: Floats, inverse: Inverse) -> torch.Tensor:
+def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
     """``rows[inverse]``: float32[N, D], zeros for padding."""
-    out = np.empty((len(inverse), rows.shape[1]), np.float32)
+    if rows is None:
+        return torch.zeros(len(inverse), dim)
+    out = np.empty((len(inverse), dim), np.float32)
     _core.gather_rows(rows, inverse, out)
     return torch.from_numpy(out)
 

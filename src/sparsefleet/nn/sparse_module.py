@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn.lookup import Lookup
+from sparsefleet.nn.lookup import Lookup, check_ids
 from sparsefleet.nn.row_state import from_state, no_rows, state_without_rows, to_state
 from sparsefleet.nn.step_rows import Gradient, StepRows, active_step
 from sparsefleet.nn.table_home import PendingStep, TableHome
@@ -106,6 +106,7 @@ class SparseModule(nn.Module):
         """The rows of ``ids``: float32[*ids.shape, D]; where the ids are, if that is a GPU."""
         if isinstance(ids, torch.Tensor) and ids.is_cuda:
             return self._look_up(ids.cpu()).to(ids.device)
+        check_ids(self.name, ids)
         lookup = Lookup(self.name, self.dim, ids, padding_id=self.padding_id, unknown=self.unknown)
         train = self.training and torch.is_grad_enabled()
         step = active_step()

@@ -15,7 +15,8 @@ from sparsefleet.errors import ShapeError
 Keys = NDArray[np.uint64]
 Floats = NDArray[np.float32]
 
-_KEY_DTYPES = (np.dtype(np.int64), np.dtype(np.uint64))
+_KEY = np.dtype(np.uint64)
+_KEY_DTYPES = (np.dtype(np.int64), _KEY)
 _FLOAT = np.dtype(np.float32)
 
 
@@ -24,6 +25,8 @@ def as_keys(table: str, keys: Any) -> Keys:
 
     No copy where ``keys`` is a contiguous int64 or uint64 NumPy array or CPU tensor.
     """
+    if type(keys) is np.ndarray and keys.dtype is _KEY and keys.flags.c_contiguous:
+        return keys
     array = _as_array(table, "keys", keys)
     if array.dtype not in _KEY_DTYPES:
         if array.size == 0 and not hasattr(keys, "dtype"):

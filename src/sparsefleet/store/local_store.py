@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,15 +61,34 @@ class LocalStore(Store):
         >>> values
         array([-1., -2.], dtype=float32)
         """
-        self._deadline(None)  # not in a fork
         return self._native.live_dense(table)
 
-    def push_dense_parts(self, table: str, parts: Sequence[Floats]) -> PushResult:
-        """As ``push_dense``, the gradient being the parts (float32, flat) one after another."""
-        self._deadline(None)
-        with self._lock:
-            self._step += 1
-        return PushResult(*self._native.push_dense_parts(table, parts))
+    def push_step(
+        self,
+        sparse: Mapping[str, tuple[Any, Any]],
+        dense_parts: Mapping[str, Sequence[Floats]],
+        *,
+        timeout_s: float | None = None,
+    ) -> PushResult:
+        """All gradients of a step: as ``push_many`` with keys that are unique, in one call.
+
+        ``dense_parts`` maps a dense table to flat float32 arrays which, one after another, are its
+        gradient. It goes first: where it is refused for NaN or infinity, no row has changed.
+
+        >>> import numpy as np
+        >>> from sparsefleet.optim import SGD
+        >>> from sparsefleet.store import DenseSpec, LocalStore
+        >>> store = LocalStore()
+        >>> store.define(DenseSpec(name="mlp", size=2, optimizer=SGD(lr=1.0)))
+        >>> halves = [np.ones(1, np.float32), np.ones(1, np.float32)]
+        >>> store.push_step({}, {"mlp": halves}).applied
+        2
+        """
+        sections = self._sections(sparse, None, unique=True, add=False)
+        dense = list(dense_parts.items())
+        deadline_s = self._deadline(timeout_s)
+        result = self._native.push_step(sections, dense, self._next_step(), deadline_s)
+        return self._told([*sparse, *dense_parts], PushResult(*result))
 
     def pull_known(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.uint32]]:
         """Rows of ``keys`` (uint64[N]) without any being born: float32[N, D], uint32[M].
@@ -85,7 +104,6 @@ class LocalStore(Store):
         >>> rows[1], unknown
         (array([2.], dtype=float32), array([0], dtype=uint32))
         """
-        self._deadline(None)  # not in a fork
         rows = np.empty((len(keys), self._dim(table)), np.float32)
         return rows, self._native.pull_known(table, keys, rows.reshape(-1))
 
@@ -101,5 +119,4 @@ class LocalStore(Store):
         array([ True, False])
         """
         asked = as_keys(table, keys)
-        self._deadline(None)  # not in a fork
         return self._native.contains(table, asked.reshape(-1)).reshape(asked.shape)

@@ -67,14 +67,13 @@ class Store(MeetingCalls, FileCalls):
         _check_timeout(timeout_s)
         self._native = native
         self._timeout_s = timeout_s
-        self._pid = os.getpid()
         self._specs: dict[str, TableSpec | DenseSpec] = {}
         self._dims: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._step = 0
         self._rejected: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._finalizer = weakref.finalize(self, _close_native, native, self._pid)
+        self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -258,7 +257,7 @@ class Store(MeetingCalls, FileCalls):
         """
         sections = self._sections(sparse, dense, values, unique=unique, add=add)
         result = self._native.push(sections, self._next_step(), self._deadline(timeout_s))
-        return self._told(sections, PushResult(*result))
+        return self._told([*sparse, *(dense or ())], PushResult(*result))
 
     def push_round(
         self,
@@ -300,7 +299,7 @@ class Store(MeetingCalls, FileCalls):
             self._next_step(),
             self._deadline(timeout_s),
         )
-        return self._told(sections, PushResult(*result))
+        return self._told([*sparse, *(dense or ())], PushResult(*result))
 
     # -- upkeep -------------------------------------------------------------------------------
 
@@ -387,14 +386,7 @@ class Store(MeetingCalls, FileCalls):
     # -- inside -------------------------------------------------------------------------------
 
     def _deadline(self, timeout_s: float | None) -> float:
-        if os.getpid() != self._pid:
-            raise ConfigError(
-                f"this store was made in process {self._pid} and cannot be used in its fork "
-                f"{os.getpid()}: make a new one here"
-            )
-        if timeout_s is None:
-            return self._timeout_s
-        return _check_timeout(timeout_s)
+        return self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
 
     def _next_step(self) -> int:
         with self._lock:
@@ -423,9 +415,9 @@ class Store(MeetingCalls, FileCalls):
             sections.append((table, None, parts, True, add, out))
         return sections
 
-    def _told(self, sections: list[_Section], result: PushResult) -> PushResult:
+    def _told(self, tables: Iterable[str], result: PushResult) -> PushResult:
         if result.rejected_non_finite:
-            self._tell_rejected(", ".join(s[0] for s in sections), result.rejected_non_finite)
+            self._tell_rejected(", ".join(tables), result.rejected_non_finite)
         return result
 
     def _dim(self, table: str) -> int:

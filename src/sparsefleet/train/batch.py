@@ -61,6 +61,8 @@ def as_tensors(value: Any) -> Any:
     """
     if isinstance(value, Tensor):
         return value
+    if type(value) is tuple and all(type(part) is Tensor for part in value):
+        return value  # the most common batch, which is not worth copying
     if hasattr(value, "model_input"):
         return value.model_input()
     if isinstance(value, np.ndarray):
@@ -110,7 +112,7 @@ def _as_tensor(array: NDArray[Any]) -> Tensor:
 def _num_examples(inputs: Any, labels: Any) -> int:
     """B, from the labels; where there are none, from the first tensor of the inputs."""
     tensor = labels if isinstance(labels, Tensor) else _first_tensor((labels, inputs))
-    return len(tensor) if tensor is not None and tensor.dim() > 0 else 1
+    return tensor.size(0) if tensor is not None and tensor.dim() > 0 else 1
 
 
 def _first_tensor(value: Any) -> Tensor | None:

@@ -16,6 +16,7 @@ from sparsefleet.fluid.lowering.bag_pooling import pool_bags
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.sparse_parameter import SparseParameter, initializer_of, optimizer_of
 from sparsefleet.nn import Lookup, StepRows, pull_rows
+from sparsefleet.nn.lookup import check_ids
 from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store.arrays import Floats, Keys
 
@@ -181,6 +182,7 @@ def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None, flat
     ids = ids if ids.dtype is torch.int64 else ids.long()
     if flat:
         ids = ids.reshape(-1)  # most have one column: their rows then need no other shape
+    check_ids(table.name, ids)
     return Lookup(table.name, table.dim, ids, padding_id=padding, unknown="initial")
 
 
