@@ -47,8 +47,9 @@ DenseSpec Tower(std::uint64_t size) {
   return spec;
 }
 
-void Push(Client& client, std::span<const float> gradients) {
+void Push(Client& client, std::span<const float> gradients, std::span<float> values_after = {}) {
   PushSection section{"tower", {}, gradients, true, false, false};
+  section.out = values_after;
   RequireOk(client.Push({&section, 1}, 1, kTimeout_s).status());
 }
 
@@ -142,9 +143,11 @@ const Test kExactlyOnce("pushes over a lane that keeps breaking are applied exac
     }
   });
   const std::vector<float> ones(size, 1.0F);
+  std::vector<float> after(size);
   for (int i = 0; i < kPushes; ++i) {
     ++begun;
-    Push(*client, ones);
+    Push(*client, ones, after);
+    Expect(std::ranges::all_of(after, [i](float value) { return value == -(i + 1); }));
   }
   cutter.join();
   const auto values = Pull(*client, size);

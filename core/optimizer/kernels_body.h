@@ -188,6 +188,11 @@ void Add(float* __restrict to, const float* __restrict from, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
+void SumScaled(float* __restrict out, const float* __restrict a, const float* __restrict b,
+               std::size_t n, float scale) {
+  for (std::size_t i = 0; i < n; ++i) out[i] = (a[i] + b[i]) * scale;
+}
+
 bool AllFinite(const float* x, std::size_t n) {
   constexpr std::uint32_t kExponent = 0x7f800000U;
   std::uint32_t found = 0;
@@ -203,6 +208,7 @@ constexpr RowKernels kKernels = {
     {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl},
     DecayWeights,
     Add,
+    SumScaled,
     AllFinite};
 
 }  // namespace

@@ -17,12 +17,6 @@ std::span<float> Room(std::vector<float>& room, std::size_t size) {
   return std::span(room).first(size);
 }
 
-// out = a + b, where a copy and an addition would go through memory once more.
-void Sum(float* __restrict out, const float* __restrict a, const float* __restrict b,
-         std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
-}
-
 void Scale(std::span<float> values, float scale) {
   for (float& value : values) value *= scale;
 }
@@ -74,20 +68,23 @@ Status RoundMerge::MergeDense(Table& table, float scale, PushSection& out) {
     return Mismatch(part.table, std::to_string(size) + " and " +
                                     std::to_string(part.gradients.size()) + " elements");
   }
-  const auto add = BestKernels().add;
+  const RowKernels& kernels = BestKernels();
   const std::span<float> sum = Room(table.values, size);
+  const bool is_pair = table.parts.size() == 2;
   for (std::size_t at = 0; at < size; at += kBlock) {
     const std::size_t length = std::min(kBlock, size - at);
     const float* const first = table.parts[0].gradients.data() + at;
     if (table.parts.size() == 1) {
       std::memcpy(sum.data() + at, first, length * sizeof(float));
     } else {
-      Sum(sum.data() + at, first, table.parts[1].gradients.data() + at, length);
+      // A copy and an addition would go through memory once more; so would scaling a pair later.
+      kernels.sum_scaled(sum.data() + at, first, table.parts[1].gradients.data() + at, length,
+                         is_pair ? scale : 1.0F);
     }
     for (std::size_t i = 2; i < table.parts.size(); ++i) {
-      add(sum.data() + at, table.parts[i].gradients.data() + at, length);
+      kernels.add(sum.data() + at, table.parts[i].gradients.data() + at, length);
     }
-    Scale(sum.subspan(at, length), scale);
+    if (!is_pair) Scale(sum.subspan(at, length), scale);
   }
   out.gradients = sum;
   return Status::Ok();

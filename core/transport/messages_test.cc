@@ -263,6 +263,20 @@ Body Joined(const GatheredBody& gathered) {
   return joined;
 }
 
+const Test kPushInParts("values in several pieces are the same bytes as in one", [] {
+  PushRequest whole = ExamplePush();
+  whole.sections[1].wants_values = true;
+  PushRequest apart = whole;
+  apart.sections[1].values = whole.sections[1].values.first(3);
+  apart.sections[1].more_values = {
+      whole.sections[1].values.subspan(3, 4), {}, whole.sections[1].values.subspan(7)};
+  Expect(Encode(apart) == Encode(whole));
+  Expect(Joined(Gather(apart)) == Encode(whole));
+  Expect(RequireOk(DecodePushRequest(Encode(whole))).sections[1].wants_values);
+  whole.sections[0].wants_values = true;  // of rows
+  ExpectCode(DecodePushRequest(Encode(whole)).status(), Code::kProtocol);
+});
+
 void ExpectMember(const RoundMember& found) {
   ExpectEqual(found.group, std::string_view("train"));
   ExpectEqual(found.rank, 1u);
