@@ -50,7 +50,7 @@ PushTotals PushStep(const StoreHandle& handle, const std::vector<PushTuple>& sec
       if (!pushed.ok()) return pushed;
       total += pushed.value();
     }
-    if (rows.empty()) return total;
+    if (rows.sections.empty()) return total;
     auto pushed = store.Push(rows, step, timeout_s);
     if (pushed.ok()) total += pushed.value();
     return pushed.ok() ? Result<PushResult>(total) : pushed;

@@ -84,7 +84,7 @@ class LocalStore(Store):
         >>> store.push_step({}, {"mlp": halves}).applied
         2
         """
-        sections = self._sections(sparse, None, unique=True, add=False)
+        sections = self._sections(sparse, None, None, unique=True, add=False)
         dense = list(dense_parts.items())
         deadline_s = self._deadline(timeout_s)
         result = self._native.push_step(sections, dense, self._next_step(), deadline_s)
