@@ -13,8 +13,11 @@ from ctr_start import SideSpec, Sources, StartedSide, start
 from measure import console
 from side_processes import Section
 
-GEO_STEPS = 100
-"""Of a worker between exchanges: a section of GEO has as many, or it would have more of them."""
+GEO_STEPS = 500
+"""Of a worker in a section of GEO: five exchanges, for its end is one more, which a training has
+once."""
+GEO_SECTIONS = 4
+"""At most so many times as long as another section."""
 ERROR_LENGTH = 600
 
 
@@ -100,7 +103,7 @@ def section_examples(one: StartedSide, batch: int, config: RoundsConfig) -> int:
     rate = one.side.run(batch, warm).examples_per_s
     steps = max(1, round(rate * config.section_s / step))
     if one.spec.mode == "geo":
-        steps = max(steps, min(GEO_STEPS, round(4 * rate * config.section_s / step)))
+        steps = max(steps, min(GEO_STEPS, round(GEO_SECTIONS * rate * config.section_s / step)))
     return steps * step
 
 
