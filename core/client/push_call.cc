@@ -81,6 +81,9 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
     return {Code::kTooLarge, subject + std::to_string(num_keys) + " keys in one push, at most " +
                                  std::to_string(INT32_MAX)};
   }
+  if (!section.dense && !section.parts.empty()) {
+    return {Code::kShapeMismatch, subject + "only a dense table takes a gradient in parts"};
+  }
   const std::uint64_t wanted = section.dense ? info.size : num_keys * info.dim;
   const DenseParts parts = PartsOf(section);
   if (SizeOfParts(parts) != wanted || (section.dense && num_keys > 0)) {

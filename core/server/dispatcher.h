@@ -97,7 +97,7 @@ class Dispatcher {
   // The sections of a push, whose rows are as wide as the tables'.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
   // The values that are wanted after the push.
-  Result<std::vector<DenseRead>> WantedValues(const PushRequest& request) const;
+  Result<DenseReads> WantedValues(const PushRequest& request) const;
 
   // dispatcher.cc
   Answer Heartbeat(const Call& call);

@@ -127,13 +127,13 @@ Dispatcher::Answer Dispatcher::Pull(const Call& call) {
                                        ": pull fewer keys at once");
   }
   const std::size_t num_first = NumPulledFirst(request);
-  std::vector<DenseRead> reads;
+  auto reads = std::make_shared<std::vector<DenseRead>>();
   std::size_t read_bytes = 0;
   for (const auto& section : std::span(request.sections).subspan(num_first)) {
     auto table = tables_.DensePart(section.table, section.offset, section.count);
     if (!table.ok()) return table.status();
-    reads.push_back({std::move(table).value(), section.offset, section.count});
-    read_bytes += reads.back().bytes();
+    reads->push_back({std::move(table).value(), section.offset, section.count});
+    read_bytes += reads->back().bytes();
   }
   std::span<std::byte> out;
   ReplyBody body =
@@ -157,15 +157,15 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
   return sections;
 }
 
-Result<std::vector<DenseRead>> Dispatcher::WantedValues(const PushRequest& request) const {
-  std::vector<DenseRead> reads;
+Result<DenseReads> Dispatcher::WantedValues(const PushRequest& request) const {
+  auto reads = std::make_shared<std::vector<DenseRead>>();
   for (const auto& section : request.sections) {
     if (!section.wants_values) continue;
     auto table = tables_.DensePart(section.table, 0, section.count);
     if (!table.ok()) return table.status();
-    reads.push_back({std::move(table).value(), 0, section.count});
+    reads->push_back({std::move(table).value(), 0, section.count});
   }
-  return reads;
+  return DenseReads(std::move(reads));
 }
 
 Dispatcher::Answer Dispatcher::Push(const Call& call) {

@@ -27,8 +27,10 @@ struct DenseRead {
   std::size_t bytes() const { return (count * sizeof(float) + 7) / 8 * 8; }
 };
 
+using DenseReads = std::shared_ptr<const std::vector<DenseRead>>;
+
 // The bytes of a reply, shared by the queue that sends them and the memory that keeps them
-// for a retry. Immutable once made.
+// for a retry. Immutable once made; copies take no memory.
 class ReplyBody {
  public:
   ReplyBody() = default;
@@ -50,21 +52,22 @@ class ReplyBody {
   }
 
   // REQUIRES: bytes() end at a multiple of 8.
-  ReplyBody& Append(std::vector<DenseRead> reads) {
+  ReplyBody& Append(DenseReads reads) {
     reads_ = std::move(reads);
-    for (const DenseRead& read : reads_) read_bytes_ += read.bytes();
+    for (const DenseRead& read : *reads_) read_bytes_ += read.bytes();
     return *this;
   }
 
   std::span<const std::byte> bytes() const { return bytes_; }  // without what is read later
-  bool has_reads() const { return !reads_.empty(); }
+  bool has_reads() const { return reads_ != nullptr && !reads_->empty(); }
   std::size_t size() const { return bytes_.size() + read_bytes_; }
 
   // All of it. REQUIRES: out.size() == size(), aligned to 8.
   void WriteTo(std::span<std::byte> out) const {
     if (!bytes_.empty()) std::memcpy(out.data(), bytes_.data(), bytes_.size());
+    if (reads_ == nullptr) return;
     std::size_t at = bytes_.size();
-    for (const DenseRead& read : reads_) {
+    for (const DenseRead& read : *reads_) {
       const std::size_t values = static_cast<std::size_t>(read.count);
       (void)read.table->Read(read.offset, {reinterpret_cast<float*>(out.data() + at), values});
       if (values % 2 != 0) std::memset(out.data() + at + values * sizeof(float), 0, sizeof(float));
@@ -75,7 +78,7 @@ class ReplyBody {
  private:
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
-  std::vector<DenseRead> reads_;
+  DenseReads reads_;
   std::size_t read_bytes_ = 0;
 };
 

@@ -66,7 +66,7 @@ class PulledRows:
 def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
     """``rows[inverse]``: float32[N, D], zeros for padding."""
     if rows is None:
-        return torch.zeros(len(inverse), dim)
+        return torch.from_numpy(np.zeros((len(inverse), dim), np.float32))
     out = np.empty((len(inverse), dim), np.float32)
     _core.gather_rows(rows, inverse, out)
     return torch.from_numpy(out)

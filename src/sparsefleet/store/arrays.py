@@ -53,6 +53,22 @@ def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Flo
     return _contiguous(array)
 
 
+def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
+    """A dense gradient as flat arrays, one after another; a list of flat arrays is that already."""
+    if not isinstance(gradient, list) or not gradient or any(_ndim(part) != 1 for part in gradient):
+        return [as_values(table, "gradient", gradient, (size,))]
+    parts = [as_values(table, "a part of the gradient", part, part.shape) for part in gradient]
+    if (found := sum(map(len, parts))) != size:
+        raise ShapeError(
+            f"table '{table}': gradient must have shape ({size},), got {found} in parts"
+        )
+    return parts
+
+
+def _ndim(given: Any) -> int | None:
+    return given.ndim if isinstance(given, np.ndarray) else None
+
+
 def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:
     """``out`` itself if values can be written straight into it, or a new array if it is None."""
     if out is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.store.arrays import Floats, Keys, as_keys
+from sparsefleet.store.arrays import Floats, Keys, as_keys, as_parts
 from sparsefleet.store.rows import PushResult
 from sparsefleet.store.store import Store
 
@@ -66,7 +66,7 @@ class LocalStore(Store):
     def push_step(
         self,
         sparse: Mapping[str, tuple[Any, Any]],
-        dense_parts: Mapping[str, Sequence[Floats]],
+        dense_parts: Mapping[str, list[Floats]],
         *,
         timeout_s: float | None = None,
     ) -> PushResult:
@@ -85,7 +85,10 @@ class LocalStore(Store):
         2
         """
         sections = self._sections(sparse, None, None, unique=True, add=False)
-        dense = list(dense_parts.items())
+        dense = [
+            (table, as_parts(table, parts, self._size(table)))
+            for table, parts in dense_parts.items()
+        ]
         deadline_s = self._deadline(timeout_s)
         result = self._native.push_step(sections, dense, self._next_step(), deadline_s)
         return self._told([*sparse, *dense_parts], PushResult(*result))

@@ -18,7 +18,7 @@ import numpy as np
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import is_number
-from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
+from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_parts, as_values
 from sparsefleet.store.file_calls import FileCalls
 from sparsefleet.store.lowering import lower_dense, lower_table
 from sparsefleet.store.meeting_calls import MeetingCalls
@@ -410,7 +410,7 @@ class Store(MeetingCalls, FileCalls):
             sections.append((table, keys.reshape(-1), [gradients.reshape(-1)], unique, add, None))
         for table, raw in (dense or {}).items():
             shape = (self._size(table),)
-            parts = raw if isinstance(raw, list) else [as_values(table, "gradient", raw, shape)]
+            parts = as_parts(table, raw, self._size(table))
             out = as_output(table, values[table], shape) if values and table in values else None
             sections.append((table, None, parts, True, add, out))
         return sections

@@ -26,15 +26,17 @@ class KeptOutputs:
     """
 
     def __init__(self) -> None:
-        self._block = torch.empty(0)
+        self._block = torch.empty(0, device="cpu")
         self._used = 0
 
     def keep(self, output: Tensor) -> Tensor:
         """A copy on the CPU, without graph, of the same shape and dtype."""
+        if output.layout is not torch.strided:
+            return output.detach().cpu()
         end = self._used + output.numel()
         if end > self._block.numel() or output.dtype != self._block.dtype:
             self._used, end = 0, output.numel()
-            self._block = torch.empty(max(_BLOCK_ELEMENTS, end), dtype=output.dtype)
+            self._block = torch.empty(max(_BLOCK_ELEMENTS, end), dtype=output.dtype, device="cpu")
         kept = self._block[self._used : end].view(output.shape)
         self._used = end
         return kept.copy_(output.detach())

@@ -78,7 +78,7 @@ def test_sections_are_whole_steps_of_the_wanted_length(
     rounds_of({fleet("async"): plain, fleet("geo"): geo}, monkeypatch, tmp_path)
     assert plain.asked[-1] == (100, 100_000)
     assert plain.asked[-2] == (1000, 100_000)
-    assert geo.asked[-2] == (1000, 200_000)  # 100 steps of each worker, an exchange at the end
+    assert geo.asked[-2] == (1000, 400_000)  # four times as long: 200 steps of each worker
 
 
 def test_names_tell_engine_mode_and_processes() -> None:

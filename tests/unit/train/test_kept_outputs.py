@@ -35,3 +35,8 @@ def test_shape_and_dtype_are_kept_and_the_graph_is_not() -> None:
 def test_an_output_larger_than_a_block_gets_one_of_its_size() -> None:
     large = torch.randn(1 << 18)
     assert torch.equal(KeptOutputs().keep(large), large)
+
+
+def test_a_sparse_output_is_kept_as_it_is() -> None:
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(KeptOutputs().keep(sparse).to_dense(), torch.eye(3))
