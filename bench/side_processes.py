@@ -45,7 +45,7 @@ class SideProcess:
         folder: Path = ROOT,
         log: Path | None = None,
     ) -> None:
-        self._name = " ".join(command[1:])
+        self._name = " ".join(command[1:]).replace(f"{ROOT}/", "")
         self._unread = b""
         self._log = log
         with contextlib.ExitStack() as stack:
@@ -122,7 +122,8 @@ class SideProcess:
             got = os.read(stdout.fileno(), 65536)
             if not got:
                 code = self._process.wait(END_S)
-                raise RuntimeError(f"ended with code {code}: {self._name}{self._log_tail()}")
+                told = f"ended with code {code}: {self._name}{self._log_tail()}"
+                raise RuntimeError(told.replace(f"{ROOT}/", ""))  # reports are for other machines
             self._unread += got
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode(errors="replace")
