@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,7 @@ from torch import nn
 
 from ctr_examples import Examples, share_of
 from ctr_network import LR, PlainModel, Products
-from side_worker import answer_lines
-
-
-class ProductsSide:
-    """The floor."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        torch.set_num_threads(options.threads)
-        self._products: dict[int, Products] = {}
-
-    def run(self, batch: int, num_batches: int) -> int:
-        if batch not in self._products:
-            self._products[batch] = Products(batch)
-        for _ in range(num_batches):
-            self._products[batch].step()
-        return batch * num_batches
+from side_worker import ProductsSide, answer_lines
 
 
 class TorchSide:
@@ -80,7 +66,7 @@ def ours_side(options: argparse.Namespace) -> Any:
 
 
 SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
-    "products": ProductsSide,
+    "products": partial(ProductsSide, Products),
     "torch": TorchSide,
     "ours": ours_side,
 }

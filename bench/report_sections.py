@@ -8,28 +8,17 @@ from typing import Any
 
 from ctr_names import PRODUCTS
 from markdown_page import first_line, spread, table
+from memory_table import COLUMNS, memory_rows
 from side_medians import BATCHES
 
 Figures = Mapping[str, Any]
-MIB = 1 << 20
 
 
 def ctr_section(figures: Figures) -> list[str]:
     """Of one group: rates and CPU times by batch, then start-up and memory."""
     [sides] = [value for key, value in figures.items() if key != "machine"]
     blocks = [_ctr_table(sides, batch) for batch in BATCHES]
-    rows = [
-        [
-            name,
-            f"{one['startup_s']:.1f}",
-            f"{one['worker_bytes'] / MIB:,.0f}",
-            f"{one['server_bytes'] / MIB:,.0f}" if one["server_bytes"] else "",
-        ]
-        for name, one in sides.items()
-        if not one["error"] and not name.startswith(PRODUCTS)
-    ]
-    columns = ["start-up and memory", "ready after s", "worker, MiB", "server, MiB"]
-    return [*blocks, table(columns, rows), *_errors(sides)]
+    return [*blocks, table(COLUMNS, memory_rows(sides)), *_errors(sides)]
 
 
 def _ctr_table(sides: Figures, batch: int) -> str:

@@ -35,6 +35,11 @@ class Section:
     """Of its servers alone."""
 
 
+def portable(text: str) -> str:
+    """Without the place of this tree: reports are read on other machines."""
+    return text.replace(f"{ROOT}/", "")
+
+
 class SideProcess:
     """A process that answers on its stdout, line by line; its stderr is the caller's, or a log."""
 
@@ -45,7 +50,7 @@ class SideProcess:
         folder: Path = ROOT,
         log: Path | None = None,
     ) -> None:
-        self._name = " ".join(command[1:]).replace(f"{ROOT}/", "")
+        self._name = portable(" ".join(command[1:]))
         self._unread = b""
         self._log = log
         with contextlib.ExitStack() as stack:
@@ -122,8 +127,7 @@ class SideProcess:
             got = os.read(stdout.fileno(), 65536)
             if not got:
                 code = self._process.wait(END_S)
-                told = f"ended with code {code}: {self._name}{self._log_tail()}"
-                raise RuntimeError(told.replace(f"{ROOT}/", ""))  # reports are for other machines
+                raise RuntimeError(f"ended with code {code}: {self._name}{self._log_tail()}")
             self._unread += got
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode(errors="replace")
@@ -131,7 +135,8 @@ class SideProcess:
     def _log_tail(self) -> str:
         if self._log is None:
             return ""
-        return "\n" + self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        tail = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return f"\n{portable(tail)}"
 
 
 class Side:

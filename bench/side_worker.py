@@ -20,6 +20,22 @@ from typing import Any
 import torch
 
 
+class ProductsSide:
+    """The floor: the products of each step, made by `products(batch)`, and nothing else."""
+
+    def __init__(self, products: Callable[[int], Any], options: argparse.Namespace) -> None:
+        torch.set_num_threads(options.threads)
+        self._make = products
+        self._made: dict[int, Any] = {}
+
+    def run(self, batch: int, num_batches: int) -> int:
+        if batch not in self._made:
+            self._made[batch] = self._make(batch)
+        for _ in range(num_batches):
+            self._made[batch].step()
+        return batch * num_batches
+
+
 def side_parser(about: str, sides: Mapping[str, Any], lr: float) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("side", choices=sides)

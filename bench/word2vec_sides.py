@@ -9,28 +9,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from side_worker import answer_lines
+from side_worker import ProductsSide, answer_lines
 from word2vec_network import PlainModel, Products
 from word2vec_pairs import LR, PairTurns
-
-
-class ProductsSide:
-    """The floor."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        torch.set_num_threads(options.threads)
-        self._products: dict[int, Products] = {}
-
-    def run(self, batch: int, num_batches: int) -> int:
-        if batch not in self._products:
-            self._products[batch] = Products(batch)
-        for _ in range(num_batches):
-            self._products[batch].step()
-        return batch * num_batches
 
 
 class TorchSide:
@@ -65,7 +51,7 @@ def gensim_side(options: argparse.Namespace) -> Any:
 
 
 SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
-    "products": ProductsSide,
+    "products": partial(ProductsSide, Products),
     "torch": TorchSide,
     "ours": ours_side,
     "gensim": gensim_side,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ctr_names import PRODUCTS
 from markdown_page import first_line, spread
+from memory_table import COLUMNS, memory_rows
 
 
 def told_sides(figures: Mapping[str, Any], batch: int) -> dict[str, dict[str, Any]]:
@@ -34,19 +34,4 @@ def rate_table(title: str, sides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory_table(figures: Mapping[str, Any]) -> dict[str, Any]:
-    rows = [
-        [
-            name,
-            f"{of_side['startup_s']:.1f}",
-            f"{of_side['worker_bytes'] >> 20:,}",
-            f"{of_side['server_bytes'] >> 20:,}" if of_side["server_bytes"] else "",
-        ]
-        for name, of_side in figures.items()
-        if not of_side["error"] and not name.startswith(PRODUCTS)
-    ]
-    title = "start-up and memory"
-    return {
-        "title": title,
-        "columns": [title, "ready after s", "worker, MiB", "server, MiB"],
-        "rows": rows,
-    }
+    return {"title": COLUMNS[0], "columns": COLUMNS, "rows": memory_rows(figures)}

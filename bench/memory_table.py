@@ -1,0 +1,25 @@
+"""Start-up and memory of the sides of a benchmark, as `ctr_rounds.run_rounds` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ctr_names import PRODUCTS
+
+MIB = 1 << 20
+COLUMNS = ["start-up and memory", "ready after s", "worker, MiB", "server, MiB"]
+
+
+def memory_rows(sides: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each side that came to an end; products alone have nothing to start."""
+    return [
+        [
+            name,
+            f"{one['startup_s']:.1f}",
+            f"{one['worker_bytes'] / MIB:,.0f}",
+            f"{one['server_bytes'] / MIB:,.0f}" if one["server_bytes"] else "",
+        ]
+        for name, one in sides.items()
+        if not one["error"] and not name.startswith(PRODUCTS)
+    ]
