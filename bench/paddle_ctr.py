@@ -62,10 +62,12 @@ class CtrTraining(Training):
         super().__init__(options, inputs, loss)
 
     def auc(self, path):
-        """Of a job, what its servers hold."""
+        """Of a job, what its servers hold: only the first worker can fetch it."""
         arrays = np.load(path)
         if self.fleet is None:
             return {"auc": self.score(arrays)}
+        if not self.fleet.is_first_worker():
+            return {}
         folder = tempfile.mkdtemp()
         self.fleet.save_persistables(self.executor, folder, self.fleet.main_program)
         with fluid.scope_guard(fluid.Scope()):
