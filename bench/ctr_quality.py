@@ -32,7 +32,7 @@ from click_log import ClickLog, generate
 NUM_TRAINED = {False: 80_000, True: 8_000}
 NUM_HELD_OUT = {False: 40_000, True: 4_000}
 BATCH = 100
-LR = 0.5
+LR = 0.2
 MODES = ("sync", "half_async", "async", "geo")
 SPECS = (
     SideSpec(engine=OURS),
