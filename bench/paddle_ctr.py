@@ -39,14 +39,16 @@ def network(inputs):
     ]
     hidden = fluid.layers.concat([*rows, dense], axis=1)
     for width in WIDTHS:
-        hidden = fluid.layers.fc(hidden, width, act="relu", param_attr=scaled(hidden))
-    chances = fluid.layers.fc(hidden, 2, act="softmax", param_attr=scaled(hidden))
+        hidden = fluid.layers.fc(hidden, width, act="relu", **begun_as_torch_does(hidden))
+    chances = fluid.layers.fc(hidden, 2, act="softmax", **begun_as_torch_does(hidden))
     return fluid.layers.mean(fluid.layers.cross_entropy(chances, label)), chances
 
 
-def scaled(hidden):
-    scale = hidden.shape[1] ** -0.5
-    return fluid.ParamAttr(initializer=fluid.initializer.Normal(scale=scale))
+def begun_as_torch_does(hidden):
+    """Weights and biases of a layer, drawn as those of `torch.nn.Linear` are."""
+    bound = hidden.shape[1] ** -0.5
+    drawn = fluid.initializer.Uniform(-bound, bound)
+    return {name: fluid.ParamAttr(initializer=drawn) for name in ("param_attr", "bias_attr")}
 
 
 class CtrTraining(Training):
