@@ -3,13 +3,14 @@
     python bench/freshness.py [--quick] [--rows 1000000] [--target redis://127.0.0.1:6379/0]
 
 A trainer in this process trains a table and publishes every second; a service in a process of its
-own follows a directory, or Redis. Printed: the time between the moment of an update and its being
+own follows a directory, or Redis, until its input ends. Printed: the time between the moment of an update and its being
 in force, and the age that rows had at most.
 """
 
 from __future__ import annotations
 
 import argparse
+import select
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,12 @@ from sparsefleet.train import PublishConfig, TrainerConfig
 DIM = 16
 SLOTS = 26
 BATCH = 512
+EVERY_S = 1.0
+QUICK_EVERY_S = 0.3
+"""Between updates."""
+LAST_S = 1.0
+"""For the last update to come into force."""
+END_S = 30.0
 
 
 class Clicks(nn.Module):
@@ -52,17 +59,16 @@ def batches(rows: int, seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
         yield ids, (ids.float().mean(1) < rows / 4).float()
 
 
-def follow(export: str, target: str, seconds: float) -> None:
+def follow(export: str, target: str) -> None:
     """The service: prints, for each update in force, how old its moment was then."""
     rows = open_rows(export, read_manifest(export), updates=target)
     assert isinstance(rows, UpdatedRows)
-    seen, end = rows.sequence, time.monotonic() + seconds
+    seen = rows.sequence
     print("ready", flush=True)
-    while time.monotonic() < end:
+    while not select.select([sys.stdin], [], [], 0.001)[0]:
         if rows.sequence != seen:
             seen, made = rows.sequence, rows.freshness()
             print(f"{time.time() - (made or 0):.4f}", flush=True)
-        time.sleep(0.001)
     rows.close()
 
 
@@ -76,15 +82,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--follow", default="")
     options = parser.parse_args()
     if options.quick:
-        options.rows, options.seconds = 50_000, 6.0
+        options.rows, options.seconds = 50_000, 3.0
     return options
 
 
-def export_model(model: nn.Module, folder: Path, rows: int) -> None:
-    """With a row for each id."""
+def export_model(model: nn.Module, folder: Path, rows: int, seconds: float) -> None:
+    """Trained for so long, with a row for each id."""
     quiet = TrainerConfig(quiet=True)
     with Trainer(model, nn.BCEWithLogitsLoss(), optim.Adagrad(lr=0.05), config=quiet) as trainer:
-        trainer.fit(batches(rows, 2.0))
+        trainer.fit(batches(rows, seconds))
         for first in range(0, rows, 65536):
             trainer.distributed.store.pull("ads", np.arange(first, first + 65536))
         trainer.export(folder, next(batches(rows, 1.0)), onnx=False)
@@ -93,36 +99,45 @@ def export_model(model: nn.Module, folder: Path, rows: int) -> None:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Trains and publishes while a service follows."""
     target, model = options.target or str(folder / "updates"), Clicks()
-    export_model(model, folder / "export", options.rows)
+    export_model(model, folder / "export", options.rows, options.seconds / 5)
     follower = [sys.executable, __file__, "--follow", str(folder / "export"), "--target", target]
-    service = subprocess.Popen(
-        [*follower, "--seconds", str(options.seconds + 10)], stdout=subprocess.PIPE, text=True
-    )
-    assert service.stdout is not None
-    assert service.stdout.readline() == "ready\n"
-    with Trainer(
-        model,
-        nn.BCEWithLogitsLoss(),
-        optim.Adagrad(lr=0.05),
-        config=TrainerConfig(quiet=True),
-        publish=PublishConfig(model=folder / "export", target=target, every_s=1.0),
-    ) as trainer:
-        history = trainer.fit(batches(options.rows, options.seconds))
-    first, *others = [float(line) for line in service.communicate()[0].split()]
+    every_s = QUICK_EVERY_S if options.quick else EVERY_S
+    with subprocess.Popen(
+        follower, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline() == "ready\n", "the service ended before it was ready"
+        with Trainer(
+            model,
+            nn.BCEWithLogitsLoss(),
+            optim.Adagrad(lr=0.05),
+            config=TrainerConfig(quiet=True),
+            publish=PublishConfig(model=folder / "export", target=target, every_s=every_s),
+        ) as trainer:
+            history = trainer.fit(batches(options.rows, options.seconds))
+        time.sleep(LAST_S)
+        ages_s = [float(line) for line in service.communicate(timeout=END_S)[0].split()]
+    if len(ages_s) < 2:
+        raise RuntimeError(
+            f"the service saw {len(ages_s)} updates in {options.seconds:g} s, two are wanted: "
+            "give it more --seconds"
+        )
+    first_s, *others_s = ages_s
     return {
         "rows": options.rows,
         "examples_per_s": history.examples / options.seconds,
-        "updates": 1 + len(others),
-        "first_s": first,
-        "median_s": statistics.median(others),
-        "largest_s": max(others),
+        "updates": len(ages_s),
+        "first_s": first_s,
+        "median_s": statistics.median(others_s),
+        "largest_s": max(others_s),
+        "every_s": every_s,
     }
 
 
 def main() -> None:
     options = parse_arguments()
     if options.follow:
-        follow(options.follow, options.target, options.seconds)
+        follow(options.follow, options.target)
         return
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options, Path(folder))
@@ -130,7 +145,7 @@ def main() -> None:
     print(f"{found['updates']} updates seen; from their moment until in force, seconds:")
     print(f"  first {found['first_s']:.2f} (all rows are compared with the export), then")
     print(f"  median {found['median_s']:.2f}, largest {found['largest_s']:.2f}")
-    oldest_s = 1.0 + found["largest_s"]
+    oldest_s = found["every_s"] + found["largest_s"]
     print(f"oldest that a trained step was when it became visible: {oldest_s:.2f} s")
     write_json(options.json, found)
 
