@@ -56,21 +56,13 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
         fleet("async", PADDLE, from_files=True),
     ),
 }
-LEFT_OUT_OF_QUICK = (
-    "sparsefleet half_async 2x2",
-    "sparsefleet hybrid 2x2",
-    "sparsefleet sync 2x2, tls",
-    "sparsefleet async 2x2, tls",
-    "PaddlePaddle half_async 2x2",
-    "PaddlePaddle async 2x2",
-    "PaddlePaddle geo 2x2",
-    "sparsefleet local 1, files",
-    "sparsefleet sync 2x2, files",
-    "sparsefleet half_async 2x2, files",
-    "sparsefleet geo 2x2, files",
-    "PaddlePaddle async 2x2, files",
-)
-"""Processes take seconds to start, and a quick run has few minutes."""
+QUICK_SIDES = {
+    "local": ("products 2x1", "torch local 2", "sparsefleet local 2", "PaddlePaddle local 2"),
+    "rounds": ("torch DDP 2", "sparsefleet sync 2x2", "PaddlePaddle sync 2x2"),
+    "background": ("sparsefleet async 2x2", "sparsefleet geo 2x2"),
+    "files": ("sparsefleet async 2x2, files", "PaddlePaddle local 2, files"),
+}
+"""Each kind once: processes take seconds to start, and a quick run has few minutes."""
 NUM_FILES = 2
 LINES = {False: 10_000, True: 2_000}
 PADDLE_LINES = {False: 6_000, True: 1_000}
@@ -95,8 +87,7 @@ def measure_group(
         paddle=paddle,
         paddle_missing=missing,
     )
-    left_out = LEFT_OUT_OF_QUICK if options.quick else ()
-    specs = [spec for spec in GROUPS[name] if spec.name not in left_out]
+    specs = [spec for spec in GROUPS[name] if not options.quick or spec.name in QUICK_SIDES[name]]
     return run_rounds(specs, sources, rounds_config(options))
 
 

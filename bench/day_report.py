@@ -75,7 +75,16 @@ def _targets(record: DayRecord) -> list[str]:
     open_ = sum(1 for row in rows for v in row.verdicts if v.target is not None and v.found is None)
     text = f"{counts[True]} met, {counts[False]} missed, {open_} not measured."
     columns = ["", "over PaddlePaddle 1.8.5", "over torch (on servers: DDP)", "of the floor"]
-    return [text, table(columns, [[row.work, *(v.text() for v in row.verdicts)] for row in rows])]
+    missed = [
+        f"- {row.work.partition(' (')[0]}: {row.account}"
+        for row in rows
+        if row.is_missed and row.account
+    ]
+    return [
+        text,
+        table(columns, [[row.work, *(v.text() for v in row.verdicts)] for row in rows]),
+        *(["Where it goes, of what was missed:", "\n".join(missed)] if missed else []),
+    ]
 
 
 def _images(paths: list[Path], page: Path) -> list[str]:

@@ -3,8 +3,8 @@
     python bench/freshness.py [--quick] [--rows 1000000] [--target redis://127.0.0.1:6379/0]
 
 A trainer in this process trains a table and publishes every second; a service in a process of its
-own follows a directory, or Redis, until its input ends. Printed: the time between the moment of an update and its being
-in force, and the age that rows had at most.
+own follows a directory, or Redis, until its input ends. Printed: the time between the moment of an
+update and its being in force, and the age that rows had at most.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def quality_section(figures: Figures) -> list[str]:
         f"One epoch of {figures['examples']:,} examples, batch {figures['batch']}, SGD with rate "
         f"{figures['lr']:g} for rows and layers; held-out examples."
     )
-    return [about, table(["", "AUC"], rows)]
+    return [about, table(["", "AUC"], rows), *_errors(figures["sides"])]
 
 
 def growth_section(figures: Figures) -> list[str]:

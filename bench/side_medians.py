@@ -17,9 +17,15 @@ class SideMedians:
 
     def __init__(self, record: DayRecord) -> None:
         self.groups: dict[str, dict[str, Any]] = {}
+        self._machines: dict[str, str] = {}
         for group in GROUPS:
             if (figures := record.figures(f"ctr-{group}")) is not None:
                 self.groups[group] = figures[group]
+                self._machines[group] = record.parts[f"ctr-{group}"]["machine"]
+
+    def machine(self, group: str) -> str:
+        """The line about where the group was measured."""
+        return self._machines.get(group, "")
 
     def sections(self, group: str, side: str, batch: int) -> list[dict[str, float]]:
         of_side = self.groups.get(group, {}).get(side, {})
@@ -32,18 +38,30 @@ class SideMedians:
     def cpu_us(self, group: str, side: str, batch: int) -> float | None:
         return self._median(group, side, batch, "cpu_us_per_example")
 
+    def server_cpu_us(self, group: str, side: str, batch: int) -> float | None:
+        return self._median(group, side, batch, "server_cpu_us_per_example")
+
     def floor(self, group: str, batch: int) -> float | None:
         """The better way to do the products."""
-        rates = [
-            self.rate(group, side, batch)
-            for side in self.groups.get(group, {})
-            if side.startswith(PRODUCTS)
-        ]
-        return max((rate for rate in rates if rate is not None), default=None)
+        return self._best_products(group, batch)[0]
+
+    def floor_cpu_us(self, group: str, batch: int) -> float | None:
+        """What the better way to do the products takes of the CPU."""
+        return self._best_products(group, batch)[1]
 
     def worker_bytes(self, group: str, side: str) -> int | None:
         found: int | None = self.groups.get(group, {}).get(side, {}).get("worker_bytes")
         return found or None
+
+    def _best_products(self, group: str, batch: int) -> tuple[float | None, float | None]:
+        """Rate and CPU time of the faster way."""
+        sides = [side for side in self.groups.get(group, {}) if side.startswith(PRODUCTS)]
+        found = [(self.rate(group, s, batch), self.cpu_us(group, s, batch)) for s in sides]
+        return max(
+            (one for one in found if one[0] is not None),
+            key=lambda one: one[0] or 0.0,
+            default=(None, None),
+        )
 
     def _median(self, group: str, side: str, batch: int, what: str) -> float | None:
         taken = [section[what] for section in self.sections(group, side, batch)]

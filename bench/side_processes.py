@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -50,7 +51,8 @@ class SideProcess:
         folder: Path = ROOT,
         log: Path | None = None,
     ) -> None:
-        self._name = portable(" ".join(command[1:]))
+        named = itertools.takewhile(lambda word: not word.startswith("--"), command[1:])
+        self._name = portable(" ".join(named))
         self._unread = b""
         self._log = log
         with contextlib.ExitStack() as stack:

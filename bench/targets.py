@@ -11,6 +11,7 @@ from collective_names import WANTED as COLLECTIVE_WANTED
 from ctr_names import OURS, PADDLE, TORCH
 from day_record import DayRecord
 from side_medians import BATCHES, SideMedians, ratio
+from time_account import cores_of, cpu_account, ctr_account, memory_account
 
 DDP = f"{TORCH} DDP 2"
 
@@ -58,10 +59,17 @@ class TargetRow:
     paddle: Verdict = NOTHING
     torch: Verdict = NOTHING
     floor: Verdict = NOTHING
+    account: str = ""
+    """Where its time or memory goes, for those who ask why a target was missed."""
 
     @property
     def verdicts(self) -> tuple[Verdict, Verdict, Verdict]:
         return self.paddle, self.torch, self.floor
+
+    @property
+    def is_missed(self) -> bool:
+        """Any of its targets."""
+        return any(verdict.is_met is False for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def target_rows(record: DayRecord) -> list[TargetRow]:
     ctr = SideMedians(record)
     return [
         *_rates(ctr),
-        *_word2vec(record.figures("word2vec")),
+        *_word2vec(record),
         *_collective(record.figures("collective")),
         *_reading(record.figures("reader")),
         *_cpu(ctr),
@@ -131,17 +139,29 @@ def _rates(ctr: SideMedians) -> list[TargetRow]:
                     Verdict(ratio(ours, paddle), wanted.paddle[index]),
                     Verdict(ratio(ours, torch), wanted.torch[index]),
                     Verdict(ratio(ours, floor), wanted.floor[index], is_share=True),
+                    ctr_account(ctr, wanted.group, f"{OURS} {wanted.how}", batch),
                 )
             )
     return rows
 
 
-def _word2vec(figures: dict[str, Any] | None) -> list[TargetRow]:
-    sides = (figures or {}).get("sides", {})
+def _word2vec(record: DayRecord) -> list[TargetRow]:
+    sides = (record.figures("word2vec") or {}).get("sides", {})
+    cores = cores_of(record.parts["word2vec"]["machine"]) if sides else 1
+
+    def median(name: str, what: str) -> float | None:
+        taken = sides.get(name, {}).get(what)
+        return statistics.median(taken) if taken else None
 
     def rate(name: str) -> float | None:
-        taken = sides.get(name, {}).get("rate")
-        return statistics.median(taken) if taken else None
+        return median(name, "rate")
+
+    def account(name: str) -> str:
+        cpu_us, products_us = median(name, "cpu_us"), median("products 2x1", "cpu_us")
+        found = rate(name)
+        if found is None or cpu_us is None or products_us is None:
+            return ""
+        return cpu_account(cores, found, cpu_us, products_us, unit="pair")
 
     gensims = [rate(name) for name in sides if name.startswith("gensim")]
     gensim = max((found for found in gensims if found), default=None)
@@ -153,6 +173,7 @@ def _word2vec(figures: dict[str, Any] | None) -> list[TargetRow]:
             Verdict(ratio(rate(f"{OURS} {how}"), rate(f"{PADDLE} {how}")), target),
             Verdict(ratio(rate(f"{OURS} {how}"), gensim)),
             Verdict(ratio(rate(f"{OURS} {how}"), floor), is_share=True),
+            account(f"{OURS} {how}"),
         )
         for how, target in WORD2VEC.items()
     ]
@@ -204,6 +225,7 @@ def _cpu(ctr: SideMedians) -> list[TargetRow]:
                     f"CTR-DNN {wanted.title}, batch {batch}: CPU time an example",
                     Verdict(ratio(ours, paddle), CPU_PADDLE, is_upper=True),
                     Verdict(ratio(ours, torch), CPU_TORCH, is_upper=True),
+                    account=ctr_account(ctr, wanted.group, f"{OURS} {wanted.how}", batch),
                 )
             )
     return rows
@@ -220,6 +242,16 @@ def _memory(ctr: SideMedians) -> list[TargetRow]:
                 f"CTR-DNN {wanted.title}: memory of a worker (in the middle: over plain torch's)",
                 Verdict(ratio(ours, paddle), MEMORY_PADDLE, is_upper=True),
                 Verdict(ratio(ours, torch), MEMORY_TORCH, is_upper=True),
+                account=memory_account(
+                    ctr,
+                    wanted.group,
+                    f"{OURS} {wanted.how}",
+                    {
+                        f"{OURS} local 1": "with one thread",
+                        f"{PADDLE} {wanted.how}": "PaddlePaddle",
+                        f"{TORCH} local 2": "plain torch",
+                    },
+                ),
             )
         )
     return rows

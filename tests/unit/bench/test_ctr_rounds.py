@@ -6,6 +6,7 @@ import pytest
 from tests.unit.bench import bench_path  # noqa: F401
 
 import ctr_rounds
+from ctr_dnn import GROUPS, QUICK_SIDES
 from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from ctr_rounds import RoundsConfig, run_rounds
 from ctr_start import SideSpec, Sources, StartedSide, fleet
@@ -79,6 +80,13 @@ def test_sections_are_whole_steps_of_the_wanted_length(
     assert plain.asked[-1] == (100, 100_000)
     assert plain.asked[-2] == (1000, 100_000)
     assert geo.asked[-2] == (1000, 400_000)  # four times as long: 200 steps of each worker
+
+
+def test_quick_run_has_sides_of_every_group_and_no_others() -> None:
+    assert QUICK_SIDES.keys() == GROUPS.keys()
+    for group, specs in GROUPS.items():
+        assert set(QUICK_SIDES[group]) <= {spec.name for spec in specs}
+        assert QUICK_SIDES[group]
 
 
 def test_names_tell_engine_mode_and_processes() -> None:

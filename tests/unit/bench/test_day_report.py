@@ -12,6 +12,7 @@ from day_report import write_report
 from parts import PARTS
 from report_sections import SECTIONS
 from targets import Verdict, target_rows
+from time_account import cpu_account
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -66,6 +67,31 @@ def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
     reading = rows["MultiSlot reading, 1 thread: records/s"]
     assert reading.torch.is_met
     assert reading.paddle.is_met is None
+
+
+def test_missed_targets_say_where_their_time_goes(tmp_path: Path) -> None:
+    record = recorded(tmp_path)
+    for entry in record.parts.values():
+        entry["machine"] = "some CPU, 4 cores"
+    rows = {row.work: row for row in target_rows(record)}
+    sync = rows["CTR-DNN sync, batch 1000: examples/s"]
+    assert sync.is_missed
+    assert sync.account == (
+        "133.3 us of 4 cores for one example: matrix products 36.0 (27%), servers 4.0 (3%), "
+        "idle 93.3 (70%)"
+    )
+    assert not rows["CTR-DNN half_async, batch 1000: examples/s"].account
+    page = write_report(record, {}).read_text(encoding="utf-8")
+    assert f"- CTR-DNN sync, batch 1000: examples/s: {sync.account}" in page
+    assert "- CTR-DNN local, 2 threads, batch 1000: examples/s:" not in page
+
+
+def test_time_that_is_no_product_is_told_of_workers_servers_and_idle_cores() -> None:
+    told = cpu_account(2, 20_000, 90.0, 40.0, server_us=10.0)
+    assert told == (
+        "100.0 us of 2 cores for one example: matrix products 40.0 (40%), "
+        "what else workers do 40.0 (40%), servers 10.0 (10%), idle 10.0 (10%)"
+    )
 
 
 def test_report_of_nothing_names_all_targets(tmp_path: Path) -> None:
