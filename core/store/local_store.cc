@@ -48,7 +48,7 @@ class Outcome {
   std::optional<T> value_;
 };
 
-// The sections of a push, their gradients in one piece.
+// The sections of a push, their gradients in one piece, as rounds add them up.
 class WholeSections {
  public:
   explicit WholeSections(std::span<const PushSection> given)
@@ -201,18 +201,8 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
-  const WholeSections whole(sections);
-  auto result = PushAndTell(impl_->tables, impl_->coordinator, whole.sections(), step);
+  auto result = PushAndTell(impl_->tables, impl_->coordinator, sections, step);
   if (result.ok()) ReadWantedValues(impl_->tables, sections);
-  return result;
-}
-
-Result<PushResult> LocalStore::PushDenseParts(std::string_view table,
-                                              std::span<const std::span<const float>> parts) {
-  auto result = impl_->tables.PushDenseParts(table, parts);
-  if (!result.ok()) return result;
-  auto version = impl_->tables.Version(table);
-  if (version.ok()) impl_->coordinator.RaiseVersion(table, version.value());
   return result;
 }
 
