@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -48,11 +49,12 @@ class Outcome {
   std::optional<T> value_;
 };
 
-// The sections of a push, their gradients in one piece.
+// The sections of a push that bring gradients, these in one piece.
 class WholeSections {
  public:
-  explicit WholeSections(std::span<const PushSection> given)
-      : sections_(given.begin(), given.end()) {
+  explicit WholeSections(std::span<const PushSection> given) {
+    std::ranges::copy_if(given, std::back_inserter(sections_),
+                         [](const PushSection& section) { return !section.wants_rows(); });
     for (PushSection& section : sections_) {
       if (section.parts.empty()) continue;
       std::vector<float>& whole = joined_.emplace_back(SizeOfParts(section.parts));
@@ -203,7 +205,8 @@ Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
   const WholeSections whole(sections);
   auto result = PushAndTell(impl_->tables, impl_->coordinator, whole.sections(), step);
-  if (result.ok()) ReadWantedValues(impl_->tables, sections);
+  if (!result.ok()) return result;
+  if (Status s = ReadWantedValues(impl_->tables, sections, step); !s.ok()) return s;
   return result;
 }
 
@@ -231,7 +234,8 @@ Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_
         impl_->rounds.Deliver(member, round, std::move(contribution),
                               Impl::CallerOf(owner, deadline), std::move(done));
       });
-  if (result.ok()) ReadWantedValues(impl_->tables, sections);
+  if (!result.ok()) return result;
+  if (Status s = ReadWantedValues(impl_->tables, sections, step); !s.ok()) return s;
   return result;
 }
 

@@ -42,8 +42,12 @@ struct PushSection {
   bool add = false;  // add the values as they are, past the optimizer
   // Dense, to a store: the gradient in parts, one after another, in place of `gradients`.
   std::span<const std::span<const float>> parts = {};
-  // Dense, to a store: takes the values that the push has left, or newer ones. Empty: not wanted.
+  // To a store. Dense: takes the values that the push has left, or newer ones. Sparse, without
+  // gradients: nothing is pushed, and it takes the rows that a training pull of the keys right
+  // after the push would read; such sections may name a table again. Empty: not wanted.
   std::span<float> out = {};
+
+  bool wants_rows() const { return !dense && gradients.empty() && !out.empty(); }
 };
 
 // A copy of what is held of a dense table: elements from `begin` on, and their state as
