@@ -183,7 +183,7 @@ const Test kTooMuch("rows that do not fit into the frame of the push are pulled 
   const Fleet fleet(2, 64 << 10);
   const auto client = fleet.NewClient();
   DefineTables(*client);
-  Example example(0, 7000);  // 42 KB of rows and 28 KB of keys a server, twice
+  Example example(0, 5000);  // 50 KB of gradients a server, 20 KB of keys that are wanted
   RequireOk(client->Push(example.Sections(), 1, kTimeout_s));
   ExpectEqual(fleet.Requests("pull"), 2.0);
   example.ExpectRead(*client);
