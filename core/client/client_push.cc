@@ -23,6 +23,36 @@ Status CheckGroupName(const RoundMember& member) {
                                       " bytes, wanted 1 to " + std::to_string(kMaxGroupNameBytes)};
 }
 
+bool WantsRows(std::span<const PushSection> sections) {
+  return std::ranges::any_of(sections, [](const auto& section) { return section.wants_rows(); });
+}
+
+bool Fit(const ClientCore& core, std::span<const ServerPart> parts) {
+  return std::ranges::all_of(parts, [&](const ServerPart& part) {
+    const std::uint64_t limit = core.links[part.server]->frame_limit().bytes;
+    return part.request.bytes <= limit && part.reply_bytes <= limit;
+  });
+}
+
+// A push and the rows wanted after it, which together are more than a frame holds.
+template <typename Push>
+Result<PushResult> PushThenPull(Client& client, std::span<const PushSection> sections,
+                                std::uint64_t step, const CallClock& clock, Push push) {
+  std::vector<PushSection> pushed;
+  std::vector<PullSection> wanted;
+  for (const auto& section : sections) {
+    if (section.wants_rows()) {
+      wanted.push_back({section.table, section.keys, section.out});
+    } else {
+      pushed.push_back(section);
+    }
+  }
+  auto result = push(pushed);
+  if (!result.ok()) return result;
+  if (Status s = client.Pull(wanted, PullMode::kTrain, step, clock.left_s()); !s.ok()) return s;
+  return result;
+}
+
 }  // namespace
 
 Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint64_t step,
@@ -36,9 +66,14 @@ Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint
     const PushRequest& request = push.requests()[server];
     if (!request.sections.empty()) parts.push_back(push.PartOf(server, Gather(request)));
   }
+  if (WantsRows(sections) && !Fit(*core_, parts)) {
+    return PushThenPull(*this, sections, step, clock, [&](std::span<const PushSection> pushed) {
+      return Push(pushed, step, clock.left_s());
+    });
+  }
   const CallSpec spec{MessageType::kPush, TablesSubject(sections), "push to", clock.left_s()};
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
-  auto sum = push.Sum();
+  auto sum = push.Finish();
   if (!sum.ok()) return sum.status().WithPrefix(spec.subject);
   PushResult result = sum.value();
   result.rejected_non_finite -= std::min(result.rejected_non_finite, push.repeated_rejections());
@@ -67,11 +102,16 @@ Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t ro
     }
     parts.push_back(push.PartOf(server, Gather(request)));
   }
+  if (WantsRows(sections) && !Fit(*core_, parts)) {
+    return PushThenPull(*this, sections, step, clock, [&](std::span<const PushSection> pushed) {
+      return PushRound(member, round, pushed, step, clock.left_s());
+    });
+  }
   core_->left_groups.SetLeft(member, false);
   const CallSpec spec{MessageType::kPushRound, GroupSubject(member),
                       "round " + std::to_string(round) + " at", clock.left_s(), true};
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
-  auto sum = push.Sum();
+  auto sum = push.Finish();
   return sum.ok() ? sum : sum.status().WithPrefix(spec.subject);
 }
 

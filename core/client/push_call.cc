@@ -75,6 +75,8 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
   if (!section.dense && !section.parts.empty()) {
     return {Code::kShapeMismatch, subject + "only a dense table takes a gradient in parts"};
   }
+  if (Status s = CheckWanted(section, info); !s.ok()) return s;
+  if (section.wants_rows()) return Status::Ok();
   const std::uint64_t wanted = section.dense ? info.size : num_keys * info.dim;
   const DenseParts parts = section.all_parts();
   if (SizeOfParts(parts) != wanted || (section.dense && num_keys > 0)) {
@@ -84,17 +86,23 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
                 (section.dense ? "no keys and all " + std::to_string(wanted) + " elements"
                                : std::to_string(info.dim) + " values a key")};
   }
-  if (!section.out.empty() && (!section.dense || section.out.size() != info.size)) {
-    return {Code::kShapeMismatch,
-            subject + "room for " + std::to_string(section.out.size()) +
-                " values after the push, wanted none" +
-                (section.dense ? " or " + std::to_string(info.size) : " for rows")};
-  }
   // Before any server has its part: a push is refused as a whole.
   if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(parts)) {
     return section.dense ? NonFiniteElement(section.table, parts) : NonFinite(section, info.dim);
   }
   return Status::Ok();
+}
+
+Status PushCall::CheckWanted(const PushSection& section, const TableInfo& info) const {
+  if (section.out.empty()) return Status::Ok();
+  const bool may_want = section.dense || section.wants_rows();
+  const std::uint64_t wanted = section.dense ? info.size : section.keys.size() * info.dim;
+  if (may_want && section.out.size() == wanted) return Status::Ok();
+  return {
+      Code::kShapeMismatch,
+      TableSubject(section.table) + "room for " + std::to_string(section.out.size()) +
+          " values after the push, wanted " +
+          (may_want ? "none or " + std::to_string(wanted) : "none for rows that are pushed to")};
 }
 
 Status PushCall::AddSparse(std::size_t i) {
@@ -163,12 +171,36 @@ void PushCall::AddDense(std::size_t i) {
     request.wants_values = !section.out.empty();
     TakeRange(parts, range.begin, range.end, request);
     if (section.out.empty()) continue;
-    const auto out = section.out.subspan(range.begin, range.size());
-    replies_[server].values.push_back(std::as_writable_bytes(out));
-    if (out.size() % 2 != 0) replies_[server].values.emplace_back(padding_);
+    Expect(replies_[server].values, section.out.subspan(range.begin, range.size()));
   }
   // Each server reports a skipped push; it was one.
   if (is_poisoned && holders > 0) repeated_rejections_ += holders - 1;
+}
+
+void PushCall::AddWantedRows(std::size_t i) {
+  const PushSection& section = sections_[i];
+  const std::uint32_t dim = infos_[i].dim;
+  const std::uint32_t n = core_.num_servers();
+  SectionScratch& scratch = scratch_.section(i);
+  if (n > 1) scratch.deal.Build(section.keys, n);
+  const auto rows = n > 1 ? Room(scratch.dealt, section.out.size()) : section.out;
+  for (std::uint32_t server = 0; server < n; ++server) {
+    const auto keys = n > 1 ? scratch.deal.KeysOf(server) : section.keys;
+    if (keys.empty()) continue;
+    const std::size_t begin = n > 1 ? scratch.deal.BeginOf(server) : 0;
+    PushRequest::Section& request = requests_[server].sections.emplace_back();
+    request.table = section.table;
+    request.dim = dim;
+    request.count = keys.size();
+    request.keys = keys;
+    request.wants_rows = true;
+    Expect(replies_[server].rows, rows.subspan(begin * dim, keys.size() * dim));
+  }
+}
+
+void PushCall::Expect(std::vector<std::span<std::byte>>& reply, std::span<float> out) {
+  reply.push_back(std::as_writable_bytes(out));
+  if (out.size() % 2 != 0) reply.emplace_back(padding_);
 }
 
 Status PushCall::Build(const CallClock& clock) {
@@ -181,6 +213,8 @@ Status PushCall::Build(const CallClock& clock) {
   for (std::size_t i = 0; i < sections_.size(); ++i) {
     if (sections_[i].dense) {
       AddDense(i);
+    } else if (sections_[i].wants_rows()) {
+      AddWantedRows(i);
     } else if (Status s = AddSparse(i); !s.ok()) {
       return s;
     }
@@ -194,18 +228,24 @@ ServerPart PushCall::PartOf(std::uint32_t server, GatheredBody request) {
   reply.is_due = true;
   part.reply.in_parts = true;
   part.reply.parts.emplace_back(reply.result);
+  part.reply.parts.insert(part.reply.parts.end(), reply.rows.begin(), reply.rows.end());
   part.reply.parts.insert(part.reply.parts.end(), reply.values.begin(), reply.values.end());
   for (const auto& room : part.reply.parts) part.reply_bytes += room.size();
   return part;
 }
 
-Result<PushResult> PushCall::Sum() const {
+Result<PushResult> PushCall::Finish() {
   PushResult sum;
   for (const Reply& reply : replies_) {
     if (!reply.is_due) continue;
     auto result = DecodePushResult(reply.result);
     if (!result.ok()) return result;
     sum += result.value();
+  }
+  for (std::size_t i = 0; core_.num_servers() > 1 && i < sections_.size(); ++i) {
+    if (!sections_[i].wants_rows()) continue;
+    SectionScratch& scratch = scratch_.section(i);
+    UndealRows(scratch.dealt, scratch.deal.places(), infos_[i].dim, sections_[i].out);
   }
   return sum;
 }

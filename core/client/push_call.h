@@ -31,17 +31,21 @@ class PushCall {
   // By server. Every server gets a section of every sparse table, and of a dense one its part.
   std::span<const PushRequest> requests() const { return requests_; }
   // A server's share of the call, with a request made of requests(); once a server. Its reply comes
-  // into the sections' `out` and into what Sum() adds up: this object must outlive the call.
+  // into the sections' `out` and into what Finish() adds up: this object must outlive the call.
   ServerPart PartOf(std::uint32_t server, GatheredBody request);
-  // Over the servers that were sent a part, which have replied.
-  Result<PushResult> Sum() const;
+  // Over the servers that were sent a part, which have replied. Then wanted rows are in their
+  // place.
+  Result<PushResult> Finish();
   // Of a dense push that each server skips and counts: all but one of those.
   std::uint64_t repeated_rejections() const { return repeated_rejections_; }
 
  private:
   Status Check(const PushSection& section, const TableInfo& info) const;
+  Status CheckWanted(const PushSection& section, const TableInfo& info) const;
   Status AddSparse(std::size_t i);
   void AddDense(std::size_t i);
+  void AddWantedRows(std::size_t i);
+  void Expect(std::vector<std::span<std::byte>>& reply, std::span<float> out);
 
   ClientCore& core_;
   const std::span<const PushSection> sections_;
@@ -52,6 +56,7 @@ class PushCall {
   struct Reply {
     bool is_due = false;
     std::array<std::byte, kPushResultBytes> result;
+    std::vector<std::span<std::byte>> rows;
     std::vector<std::span<std::byte>> values;
   };
   std::vector<Reply> replies_;

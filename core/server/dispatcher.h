@@ -94,10 +94,19 @@ class Dispatcher {
   Rounds::Caller CallerOf(const Call& call) const;
   // The body, to be kept beyond the return of Handle(): at another place or the same.
   static std::unique_ptr<std::byte[]> KeepBody(const Call& call);
-  // The sections of a push, whose rows are as wide as the tables'.
+  // The sections of a push that bring values, whose rows are as wide as the tables'.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
-  // The values that are wanted after the push.
-  Result<DenseReads> WantedValues(const PushRequest& request) const;
+  // What is wanted after a push: the reply, but for the numbers that begin it and the rows.
+  struct PushAnswer {
+    ReplyBody body;
+    std::span<std::byte> head;
+    std::vector<PullSection> rows;  // their place in the body
+    DenseReads values;
+  };
+  Result<PushAnswer> BeginPushAnswer(const PushRequest& request) const;
+  // After the push. REQUIRES: the keys of the request are still there.
+  Result<ReplyBody> FinishPushAnswer(PushAnswer& answer, const PushResult& result,
+                                     std::uint64_t step) const;
 
   // dispatcher.cc
   Answer Heartbeat(const Call& call);

@@ -13,21 +13,22 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   const PushRoundRequest& round = request.value();
   auto sections = CheckedSections(round.push);
   if (!sections.ok()) return sections.status();
-  auto wanted = WantedValues(round.push);
-  if (!wanted.ok()) return wanted.status();
+  auto begun = BeginPushAnswer(round.push);
+  if (!begun.ok()) return begun.status();
   Contribution contribution;
   contribution.sections = std::move(sections).value();
   contribution.step = round.push.step;
   contribution.refusal = round.refusal;
-  contribution.memory = std::shared_ptr<std::byte[]>(std::move(memory));
+  const std::shared_ptr<std::byte[]> keys = std::move(memory);  // and gradients
+  contribution.memory = keys;
   if (Status s = CheckContribution(tables_, contribution); !s.ok()) return s;
   Rounds::Caller caller = CallerOf(call);
   const auto deadline = caller.deadline;
   rounds_.Deliver(round.member, round.round, std::move(contribution), std::move(caller),
-                  [finish = Finisher(call),
-                   wanted = std::move(wanted).value()](const Result<PushResult>& result) {
+                  [this, finish = Finisher(call), keys, step = round.push.step,
+                   answer = std::move(begun).value()](const Result<PushResult>& result) mutable {
                     if (!result.ok()) return finish(result.status());
-                    finish(ReplyBody(Encode(result.value())).Append(wanted));
+                    finish(FinishPushAnswer(answer, result.value(), step));
                   });
   hooks_.on_wait(deadline);
   return std::nullopt;

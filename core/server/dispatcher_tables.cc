@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,7 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
   std::vector<PushSection> sections;
   sections.reserve(request.sections.size());
   for (const auto& section : request.sections) {
+    if (section.wants_rows) continue;
     if (!section.dense) {
       Status s = CheckWidth(tables_, section.table, section.dim, "push brings");
       if (!s.ok()) return s;
@@ -157,27 +159,65 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
   return sections;
 }
 
-Result<DenseReads> Dispatcher::WantedValues(const PushRequest& request) const {
+Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& request) const {
+  PullRequest wanted;
   auto reads = std::make_shared<std::vector<DenseRead>>();
   for (const auto& section : request.sections) {
+    if (section.wants_rows) {
+      Status s = CheckWidth(tables_, section.table, section.dim, "push asks for");
+      if (!s.ok()) return s;
+      wanted.sections.push_back(
+          {section.table, false, section.dim, section.count, 0, section.keys});
+    }
     if (!section.wants_values) continue;
     auto table = tables_.DensePart(section.table, 0, section.count);
     if (!table.ok()) return table.status();
     reads->push_back({std::move(table).value(), 0, section.count});
   }
-  return DenseReads(std::move(reads));
+  const std::uint64_t row_bytes = PullReplyBytes(wanted);
+  if (row_bytes > options_.max_frame_bytes) {
+    return Status(Code::kTooLarge, "push: the rows that it wants would have " +
+                                       std::to_string(row_bytes) + " bytes, the limit is " +
+                                       std::to_string(options_.max_frame_bytes) +
+                                       ": pull them apart from it");
+  }
+  // All memory that the reply needs is taken before the push, which may not fail afterwards.
+  PushAnswer answer;
+  std::span<std::byte> out;
+  answer.body =
+      ReplyBody::Uninitialized(kPushResultBytes + static_cast<std::size_t>(row_bytes), out);
+  answer.head = out.first(kPushResultBytes);
+  answer.rows = PlacePullSections(wanted.sections, out.subspan(kPushResultBytes));
+  answer.values = std::move(reads);
+  return answer;
+}
+
+Result<ReplyBody> Dispatcher::FinishPushAnswer(PushAnswer& answer, const PushResult& result,
+                                               std::uint64_t step) const {
+  try {
+    std::ranges::copy(Encode(result), answer.head.begin());
+    if (!answer.rows.empty()) {
+      if (Status s = tables_.Pull(answer.rows, PullMode::kTrain, step); !s.ok()) return s;
+    }
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kTooLarge,
+                  "push: it was applied, for new rows that it wants the server "
+                  "has not enough memory");
+  }
+  return answer.body.Append(answer.values);
 }
 
 Dispatcher::Answer Dispatcher::Push(const Call& call) {
   auto decoded = DecodePushRequest(call.body);
   if (!decoded.ok()) return decoded.status();
-  auto sections = CheckedSections(decoded.value());
+  const PushRequest& request = decoded.value();
+  auto sections = CheckedSections(request);
   if (!sections.ok()) return sections.status();
-  auto wanted = WantedValues(decoded.value());
-  if (!wanted.ok()) return wanted.status();
-  auto result = PushAndTell(tables_, coordinator_, sections.value(), decoded.value().step);
+  auto answer = BeginPushAnswer(request);
+  if (!answer.ok()) return answer.status();
+  auto result = PushAndTell(tables_, coordinator_, sections.value(), request.step);
   if (!result.ok()) return result.status();
-  return ReplyBody(Encode(result.value())).Append(std::move(wanted).value());
+  return FinishPushAnswer(answer.value(), result.value(), request.step);
 }
 
 Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {

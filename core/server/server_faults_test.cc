@@ -244,6 +244,31 @@ const Test kDuplicate(
       ExpectEqual(ValueOf(*second), -2.0f);
     });
 
+const Test kDuplicateWithRows("rows that a push wanted are read once; a retry gets the same", [] {
+  TestServer server;
+  auto first = server.Join(1, "worker-0");
+  RequireOk(first->Call(MessageType::kDefineSparse, DefineOne(), 1).status);
+  PushRequest request;
+  request.sections.push_back({"t", false, false, false, 1, 1, kOneKey, kOne});
+  PushRequest::Section wants;
+  wants.table = "t";
+  wants.dim = 1;
+  wants.count = 1;
+  wants.keys = kOneKey;
+  wants.wants_rows = true;
+  request.sections.push_back(wants);
+  const auto told = first->Call(MessageType::kPush, Encode(request), 2);
+  Require(told.body.size() == kPushResultBytes + 8);
+  float value = 0;
+  std::memcpy(&value, told.body.data() + kPushResultBytes, sizeof(value));
+  ExpectEqual(value, -1.0f);
+  first->Close();
+  auto second = server.Join(1, "worker-0");
+  Expect(second->Call(MessageType::kPush, Encode(request), 2).body == told.body);
+  const auto stats = second->Call(MessageType::kStats, {});
+  ExpectEqual(RequireOk(DecodeStats(stats.body))["table.t.rows_pulled"], 1.0);
+});
+
 const Test kConcurrentDuplicates("the same push on two connections at once is applied once", [] {
   TestServer server;
   auto a = server.Join(1, "worker-0");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -48,11 +49,13 @@ class Outcome {
   std::optional<T> value_;
 };
 
-// The sections of a push, their gradients in one piece, as rounds add them up.
+bool BringsGradients(const PushSection& section) { return !section.wants_rows(); }
+
+// The sections of a push that bring gradients, these in one piece, as rounds add them up.
 class WholeSections {
  public:
-  explicit WholeSections(std::span<const PushSection> given)
-      : sections_(given.begin(), given.end()) {
+  explicit WholeSections(std::span<const PushSection> given) {
+    std::ranges::copy_if(given, std::back_inserter(sections_), BringsGradients);
     for (PushSection& section : sections_) {
       if (section.parts.empty()) continue;
       std::vector<float>& whole = joined_.emplace_back(SizeOfParts(section.parts));
@@ -201,8 +204,11 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
-  auto result = PushAndTell(impl_->tables, impl_->coordinator, sections, step);
-  if (result.ok()) ReadWantedValues(impl_->tables, sections);
+  std::vector<PushSection> brought;
+  std::ranges::copy_if(sections, std::back_inserter(brought), BringsGradients);
+  auto result = PushAndTell(impl_->tables, impl_->coordinator, brought, step);
+  if (!result.ok()) return result;
+  if (Status s = ReadWantedValues(impl_->tables, sections, step); !s.ok()) return s;
   return result;
 }
 
@@ -221,7 +227,8 @@ Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_
         impl_->rounds.Deliver(member, round, std::move(contribution),
                               Impl::CallerOf(owner, deadline), std::move(done));
       });
-  if (result.ok()) ReadWantedValues(impl_->tables, sections);
+  if (!result.ok()) return result;
+  if (Status s = ReadWantedValues(impl_->tables, sections, step); !s.ok()) return s;
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "optimizer/kernels.h"
 
@@ -103,24 +104,32 @@ Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
 Status CheckWantedValues(const TableSet& tables, std::span<const PushSection> sections) {
   for (const auto& section : sections) {
     if (section.out.empty()) continue;
-    auto table = tables.Dense(section.table);
-    if (!table.ok()) return table.status();
-    if (section.out.size() == table.value()->size()) continue;
+    std::uint64_t wanted = 0;
+    if (section.wants_rows()) {
+      auto table = tables.Sparse(section.table);
+      if (!table.ok()) return table.status();
+      wanted = section.keys.size() * table.value()->dim();
+    } else {
+      auto table = tables.Dense(section.table);
+      if (!table.ok()) return table.status();
+      wanted = table.value()->size();
+    }
+    if (section.out.size() == wanted) continue;
     return {Code::kShapeMismatch, "table '" + std::string(section.table) + "': room for " +
                                       std::to_string(section.out.size()) +
-                                      " values after the push, wanted " +
-                                      std::to_string(table.value()->size())};
+                                      " values after the push, wanted " + std::to_string(wanted)};
   }
   return Status::Ok();
 }
 
-void ReadWantedValues(const TableSet& tables, std::span<const PushSection> sections) {
+Status ReadWantedValues(TableSet& tables, std::span<const PushSection> sections,
+                        std::uint64_t step) {
+  std::vector<PullSection> wanted;
   for (const auto& section : sections) {
     if (section.out.empty()) continue;
-    if (auto table = tables.Dense(section.table); table.ok()) {
-      (void)table.value()->Read(0, section.out);
-    }
+    wanted.push_back({section.table, section.keys, section.out, section.dense, 0});
   }
+  return wanted.empty() ? Status::Ok() : tables.Pull(wanted, PullMode::kTrain, step);
 }
 
 Status CheckContribution(const TableSet& tables, Contribution& contribution) {

@@ -23,10 +23,12 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name);
 Result<PushResult> PushAndTell(TableSet& tables, Coordinator& coordinator,
                                std::span<const PushSection> sections, std::uint64_t step);
 
-// Of sections with `out`: kShapeMismatch unless it has room for all values of a dense table.
+// Of sections with `out`: kShapeMismatch unless it has room for all values of a dense table, or for
+// a row a key.
 Status CheckWantedValues(const TableSet& tables, std::span<const PushSection> sections);
-// REQUIRES: CheckWantedValues() is ok.
-void ReadWantedValues(const TableSet& tables, std::span<const PushSection> sections);
+// After the push with this step. REQUIRES: CheckWantedValues() is ok.
+Status ReadWantedValues(TableSet& tables, std::span<const PushSection> sections,
+                        std::uint64_t step);
 
 // PushAndTell for the merged gradients of a round. A dense push that is skipped counts where the
 // table begins alone: each member adds up what the servers say.

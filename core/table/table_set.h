@@ -43,9 +43,12 @@ struct PushSection {
   bool add = false;  // add the values as they are, past the optimizer
   // Dense: the gradient in parts, one after another, in place of `gradients`.
   DenseParts parts = {};
-  // Dense, to a store: takes the values that the push has left, or newer ones. Empty: not wanted.
+  // To a store. Dense: takes the values that the push has left, or newer ones. Sparse, without
+  // gradients: nothing is pushed, and it takes the rows that a training pull of the keys right
+  // after the push would read; such sections may name a table again. Empty: not wanted.
   std::span<float> out = {};
 
+  bool wants_rows() const { return !dense && gradients.empty() && !out.empty(); }
   // The gradient in as many parts as it has.
   DenseParts all_parts() const { return parts.empty() ? DenseParts(&gradients, 1) : parts; }
 };

@@ -78,6 +78,13 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   push.sections.push_back({"net", true, false, true, 1, 33, {}, dense});
   push.sections.push_back(
       {"sites", false, true, false, 1, 2, std::span(keys).first(2), std::span(values).first(2)});
+  PushRequest::Section wants;
+  wants.table = "ads";
+  wants.dim = 4;
+  wants.count = keys.size();
+  wants.keys = keys;
+  wants.wants_rows = true;
+  push.sections.push_back(wants);
   PushRoundRequest round{{"train", 0, 1, false}, 7, "", push};
   round.push.sections[1].add = false;
   PushRoundRequest waiting = round;

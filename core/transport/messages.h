@@ -119,13 +119,14 @@ struct PushRequest {
     bool wants_values = false;      // dense: those that there are after the push
     // Dense, not decoded: values that follow `values`, where they do not lie in one piece.
     std::vector<std::span<const float>> more_values = {};
+    bool wants_rows = false;  // sparse: brings no values, the keys' rows after the push are wanted
   };
   std::vector<Section> sections;
 };
 Body Encode(const PushRequest& message);
 GatheredBody Gather(const PushRequest& message);
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
-// The reply, which the values that were wanted follow: as in the reply to a pull.
+// The reply, which the rows that were wanted follow, then the values: as in the reply to a pull.
 inline constexpr std::size_t kPushResultBytes = 24;
 Body Encode(const PushResult& result);
 Result<PushResult> DecodePushResult(std::span<const std::byte> body);

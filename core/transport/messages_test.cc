@@ -277,6 +277,31 @@ const Test kPushInParts("values in several pieces are the same bytes as in one",
   ExpectCode(DecodePushRequest(Encode(whole)).status(), Code::kProtocol);
 });
 
+const Test kWantedRows("a section that wants rows has keys alone, and no other flag", [] {
+  PushRequest push = ExamplePush();
+  PushRequest::Section wants;
+  wants.table = "ads";
+  wants.dim = 2;
+  wants.count = kKeys.size();
+  wants.keys = kKeys;
+  wants.wants_rows = true;
+  push.sections.insert(push.sections.begin(), wants);
+  const Body body = Encode(push);
+  Expect(Joined(Gather(push)) == body);
+  const auto found = RequireOk(DecodePushRequest(body));
+  Require(found.sections.size() == 3);
+  Expect(found.sections[0].wants_rows && !found.sections[1].wants_rows);
+  ExpectSame(found.sections[0].keys, kKeys);
+  Expect(found.sections[0].values.empty());
+  ExpectSame(found.sections[1].values, kValues);
+  for (const auto flag : {&PushRequest::Section::dense, &PushRequest::Section::add,
+                          &PushRequest::Section::keys_are_unique}) {
+    PushRequest bad = push;
+    bad.sections[0].*flag = true;
+    ExpectCode(DecodePushRequest(Encode(bad)).status(), Code::kProtocol);
+  }
+});
+
 void ExpectMember(const RoundMember& found) {
   ExpectEqual(found.group, std::string_view("train"));
   ExpectEqual(found.rank, 1u);

@@ -13,8 +13,9 @@ constexpr std::uint8_t kSectionDense = 1;
 constexpr std::uint8_t kSectionUnique = 2;
 constexpr std::uint8_t kSectionAdd = 4;
 constexpr std::uint8_t kSectionWantsValues = 8;
+constexpr std::uint8_t kSectionWantsRows = 16;
 constexpr std::uint8_t kPushFlags =
-    kSectionDense | kSectionUnique | kSectionAdd | kSectionWantsValues;
+    kSectionDense | kSectionUnique | kSectionAdd | kSectionWantsValues | kSectionWantsRows;
 
 // The head that pull and push sections share.
 void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags, std::uint32_t dim,
@@ -46,9 +47,11 @@ void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
   for (const auto& section : m.sections) {
     const std::uint8_t flags =
         (section.dense ? kSectionDense : 0) | (section.keys_are_unique ? kSectionUnique : 0) |
-        (section.add ? kSectionAdd : 0) | (section.wants_values ? kSectionWantsValues : 0);
+        (section.add ? kSectionAdd : 0) | (section.wants_values ? kSectionWantsValues : 0) |
+        (section.wants_rows ? kSectionWantsRows : 0);
     PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
     if (!section.dense) put_array(section.keys);
+    if (section.wants_rows) continue;
     put_array(section.values);
     for (const auto& values : section.more_values) put_array(values, true);
   }
@@ -223,11 +226,17 @@ Status GetPush(BodyReader& in, PushRequest& m) {
     if (section.dim == 0 || section.dim > kMaxDim || (section.dense && section.dim != 1)) {
       return BadSection("push", head.table, "width " + std::to_string(head.dim));
     }
+    section.wants_rows = (head.flags & kSectionWantsRows) != 0;
     if (section.wants_values && !section.dense) {
-      return BadSection("push", head.table, "rows do not come back with a push");
+      return BadSection("push", head.table, "its values are rows, which have a flag of their own");
+    }
+    if (section.wants_rows && head.flags != kSectionWantsRows) {
+      return BadSection("push", head.table, "rows are wanted, other flags say something else");
     }
     if (!section.dense) section.keys = in.GetArray<Key>(head.count);
-    section.values = in.GetArray<float>(NumValues(head.count, head.dim));
+    if (!section.wants_rows) {
+      section.values = in.GetArray<float>(NumValues(head.count, head.dim));
+    }
     m.sections.push_back(section);
   }
   return Status::Ok();

@@ -15,6 +15,7 @@ from sparsefleet.fleet.flat_parameters import FlatParameters
 from sparsefleet.fleet.training_step import Step
 from sparsefleet.modes import Mode
 from sparsefleet.nn import LookupPlans, PulledRows, StepRows, pull_rows
+from sparsefleet.nn.pulled_rows import plan_rows
 
 __all__ = ["StepCalls"]
 
@@ -80,6 +81,12 @@ class StepCalls(ABC):
         """The rows of a batch to come; None where the mode wants them fresh, or before a plan."""
         lookups = self._plans.lookups(batch) if self.mode.may_prefetch else None
         return pull_rows(lookups, self.mode.pull) if lookups else None
+
+    def plan_ahead(self, batch: Any) -> PulledRows | None:
+        """What a batch to come will look up, without the rows, for `Step.bring`; None where the
+        mode does not bring rows, or before a plan."""
+        lookups = self._plans.lookups(batch) if self.mode.brings_rows else None
+        return plan_rows(lookups) if lookups else None
 
     @contextmanager
     def evaluating(

@@ -17,7 +17,7 @@ from sparsefleet.fleet.flat_parameters import (
     take_gradients,
 )
 from sparsefleet.modes import Mode, StepGradients
-from sparsefleet.nn import StepRows
+from sparsefleet.nn import PulledRows, StepRows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,6 +47,7 @@ class Step:
         self._batch = batch
         self._learn = learn
         self._skipped = False
+        self._ahead: PulledRows | None = None
         self._forward: AbstractContextManager[None] | None = None
         self.hand_over_s = 0.0
         """Seconds that handing over took, waiting for others included; 0 before."""
@@ -59,6 +60,11 @@ class Step:
     def skip(self) -> None:
         """This step's gradients are dropped."""
         self._skipped = True
+
+    def bring(self, rows: PulledRows | None) -> None:
+        """The rows that this thread's next step wants are to come back with the gradients of this
+        one; they are there after a step that handed something over. See `plan_ahead`."""
+        self._ahead = rows
 
     def backward(self, loss: Tensor) -> None:
         """`loss.backward()` as the mode wants it: mode "collective" may scale the loss."""
@@ -100,7 +106,13 @@ class Step:
                 "the step ended without any gradient: call loss.backward() inside it, "
                 "or step.skip()"
             )
+        ahead = self._ahead
+        if ahead is not None:
+            gradients.wanted = ahead.wanted()
         self._mode.hand_over(gradients)
+        if ahead is not None:
+            for table, rows in gradients.brought.items():
+                ahead.tables[table].rows = rows
         self.hand_over_s = perf_counter() - begun
 
     def _end_forward(

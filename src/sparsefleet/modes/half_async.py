@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,8 +12,10 @@ from sparsefleet.errors import WorkerError
 from sparsefleet.modes.merge_gradients import merge_gradients
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.rows_ahead import RowsAhead
 from sparsefleet.modes.step_counter import StepCounter
 from sparsefleet.modes.thread_round import ThreadRound
+from sparsefleet.store.arrays import Floats, Keys
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +29,7 @@ class MeetingMode(Mode):
     The last thread to come (or to leave) merges, pushes and fetches for all.
     """
 
+    brings_rows: ClassVar[bool] = True
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "threads"
 
     def __init__(self, setting: ModeSetting) -> None:
@@ -60,16 +63,20 @@ class MeetingMode(Mode):
         self._round.fail(wrapped)
 
     def _apply(self, copies: Sequence[StepGradients]) -> None:
+        ahead = RowsAhead(copies, self._setting.tables)
         merged = merge_gradients(copies)
         began = time.perf_counter()
-        self._push(merged, len(copies))
+        self._push(merged, len(copies), ahead.rows)
         self._record.pushed(time.perf_counter() - began, len(copies))
+        ahead.hand_out()
         self._fetch_dense(but=merged.all_dense())
 
     @abstractmethod
-    def _push(self, merged: StepGradients, count: int) -> None:
-        """Brings the mean of ``count`` mini-batches to the store, and the values of the dense
-        tables among them back."""
+    def _push(
+        self, merged: StepGradients, count: int, rows: Mapping[str, tuple[Keys, Floats]]
+    ) -> None:
+        """Brings the mean of ``count`` mini-batches to the store, and back the values of the dense
+        tables among them, and what ``rows`` are wanted."""
 
 
 class HalfAsyncMode(MeetingMode):
@@ -93,9 +100,15 @@ class HalfAsyncMode(MeetingMode):
     def steps_of_schedule(self) -> int:
         return self._counter.total
 
-    def _push(self, merged: StepGradients, count: int) -> None:
+    def _push(
+        self, merged: StepGradients, count: int, rows: Mapping[str, tuple[Keys, Floats]]
+    ) -> None:
         self._store.push_many(
-            merged.sparse, merged.all_dense(), values=self._fetched(), unique=count == 1
+            merged.sparse,
+            merged.all_dense(),
+            values=self._fetched(),
+            rows=rows,
+            unique=count == 1,
         )
         self._counter.add(count)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from sparsefleet.modes.async_mode import AsyncConfig
@@ -63,7 +63,7 @@ class HybridMode(SyncMode):
         self._raise_failure()
         staleness = self._sender.open_copies
         waited = self._sender.put(StepGradients(gradients.sparse)) if gradients.sparse else 0.0
-        waited += self._round.meet(StepGradients({}, gradients.dense, gradients.dense_parts))
+        waited += self._round.meet(replace(gradients, sparse={}))
         self._record.stepped(waited, staleness)
 
     def flush(self) -> None:

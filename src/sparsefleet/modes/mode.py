@@ -38,6 +38,9 @@ class Mode(ABC):
     may_prefetch: ClassVar[bool] = False
     """Whether rows may be pulled before the gradients of the step before are handed over."""
 
+    brings_rows: ClassVar[bool] = False
+    """Whether the rows that the next mini-batch wants come back as ``hand_over`` returns."""
+
     keeps_gradients: ClassVar[bool] = False
     """Whether arrays handed over are still read after ``hand_over`` has returned."""
 

@@ -48,6 +48,13 @@ class StepGradients:
     """Dense table to its gradient in flat parts, in place of ``dense`` where the mode
     ``takes_parts``."""
 
+    wanted: dict[str, Keys] = field(default_factory=dict)
+    """Table to keys uint64[N], those that the thread's next mini-batch looks up."""
+
+    brought: dict[str, Floats] = field(default_factory=dict)
+    """Table to the rows of ``wanted``, float32[N, D], once a mode that ``brings_rows`` has been
+    handed all this."""
+
     def all_dense(self) -> dict[str, Floats | list[Floats]]:
         """Dense table to gradient, whole or in parts, as a push takes it."""
         return {**self.dense, **self.dense_parts}

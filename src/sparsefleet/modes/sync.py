@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,6 +10,7 @@ from sparsefleet.modes.half_async import MeetingMode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.modes.rates import RateKeeper
 from sparsefleet.modes.worker_group import WorkerGroup
+from sparsefleet.store.arrays import Floats, Keys
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,9 @@ class SyncMode(MeetingMode):
         self._rounds = self._group.next_pass(self._rounds)
         self._fetch_dense()
 
-    def _push(self, merged: StepGradients, count: int) -> None:
+    def _push(
+        self, merged: StepGradients, count: int, rows: Mapping[str, tuple[Keys, Floats]]
+    ) -> None:
         # Every worker sets the rates: after the round before was applied everywhere, and before
         # this one can be, so it does not matter who comes first or has left.
         if self._rates is not None:
@@ -65,6 +69,7 @@ class SyncMode(MeetingMode):
             merged.sparse,
             merged.all_dense(),
             values=self._fetched(),
+            rows=rows,
             unique=count == 1,
             timeout_s=self._setting.wait_s,
         )

@@ -62,6 +62,14 @@ class PulledRows:
     def __init__(self, tables: dict[str, TableRows]) -> None:
         self.tables = tables
 
+    def wanted(self) -> dict[str, Keys]:
+        """The keys whose rows are not here yet, by table."""
+        return {
+            table: rows.keys
+            for table, rows in self.tables.items()
+            if rows.rows is None and len(rows.keys)  # all padding: nothing to ask for
+        }
+
 
 def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
     """``rows[inverse]``: float32[N, D], zeros for padding."""
@@ -70,6 +78,14 @@ def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
     out = np.empty((len(inverse), dim), np.float32)
     _core.gather_rows(rows, inverse, out)
     return torch.from_numpy(out)
+
+
+def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
+    """The distinct keys of all lookups, by table; their rows are for the caller to bring."""
+    by_table: dict[str, list[Lookup]] = {}
+    for lookup in lookups:
+        by_table.setdefault(lookup.table, []).append(lookup)
+    return PulledRows({table: TableRows(group) for table, group in by_table.items()})
 
 
 def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> PulledRows:
@@ -86,17 +102,13 @@ def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> P
     >>> pulled.tables["ads"].keys, pulled.tables["ads"].gather().shape
     (array([7, 9], dtype=uint64), torch.Size([3, 2]))
     """
-    by_table: dict[str, list[Lookup]] = {}
-    for lookup in lookups:
-        by_table.setdefault(lookup.table, []).append(lookup)
-    tables = {table: TableRows(group) for table, group in by_table.items()}
+    pulled = plan_rows(lookups)
     calls: dict[Unknown, dict[str, Keys]] = {}
-    for table, rows in tables.items():
-        if len(rows.keys):  # all padding: nothing to ask for
-            unknown: Unknown = "zeros" if train else rows.lookups[0].unknown
-            calls.setdefault(unknown, {})[table] = rows.keys
-    for unknown, keys in calls.items():
-        found = pull(keys) if train else pull(keys, train=False, unknown=unknown)
-        for table in keys:
-            tables[table].rows = found[table]
-    return PulledRows(tables)
+    for table, keys in pulled.wanted().items():
+        unknown: Unknown = "zeros" if train else pulled.tables[table].lookups[0].unknown
+        calls.setdefault(unknown, {})[table] = keys
+    for unknown, wanted in calls.items():
+        found = pull(wanted) if train else pull(wanted, train=False, unknown=unknown)
+        for table in wanted:
+            pulled.tables[table].rows = found[table]
+    return pulled

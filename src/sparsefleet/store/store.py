@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Unknown = Literal["zeros", "initial"]
 
-# table, keys (None: dense), gradients in parts, whether no key repeats, whether to add past the
-# optimizer, dense: what takes the values after the push
+# table, keys (None: dense), gradients in parts (none: rows are wanted), whether no key repeats,
+# whether to add past the optimizer, what takes the dense values or the rows after the push
 _Section = tuple[str, Keys | None, list[Floats], bool, bool, Floats | None]
 
 # Servers hand out chunks as large as suits them; a local store as many rows as this.
@@ -244,6 +244,7 @@ class Store(MeetingCalls, FileCalls):
         dense: Mapping[str, Any] | None = None,
         *,
         values: Mapping[str, Any] | None = None,
+        rows: Mapping[str, tuple[Any, Any]] | None = None,
         unique: bool = False,
         add: bool = False,
         timeout_s: float | None = None,
@@ -253,9 +254,11 @@ class Store(MeetingCalls, FileCalls):
         ``sparse`` maps table to (keys, gradients), ``dense`` maps table to gradient, which may be
         a list of flat float32 arrays that make it up one after another. Those of the dense tables
         that ``values`` maps to arrays (float32[size]) have the values that the push has left, or
-        newer ones, written there: it saves a pull.
+        newer ones, written there: it saves a pull. So do ``rows``, table to (keys, array
+        float32[keys.shape + (D,)]): what a training pull right after the push would read.
         """
         sections = self._sections(sparse, dense, values, unique=unique, add=add)
+        sections += self._wanted(rows)
         result = self._native.push(sections, self._next_step(), self._deadline(timeout_s))
         return self._told([*sparse, *(dense or ())], PushResult(*result))
 
@@ -267,6 +270,7 @@ class Store(MeetingCalls, FileCalls):
         dense: Mapping[str, Any] | None = None,
         *,
         values: Mapping[str, Any] | None = None,
+        rows: Mapping[str, tuple[Any, Any]] | None = None,
         unique: bool = False,
         timeout_s: float | None = None,
     ) -> PushResult:
@@ -292,6 +296,7 @@ class Store(MeetingCalls, FileCalls):
         >>> store.leave_group(alone)
         """
         sections = self._sections(sparse, dense, values, unique=unique, add=False)
+        sections += self._wanted(rows)
         result = self._native.push_round(
             lower_member(member),
             round_number,
@@ -414,6 +419,13 @@ class Store(MeetingCalls, FileCalls):
             out = as_output(table, values[table], shape) if values and table in values else None
             sections.append((table, None, parts, True, add, out))
         return sections
+
+    def _wanted(self, rows: Mapping[str, tuple[Any, Any]] | None) -> Iterator[_Section]:
+        for table, (raw_keys, raw_out) in (rows or {}).items():
+            keys = as_keys(table, raw_keys)
+            out = as_output(table, raw_out, (*keys.shape, self._dim(table)))
+            if keys.size:
+                yield table, keys.reshape(-1), [], False, False, out.reshape(-1)
 
     def _told(self, tables: Iterable[str], result: PushResult) -> PushResult:
         if result.rejected_non_finite:

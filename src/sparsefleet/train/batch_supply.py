@@ -8,11 +8,12 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
+from sparsefleet.nn import PulledRows
 from sparsefleet.train.batch import Batch
 from sparsefleet.train.batch_source import BatchFeed
 from sparsefleet.train.step_clock import StepClock
 
-__all__ = ["BatchSupply", "DirectSupply", "PrefetchingSupply", "Supplied"]
+__all__ = ["BatchSupply", "DirectSupply", "PrefetchingSupply", "SteppingSupply", "Supplied"]
 
 _STOP_LATENCY_S = 0.2  # how long a thread that waits for a batch may not notice the end
 
@@ -21,7 +22,7 @@ class Supplied(NamedTuple):
     """A batch and, where they were fetched ahead, its rows."""
 
     batch: Batch
-    pulled: Any
+    pulled: PulledRows | None
 
 
 class BatchSupply(Protocol):
@@ -33,6 +34,9 @@ class BatchSupply(Protocol):
 
     def take(self, clock: StepClock, *, read_ahead: bool = True) -> Supplied | None:
         """The next batch; None at the end. Without `read_ahead` none is read after it."""
+
+    def read_ahead(self, clock: StepClock) -> PulledRows | None:
+        """At the end of a step, before its gradients go: what the next batch wants of them."""
 
     def close(self) -> None:
         """Reads nothing more."""
@@ -55,8 +59,72 @@ class DirectSupply:
         clock.data_s += perf_counter() - begun
         return None if batch is None else Supplied(batch, None)
 
+    def read_ahead(self, clock: StepClock) -> PulledRows | None:
+        del clock
+        return None
+
     def close(self) -> None:
         pass
+
+
+class SteppingSupply:
+    """Reads the next batch at the end of a step, so that its rows come back with the gradients.
+
+    In the thread that trains: what the data and the model draw by chance, they draw in the same
+    order as if the batch was read after the step.
+
+    plan: says which rows the inputs of a batch want; may give None.
+    """
+
+    def __init__(self, feed: BatchFeed, plan: Callable[[Any], PulledRows | None]) -> None:
+        self._feed = feed
+        self._plan = plan
+        self._may_read_ahead = True
+        self._ahead: Supplied | None = None
+        self._error: Exception | None = None
+
+    @property
+    def has_ahead(self) -> bool:
+        return self._ahead is not None
+
+    def take(self, clock: StepClock, *, read_ahead: bool = True) -> Supplied | None:
+        self._may_read_ahead = read_ahead
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            batch = self._read(clock)
+            return None if batch is None else Supplied(batch, None)
+        batch, pulled = ahead
+        if pulled is not None and pulled.wanted():  # the step before handed nothing over
+            pulled = None
+        return Supplied(batch, pulled)
+
+    def read_ahead(self, clock: StepClock) -> PulledRows | None:
+        if not self._may_read_ahead:
+            return None
+        try:
+            batch = self._read(clock)
+        except Exception as error:  # it is not of the step that is about to end: see take
+            self._error = error
+            return None
+        if batch is None:
+            return None
+        begun = perf_counter()
+        wanted = self._plan(batch.inputs)
+        clock.pull_s += perf_counter() - begun
+        self._ahead = Supplied(batch, wanted)
+        return wanted
+
+    def close(self) -> None:
+        self._may_read_ahead = False
+
+    def _read(self, clock: StepClock) -> Batch | None:
+        begun = perf_counter()
+        batch = self._feed.take()
+        clock.data_s += perf_counter() - begun
+        return batch
 
 
 class _Ahead(NamedTuple):
@@ -74,7 +142,10 @@ class PrefetchingSupply:
     """
 
     def __init__(
-        self, feed: BatchFeed, prefetch: Callable[[Any], Any], stopped: threading.Event
+        self,
+        feed: BatchFeed,
+        prefetch: Callable[[Any], PulledRows | None],
+        stopped: threading.Event,
     ) -> None:
         self._feed = feed
         self._prefetch = prefetch
@@ -115,6 +186,10 @@ class PrefetchingSupply:
         clock.pull_s += pull_s
         clock.data_s += waited_s - pull_s
         return ahead.supplied
+
+    def read_ahead(self, clock: StepClock) -> PulledRows | None:
+        del clock
+        return None
 
     def close(self) -> None:
         self._ended = True

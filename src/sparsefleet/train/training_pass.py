@@ -13,7 +13,12 @@ from torch import Tensor
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import RemoteStore
 from sparsefleet.train.batch_source import BatchFeed, BatchSource
-from sparsefleet.train.batch_supply import BatchSupply, DirectSupply, PrefetchingSupply
+from sparsefleet.train.batch_supply import (
+    BatchSupply,
+    DirectSupply,
+    PrefetchingSupply,
+    SteppingSupply,
+)
 from sparsefleet.train.history import Epoch
 from sparsefleet.train.progress_reporter import PassProgress, ProgressReporter
 from sparsefleet.train.random_state import set_random_state
@@ -137,10 +142,11 @@ class TrainingPass:
         team.run(run, stop_the_others)
 
     def _supply(self, feed: BatchFeed) -> BatchSupply:
-        wanted = self._config.prefetch
-        if wanted is None:
-            remote = isinstance(self._distributed.store, RemoteStore)
-            wanted = remote and self._distributed.mode.may_prefetch
+        mode, wanted = self._distributed.mode, self._config.prefetch
+        if wanted is None and isinstance(self._distributed.store, RemoteStore):
+            if mode.brings_rows:
+                return SteppingSupply(feed, self._distributed.plan_ahead)
+            wanted = mode.may_prefetch
         if not wanted:
             return DirectSupply(feed)
         return PrefetchingSupply(feed, self._distributed.prefetch, self._stopped)

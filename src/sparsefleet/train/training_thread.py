@@ -64,7 +64,7 @@ class TrainingThread:
         supplied: Supplied | None = None
         try:
             while (supplied := self._next_batch(supply, gate)) is not None:
-                self._train_on(supplied)
+                self._train_on(supplied, supply)
                 supplied = None  # what the data raises is not of the batch before
             self._distributed.leave()
             if gate is not None:
@@ -86,7 +86,7 @@ class TrainingThread:
             self.clock.save_s += perf_counter() - begun
         return supply.take(self.clock, read_ahead=may_read_ahead)
 
-    def _train_on(self, supplied: Supplied) -> None:
+    def _train_on(self, supplied: Supplied, supply: BatchSupply) -> None:
         batch, pulled = supplied
         clock = self.clock
         begun = perf_counter()
@@ -103,7 +103,10 @@ class TrainingThread:
                 self._refuse(value, batch)
                 step.skip()
             computed = perf_counter()
-        clock.hand_over_s += perf_counter() - computed
+            if finite:
+                step.bring(supply.read_ahead(clock))
+            handing = perf_counter()
+        clock.hand_over_s += perf_counter() - handing
         clock.compute_s += computed - entered
         clock.pull_s += entered - begun
         if not finite:

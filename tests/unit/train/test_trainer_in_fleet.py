@@ -259,7 +259,8 @@ def test_lookups_of_training_are_one_pull_though_evaluation_came_first(
             mode, "pull", lambda keys, **how: pulls.append(keys) or pull(keys, **how)
         )
         trainer.fit(clicks(5))
-    assert [sorted(keys) for keys in pulls] == [["ads", "more"]] * 5
+    # Of the first batch; those of the others come with the gradients of the one before.
+    assert [sorted(keys) for keys in pulls] == [["ads", "more"]]
 
 
 def test_export_that_cannot_be_written_is_told_on_every_worker(

@@ -1,0 +1,140 @@
+"""Rows that come back with the gradients of the step before are those that a pull would bring."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.saved_training import DropoutClicks, assert_same, click_batches, contents, make_trainer
+from tests.servers import JOB_KEY, NativeServers
+from torch import nn
+
+from sparsefleet.errors import ShapeError
+from sparsefleet.optim import Adagrad
+from sparsefleet.store import DenseSpec, LocalStore, RoundMember, Store, TableSpec
+from sparsefleet.train import TrainerConfig
+
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(autouse=True)
+def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
+
+
+def pulls(servers: NativeServers) -> float:
+    with servers.connect() as store:
+        return sum(each.get("server.requests.pull", 0) for each in store.stats())
+
+
+def plain_clicks() -> DropoutClicks:
+    """Without dropout: workers that are threads of one process would share what is drawn."""
+    torch.manual_seed(0)
+    model = DropoutClicks()
+    model.dropout = nn.Identity()
+    return model
+
+
+def train(
+    out: Path, data: list[Any], prefetch: bool | None, *, skip: bool = False, **options: Any
+) -> float:
+    """One worker for each of ``data``; saves, and says how many pulls the servers had."""
+    options.setdefault("mode", "sync")
+    config = TrainerConfig(
+        quiet=True, prefetch=prefetch, non_finite_loss="skip" if skip else "raise"
+    )
+
+    def work(endpoints: list[str], index: int) -> None:
+        model = plain_clicks() if len(data) > 1 else None
+        trainer = make_trainer(endpoints, index, len(data), model=model, config=config, **options)
+        with trainer:
+            trainer.fit(data[index], epochs=2)
+            trainer.save(out)
+
+    with NativeServers(2) as servers, ThreadPoolExecutor(len(data)) as pool:
+        running = [pool.submit(work, servers.endpoints, index) for index in range(len(data))]
+        for future in running:
+            future.result(DEADLINE_S)
+        return pulls(servers)
+
+
+class DrawingData:
+    """Draws its examples by torch's generator, as dropout does, between the steps."""
+
+    def __iter__(self) -> Any:
+        for _ in range(9):
+            ids = torch.randint(0, 50, (8, 3))
+            yield ids, (ids[:, 0] % 2).float()
+
+
+def test_sync_ends_with_the_same_bits_and_without_pulls(tmp_path: Path) -> None:
+    ahead = train(tmp_path / "ahead", [DrawingData()], None)
+    apart = train(tmp_path / "apart", [DrawingData()], False)
+    assert_same(contents(tmp_path / "ahead"), contents(tmp_path / "apart"))
+    # Of 18 batches, those at the beginning of a pass are pulled, and one before there is a plan.
+    assert apart - ahead >= 2 * 14
+
+
+def test_two_workers_with_uneven_data_end_with_the_same_bits(tmp_path: Path) -> None:
+    data = [click_batches(9, seed=1), click_batches(5, seed=2)]
+    train(tmp_path / "ahead", data, None)
+    train(tmp_path / "apart", data, False)
+    assert_same(contents(tmp_path / "ahead"), contents(tmp_path / "apart"))
+
+
+def test_a_skipped_batch_leaves_the_next_one_to_pull(tmp_path: Path) -> None:
+    batches = click_batches(8)
+    batches[3] = (batches[3][0], torch.full_like(batches[3][1], torch.nan))
+    train(tmp_path / "ahead", [batches], None, skip=True)
+    train(tmp_path / "apart", [batches], False, skip=True)
+    assert_same(contents(tmp_path / "ahead"), contents(tmp_path / "apart"))
+
+
+@pytest.mark.parametrize("mode", ["half_async", "hybrid"])
+def test_other_modes_train_on_every_batch_with_two_threads(mode: str, tmp_path: Path) -> None:
+    asked = train(tmp_path / "out", [click_batches(20)], None, mode=mode, threads=2)
+    assert asked < 2 * 20
+
+
+@pytest.mark.parametrize("in_round", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_push_brings_the_rows_that_a_pull_after_it_would(count: int, in_round: bool) -> None:
+    rng = np.random.default_rng(3)
+    keys = rng.integers(0, 60, 40).astype(np.uint64)
+    gradients = rng.normal(size=(40, 3)).astype(np.float32)
+    wanted = rng.integers(0, 90, 33).astype(np.uint64)
+
+    def define(store: Store) -> None:
+        store.define(TableSpec(name="ads", dim=3, optimizer=Adagrad(lr=0.1)))
+        store.define(DenseSpec(name="net", size=5, optimizer=Adagrad(lr=0.1)))
+
+    def push(store: Store, **more: Any) -> None:
+        dense = {"net": np.ones(5, np.float32)}
+        if in_round:
+            member = RoundMember(rank=0, size=1)
+            store.push_round(member, 1, {"ads": (keys, gradients)}, dense, **more)
+        else:
+            store.push_many({"ads": (keys, gradients)}, dense, **more)
+
+    with LocalStore() as apart:
+        define(apart)
+        push(apart)
+        expected = apart.pull("ads", wanted)
+        servers = NativeServers(count) if count else None
+        with LocalStore() if servers is None else servers.connect() as store:
+            define(store)
+            rows, values = np.empty((33, 3), np.float32), np.empty(5, np.float32)
+            push(store, rows={"ads": (wanted, rows)}, values={"net": values})
+            np.testing.assert_array_equal(rows, expected)
+            np.testing.assert_array_equal(values, store.pull_dense("net"))
+            assert store.info("ads").size == apart.info("ads").size
+            push_none = store.push_many({}, rows={"ads": (wanted[:0], rows[:0])})
+            assert push_none.applied == 0
+            with pytest.raises(ShapeError, match="table 'ads': out must be float32 of shape"):
+                store.push_many({}, rows={"ads": (wanted, rows[:5])})
+        if servers is not None:
+            servers.stop()
