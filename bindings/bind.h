@@ -18,6 +18,7 @@ void BindCsv(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
 void BindParse(nanobind::module_& m);
 void BindRagged(nanobind::module_& m);
+void BindReplica(nanobind::module_& m);
 void BindStore(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 

@@ -26,6 +26,7 @@ NB_MODULE(_core, m) {
   sparsefleet::python::BindParse(m);
   sparsefleet::python::BindCsv(m);
   sparsefleet::python::BindRagged(m);
+  sparsefleet::python::BindReplica(m);
   sparsefleet::python::BindStore(m);
   sparsefleet::python::BindServer(m);
 }

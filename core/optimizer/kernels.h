@@ -48,6 +48,10 @@ struct RowKernels {
   // out = (a + b) * scale.
   void (*sum_scaled)(float* out, const float* a, const float* b, std::size_t n, float scale);
   bool (*all_finite)(const float* x, std::size_t n);
+  // delta = (to - from) / share; from += delta.
+  void (*take_share)(float* delta, float* from, const float* to, std::size_t n, float share);
+  // x += target - from; from = target.
+  void (*follow)(float* x, float* from, const float* target, std::size_t n);
 };
 
 const RowKernels& BaselineKernels();

@@ -204,12 +204,30 @@ bool AllFinite(const float* x, std::size_t n) {
   return found == 0;
 }
 
+void TakeShare(float* __restrict delta, float* __restrict from, const float* __restrict to,
+               std::size_t n, float share) {
+  for (std::size_t i = 0; i < n; ++i) {
+    delta[i] = (to[i] - from[i]) / share;
+    from[i] += delta[i];
+  }
+}
+
+void Follow(float* __restrict x, float* __restrict from, const float* __restrict target,
+            std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    x[i] += target[i] - from[i];
+    from[i] = target[i];
+  }
+}
+
 constexpr RowKernels kKernels = {
     {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl},
     DecayWeights,
     Add,
     SumScaled,
-    AllFinite};
+    AllFinite,
+    TakeShare,
+    Follow};
 
 }  // namespace
 }  // namespace sparsefleet

@@ -1,35 +1,12 @@
-"""Which keys were touched since the last exchange, and when the next one is due."""
+"""When the next exchange with the servers is due."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-
-import numpy as np
+from collections.abc import Callable
 
 from sparsefleet.errors import DeadlineError
-from sparsefleet.store.arrays import Keys
-
-
-class Window:
-    """The keys of a number of mini-batches. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._keys: dict[str, list[Keys]] = {}
-
-    def add(self, keys: Mapping[str, Keys]) -> None:
-        self.steps += 1
-        for table, touched in keys.items():
-            self._keys.setdefault(table, []).append(touched)
-
-    def touched(self) -> Iterator[tuple[str, Keys]]:
-        """Each table with its keys, every key once."""
-        for table, parts in self._keys.items():
-            # Unlike np.unique, which hashes, np.sort is vectorised: 25 times as fast.
-            keys = np.sort(np.concatenate(parts))
-            yield table, keys[np.concatenate(([True], keys[1:] != keys[:-1]))[: len(keys)]]
 
 
 class ExchangeWindows:
@@ -43,38 +20,39 @@ class ExchangeWindows:
         self._interval = interval_steps
         self._wait_s = wait_s
         self._changed = threading.Condition()
-        self._filling = Window()
-        self._full: Window | None = None
+        self._filling = 0  # mini-batches
+        self._full = 0
         self._closed = False
         self._failure: BaseException | None = None
 
-    def add(self, keys: Mapping[str, Keys]) -> float:
+    def add(self) -> float:
         """One mini-batch more; blocks while both windows are full. Seconds blocked."""
         began = time.monotonic()
         with self._changed:
-            self._wait(lambda: self._filling.steps < self._interval)
-            self._filling.add(keys)
+            self._wait(lambda: self._filling < self._interval)
+            self._filling += 1
             self._turn_if_full()
         return time.monotonic() - began
 
-    def next_full(self) -> Window | None:
-        """Waits for a full window; None when closed or failed."""
+    def next_full(self) -> int:
+        """Waits for a full window; its mini-batches, 0 when closed or failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._full or self._closed or self._failure)
-            return None if self._failure else self._full
+            return 0 if self._failure else self._full
 
     def exchanged(self) -> None:
         """The window that ``next_full`` gave is done."""
         with self._changed:
-            self._full = None
+            self._full = 0
             self._turn_if_full()
             self._changed.notify_all()
 
-    def take_rest(self) -> Window:
-        """Waits for the running exchange; returns the window that is not full, and empties it."""
+    def take_rest(self) -> int:
+        """Waits for the running exchange; the mini-batches of the window that is not full, which
+        is empty then."""
         with self._changed:
-            self._wait(lambda: self._full is None)
-            rest, self._filling = self._filling, Window()
+            self._wait(lambda: not self._full)
+            rest, self._filling = self._filling, 0
             return rest
 
     def close(self) -> None:
@@ -92,18 +70,17 @@ class ExchangeWindows:
     @property
     def open_steps(self) -> int:
         """Mini-batches not yet exchanged."""
-        full = self._full
-        return self._filling.steps + (full.steps if full is not None else 0)
+        return self._filling + self._full
 
     def _turn_if_full(self) -> None:
-        if self._full is None and self._filling.steps >= self._interval:
-            self._full, self._filling = self._filling, Window()
+        if not self._full and self._filling >= self._interval:
+            self._full, self._filling = self._filling, 0
             self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         if not self._changed.wait_for(lambda: condition() or self._failure, self._wait_s):
             raise DeadlineError(
-                f"an exchange of {self._full.steps if self._full else 0} mini-batches with the "
+                f"an exchange of {self._full} mini-batches with the "
                 f"servers was not over within {self._wait_s:g} s"
             )
         if self._failure is not None:

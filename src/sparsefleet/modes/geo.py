@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefleet.errors import ConfigError, WorkerError
 from sparsefleet.field_checks import require_int
-from sparsefleet.modes.exchange_window import ExchangeWindows, Window
+from sparsefleet.modes.exchange_window import ExchangeWindows
 from sparsefleet.modes.geo_replica import GeoReplica
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
@@ -85,7 +85,7 @@ class GeoMode(Mode):
             self._rates.at(step)
         staleness = self._windows.open_steps
         self._replica.apply(gradients)
-        waited = self._windows.add({table: pair[0] for table, pair in gradients.sparse.items()})
+        waited = self._windows.add()
         self._record.stepped(waited, staleness)
 
     def leave(self) -> None:
@@ -98,8 +98,8 @@ class GeoMode(Mode):
         """Sends what is left, undivided: what the exchanges to come would add up to."""
         self._raise_failure()
         rest = self._windows.take_rest()
-        if rest.steps or self._has_residue:
-            self._send_rest(rest.steps)
+        if rest or self._has_residue:
+            self._send_rest(rest)
         self._has_residue = False
         self._take_over(exactly=True)
 
@@ -118,37 +118,39 @@ class GeoMode(Mode):
 
     def _run(self) -> None:
         """The background thread: an exchange for each window that is full."""
-        while (window := self._windows.next_full()) is not None:
+        while steps := self._windows.next_full():
             try:
-                self._exchange(window)
+                self._exchange(steps)
             except BaseException as error:  # raised again in the training threads
                 self._windows.fail(error)
                 return
             self._windows.exchanged()
 
-    def _exchange(self, window: Window) -> None:
+    def _exchange(self, steps: int) -> None:
         began = time.perf_counter()
         share = self._setting.worker_num
         self._has_residue = share > 1
-        deltas = {
-            table: (keys, self._replica.take_row_deltas(table, keys, share))
-            for table, keys in window.touched()
-        }
-        dense = self._replica.take_dense_deltas(share)
-        if deltas or dense:
-            self._store.push_many(deltas, dense, unique=True, add=True)
-        self._record.pushed(time.perf_counter() - began, window.steps)
+        self._send_dense(share)
+        for table in self._setting.tables:
+            self._send_rows(table, self._replica.take_row_deltas(table, share))
+        self._record.pushed(time.perf_counter() - began, steps)
         self._take_over(exactly=False)
 
     def _send_rest(self, steps: int) -> None:
         began = time.perf_counter()
+        self._send_dense(1)
         for table in self._setting.tables:
-            for keys in self._replica.unsent_rows(table):
-                deltas = self._replica.take_row_deltas(table, keys, 1)
-                self._store.push(table, keys, deltas, unique=True, add=True)
-        if self._setting.dense:
-            self._store.push_many({}, self._replica.take_dense_deltas(1), add=True)
+            self._send_rows(table, self._replica.take_unsent_rows(table))
         self._record.pushed(time.perf_counter() - began, steps)
+
+    def _send_rows(self, table: str, chunks: Iterable[tuple[Keys, Floats]]) -> None:
+        for keys, deltas in chunks:
+            self._store.push(table, keys, deltas, unique=True, add=True)
+
+    def _send_dense(self, share: int) -> None:
+        if self._setting.dense:
+            deltas = self._replica.take_dense_deltas(share)
+            self._store.push_many({}, deltas, add=True)
 
     def _take_over(self, *, exactly: bool) -> None:
         began = time.perf_counter()
@@ -164,7 +166,6 @@ class GeoMode(Mode):
         self._windows.close()
         if self._thread is not None:
             self._thread.join(self._setting.wait_s)
-        self._replica.close()
 
 
 def _require_plain_sgd(what: str, optimizer: Optimizer) -> None:

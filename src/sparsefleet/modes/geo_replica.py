@@ -15,13 +15,12 @@ from sparsefleet import _core
 from sparsefleet.errors import NonFiniteError
 from sparsefleet.modes.dense_parts import DenseParts
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.store import LocalStore, Rows, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.lowering import lower_table
+from sparsefleet.store.rejected_rows import RejectedRows
 
-_CHUNK_FLOATS = 1 << 20
-"""Most values that are compared, or sent, at a time when all rows are."""
-_CACHED_FLOATS = 1 << 15
-"""Values that an exchange works on at a time: several arrays of them stay in a core's cache."""
+_CHUNK_FLOATS = 1 << 18
+"""Differences sent at a time: few enough to be in the processor's cache when they are."""
 
 
 class GeoReplica:
@@ -32,28 +31,15 @@ class GeoReplica:
     """
 
     def __init__(self, setting: ModeSetting) -> None:
-        self._train = LocalStore()
-        self._old = LocalStore()
-        self._specs = setting.tables
-        for spec in setting.tables.values():
-            # Rows come from the servers; here none is born or goes.
-            own = TableSpec(
-                name=spec.name,
-                dim=spec.dim,
-                optimizer=spec.optimizer,
-                non_finite=spec.non_finite,
-            )
-            self._train.define(own)
-            self._old.define(own)
+        self._tables = {
+            name: _core.Replica.create(lower_table(spec)) for name, spec in setting.tables.items()
+        }
+        self._dims = {name: spec.dim for name, spec in setting.tables.items()}
+        self._rejected = RejectedRows()
         self._live = setting.dense
         self._old_dense = {name: live.copy() for name, live in setting.dense.items()}
         self._rates = {name: made.lr for name, made in setting.dense_optimizers.items()}
         self._dense_lock = threading.Lock()
-        self._birth_lock = threading.Lock()
-
-    def close(self) -> None:
-        self._train.close()
-        self._old.close()
 
     def start_dense(self) -> None:
         """The live parameters are what the servers have."""
@@ -61,9 +47,9 @@ class GeoReplica:
             np.copyto(self._old_dense[name], live)
 
     def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:
-        """As a store does."""
-        if table in self._specs:
-            self._train.set_learning_rate(table, lr, at=at)
+        """As a store does; rates come in the order of the schedule."""
+        if table in self._tables:
+            self._tables[table].set_learning_rate(lr)
         else:
             self._rates[table] = lr
 
@@ -76,21 +62,24 @@ class GeoReplica:
         rows: dict[str, Floats] = {}
         places = {}
         for table, wanted in keys.items():
-            rows[table], unknown = self._train.pull_known(table, wanted)
+            rows[table] = np.empty((len(wanted), self._dims[table]), np.float32)
+            unknown = self._tables[table].pull(wanted, rows[table])
             if unknown.size:
                 places[table] = unknown
         if places:
             missing = {table: keys[table][unknown] for table, unknown in places.items()}
-            for table, born in fetch(missing).items():
-                self._give_birth(table, missing[table], born)
-            for table, born in self._train.pull_many(missing)[0].items():
-                rows[table][places[table]] = born
+            for table, fetched in fetch(missing).items():
+                # Another thread may have been faster: its row, perhaps trained already, stays.
+                self._tables[table].insert(missing[table], fetched)
+                self._tables[table].pull(missing[table], fetched)
+                rows[table][places[table]] = fetched
         return rows
 
     def apply(self, gradients: StepGradients) -> None:
         """One step of plain SGD."""
-        if gradients.sparse:
-            self._train.push_many(gradients.sparse, unique=True)
+        for table, (keys, rows) in gradients.sparse.items():
+            if rejected := self._tables[table].step(keys, rows):
+                self._rejected.add(table, rejected)
         for table, gradient in gradients.dense.items():
             self._step_dense(table, [gradient])
         for table, parts in gradients.dense_parts.items():
@@ -106,18 +95,23 @@ class GeoReplica:
 
     # -- exchange -----------------------------------------------------------------------------
 
-    def take_row_deltas(self, table: str, keys: Keys, share: int) -> Floats:
-        """What is to be sent of these rows, (train - old) / share; counts as sent."""
-        deltas: Floats = np.empty((len(keys), self._specs[table].dim), np.float32)
-        for part in self._cached_parts(table, len(keys)):
-            some, delta = keys[part], deltas[part]
-            old = self._old.pull(table, some)
-            np.subtract(self._train.pull(table, some), old, out=delta)
-            if share > 1:
-                delta /= np.float32(share)
-            old += delta
-            self._write_old(table, some, old)
-        return deltas
+    def take_row_deltas(self, table: str, share: int) -> Iterator[tuple[Keys, Floats]]:
+        """What is to be sent of the rows stepped since the last time, (train - old) / share.
+
+        Counts as sent. Arrays hold until the next are asked for.
+        """
+        return self._chunks(table, self._tables[table].stepped(share))
+
+    def take_unsent_rows(self, table: str) -> Iterator[tuple[Keys, Floats]]:
+        """All that differs from what the servers have, undivided. Nobody may train meanwhile."""
+        return self._chunks(table, self._tables[table].unsent())
+
+    def _chunks(self, table: str, walk: _core.ReplicaWalk) -> Iterator[tuple[Keys, Floats]]:
+        dim = self._dims[table]
+        keys: Keys = np.empty(max(1, _CHUNK_FLOATS // dim), np.uint64)
+        deltas: Floats = np.empty((len(keys), dim), np.float32)
+        while count := walk.next(keys, deltas):
+            yield keys[:count], deltas[:count]
 
     def take_dense_deltas(self, share: int) -> dict[str, Floats]:
         """The same for all dense parameters."""
@@ -132,34 +126,12 @@ class GeoReplica:
             deltas[table] = delta
         return deltas
 
-    def unsent_rows(self, table: str) -> Iterator[Keys]:
-        """The keys of rows that differ from what the servers have, in chunks."""
-        chunk_rows = max(1, _CHUNK_FLOATS // self._specs[table].dim)
-        for chunk in self._train.rows(table, chunk_rows=chunk_rows):
-            differs = (chunk.values != self._old.pull(table, chunk.keys)).any(axis=1)
-            if differs.any():
-                yield chunk.keys[differs]
-
     def take_over_rows(self, table: str, keys: Keys, served: Floats, *, exactly: bool) -> None:
         """Rows as the servers have them now; those never touched here are not kept.
 
         ``exactly`` sets the rows, where nobody trains, so that no rounding is left to send.
         """
-        known = self._train.contains(table, keys)
-        if not known.all():
-            keys, served = keys[known], served[known]
-        for part in self._cached_parts(table, len(keys)):
-            some, rows = keys[part], served[part]
-            if exactly:
-                self._write(self._train, table, some, rows)
-            else:
-                difference = rows - self._old.pull(table, some)
-                self._train.push(table, some, difference, unique=True, add=True)
-            self._write_old(table, some, rows)
-
-    def _cached_parts(self, table: str, num_rows: int) -> Iterator[slice]:
-        step = max(1, _CACHED_FLOATS // self._specs[table].dim)
-        return (slice(begin, begin + step) for begin in range(0, num_rows, step))
+        self._tables[table].take_over(keys, served, exactly)
 
     def take_over_dense(self, served: Mapping[str, Floats], *, exactly: bool) -> None:
         """The same for dense parameters."""
@@ -171,19 +143,3 @@ class GeoReplica:
                 else:
                     np.add(live, values - old, out=live)
             np.copyto(old, values)
-
-    def _give_birth(self, table: str, keys: Keys, rows: Floats) -> None:
-        """Another thread may have been faster: its row, perhaps trained already, stays."""
-        with self._birth_lock:
-            new = ~self._train.contains(table, keys)
-            self._write_old(table, keys[new], rows[new])
-            self._write(self._train, table, keys[new], rows[new])
-
-    def _write_old(self, table: str, keys: Keys, rows: Floats) -> None:
-        self._write(self._old, table, keys, rows)
-
-    @staticmethod
-    def _write(store: LocalStore, table: str, keys: Keys, rows: Floats) -> None:
-        no_state = np.empty((len(keys), 0), np.float32)
-        no_counters = np.empty((len(keys), 0), np.uint32)
-        store.import_rows(table, Rows(keys, rows, no_state, no_counters))

@@ -5,7 +5,6 @@ Letters: N keys, D row width, S floats of optimizer state a row, C counters a ro
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -22,6 +21,7 @@ from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_parts,
 from sparsefleet.store.file_calls import FileCalls
 from sparsefleet.store.lowering import lower_dense, lower_table
 from sparsefleet.store.meeting_calls import MeetingCalls
+from sparsefleet.store.rejected_rows import RejectedRows
 from sparsefleet.store.round_member import RoundMember, lower_member
 from sparsefleet.store.rows import PushResult, Rows
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
@@ -37,8 +37,6 @@ _Section = tuple[str, Keys | None, list[Floats], bool, bool, Floats | None]
 
 # Servers hand out chunks as large as suits them; a local store as many rows as this.
 _CHANGES_CHUNK_ROWS = 65536
-
-_log = logging.getLogger("sparsefleet.store")
 
 
 class Store(MeetingCalls, FileCalls):
@@ -71,7 +69,7 @@ class Store(MeetingCalls, FileCalls):
         self._dims: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._step = 0
-        self._rejected: dict[str, int] = {}
+        self._rejected = RejectedRows()
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
 
@@ -429,7 +427,7 @@ class Store(MeetingCalls, FileCalls):
 
     def _told(self, tables: Iterable[str], result: PushResult) -> PushResult:
         if result.rejected_non_finite:
-            self._tell_rejected(", ".join(tables), result.rejected_non_finite)
+            self._rejected.add(", ".join(tables), result.rejected_non_finite)
         return result
 
     def _dim(self, table: str) -> int:
@@ -449,17 +447,6 @@ class Store(MeetingCalls, FileCalls):
                 raise ShapeError(f"table '{table}' is sparse: pull and push it by keys")
             size = self._sizes[table] = info.size
         return size
-
-    def _tell_rejected(self, tables: str, count: int) -> None:
-        with self._lock:
-            before = self._rejected.get(tables, 0)
-            total = self._rejected[tables] = before + count
-        if len(str(total)) > len(str(before)) or before == 0:  # at 1, 10, 100, ...
-            _log.warning(
-                "push to %s: %d gradient rows so far held NaN or infinity and were not applied",
-                tables,
-                total,
-            )
 
 
 def _close_native(native: _core.Store, pid: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from sparsefleet.errors import NotFoundError
 from sparsefleet.modes import ModeSetting, StepGradients
 from sparsefleet.modes.geo_replica import GeoReplica
 from sparsefleet.optim import SGD
@@ -27,9 +28,16 @@ def served(keys: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def replica() -> Iterator[GeoReplica]:
     with LocalStore() as store:
         spec = TableSpec(name="rows", dim=1, optimizer=SGD(lr=1.0))
-        made = GeoReplica(ModeSetting(store=store, tables={"rows": spec}))
-        yield made
-        made.close()
+        yield GeoReplica(ModeSetting(store=store, tables={"rows": spec}))
+
+
+def taken(chunks: Iterator[tuple[np.ndarray, np.ndarray]]) -> dict[int, float]:
+    """Differences by key."""
+    return {
+        key: delta
+        for keys, deltas in chunks
+        for key, delta in zip(keys.tolist(), deltas[:, 0].tolist(), strict=True)
+    }
 
 
 def test_a_row_that_another_thread_fetched_and_trained_meanwhile_stays(
@@ -61,11 +69,10 @@ def test_only_unknown_rows_are_fetched(replica: GeoReplica) -> None:
 def test_what_is_not_sent_stays_to_be_sent(replica: GeoReplica) -> None:
     replica.pull({"rows": KEYS}, served)
     replica.apply(step(1.0))
-    deltas = replica.take_row_deltas("rows", KEYS, 4)
-    np.testing.assert_array_equal(deltas, [[-0.25]] * 2)
-    assert [keys.tolist() for keys in replica.unsent_rows("rows")] == [[3, 7]]
-    np.testing.assert_array_equal(replica.take_row_deltas("rows", KEYS, 1), [[-0.75]] * 2)
-    assert list(replica.unsent_rows("rows")) == []
+    assert taken(replica.take_row_deltas("rows", 4)) == {3: -0.25, 7: -0.25}
+    assert taken(replica.take_row_deltas("rows", 4)) == {}  # not stepped since
+    assert taken(replica.take_unsent_rows("rows")) == {3: -0.75, 7: -0.75}
+    assert taken(replica.take_unsent_rows("rows")) == {}
 
 
 def test_training_between_survives_what_comes_from_the_servers(replica: GeoReplica) -> None:
@@ -83,15 +90,33 @@ def test_training_between_survives_what_comes_from_the_servers(replica: GeoRepli
     assert fetched == [1000]  # never touched here, so it was not kept
 
 
-def test_rows_beyond_what_is_worked_on_at_a_time_are_exchanged_alike(
-    replica: GeoReplica, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("room", [1, 3, 1000])
+def test_rows_beyond_what_is_sent_at_a_time_are_exchanged_alike(
+    replica: GeoReplica, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr("sparsefleet.modes.geo_replica._CACHED_FLOATS", 3)
-    keys = np.arange(10, dtype=np.uint64)
+    monkeypatch.setattr("sparsefleet.modes.geo_replica._CHUNK_FLOATS", room)
+    keys = np.arange(100, dtype=np.uint64)
     replica.pull({"rows": keys}, served)
-    gradients = np.arange(10, dtype=np.float32).reshape(10, 1)
+    gradients = np.arange(100, dtype=np.float32).reshape(-1, 1) + 1
     replica.apply(StepGradients({"rows": (keys, gradients)}))
-    np.testing.assert_array_equal(replica.take_row_deltas("rows", keys, 2), -gradients / 2)
+    halves = dict(zip(keys.tolist(), (-gradients[:, 0] / 2).tolist(), strict=True))
+    assert taken(replica.take_row_deltas("rows", 2)) == halves
     replica.take_over_rows("rows", keys, 1 - gradients, exactly=False)  # another sent as much
     rows = replica.pull({"rows": keys}, served)["rows"]
     np.testing.assert_array_equal(rows, 1 - 1.5 * gradients)
+    assert taken(replica.take_unsent_rows("rows")) == halves
+
+
+def test_rows_with_nan_are_skipped_and_told(
+    replica: GeoReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica.pull({"rows": KEYS}, served)
+    bad = np.array([[np.nan], [0.5]], np.float32)
+    replica.apply(StepGradients({"rows": (KEYS, bad)}))
+    assert "push to rows: 1 gradient rows" in caplog.text
+    np.testing.assert_array_equal(replica.pull({"rows": KEYS}, served)["rows"], [[1.0], [0.5]])
+
+
+def test_a_gradient_of_a_row_that_was_never_pulled_is_refused(replica: GeoReplica) -> None:
+    with pytest.raises(NotFoundError, match="table 'rows': a gradient came for key 3"):
+        replica.apply(step(1.0))
