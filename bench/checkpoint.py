@@ -30,6 +30,8 @@ DIM = 16
 BATCH = 2_600
 CHUNK = 50_000
 LOOK_S = 0.005
+NUM_STEPS = {False: 200, True: 20}
+"""Of a measurement, by --quick."""
 
 
 class Server:
@@ -169,11 +171,13 @@ def fill(store: RemoteStore, num_rows: int) -> np.ndarray:
     return keys
 
 
-def measure(store: RemoteStore, server: Server, keys: np.ndarray, place: Path, repeats: int):
-    """Figures of each repeat, by name."""
+def measure(
+    store: RemoteStore, server: Server, keys: np.ndarray, place: Path, options: argparse.Namespace
+) -> tuple[int, dict[str, list[float]]]:
+    """Bytes of a checkpoint, and the figures of each repeat by name."""
     payload = store.stats()[0]["table.t.payload_bytes"]
     steps = Steps(store, keys)
-    num_steps = 200
+    num_steps = NUM_STEPS[options.quick]
     save(store, place / "warm")
     num_bytes = sum(f.stat().st_size for f in (place / "warm").rglob("*") if f.is_file())
     taken: dict[str, list[float]] = {}
@@ -181,7 +185,7 @@ def measure(store: RemoteStore, server: Server, keys: np.ndarray, place: Path, r
     def keep(name: str, value: float) -> None:
         taken.setdefault(name, []).append(value)
 
-    for number in range(repeats):
+    for number in range(options.repeats):
         path = place / f"save-{number}"
         keep("dd with fsync, MB/s", dd_mb_per_s(place / "dd", num_bytes))
         with PeakMemory(server) as peak:
@@ -214,7 +218,7 @@ def main() -> None:
             RemoteStore([server.endpoint]) as store,
         ):
             keys = fill(store, num_rows)
-            num_bytes, taken = measure(store, server, keys, Path(directory), options.repeats)
+            num_bytes, taken = measure(store, server, keys, Path(directory), options)
     finally:
         server.close()
     console.print(machine())

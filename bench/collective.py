@@ -23,7 +23,7 @@ from typing import Any
 
 from collective_names import DELAYS_MS, MODELS, WANTED
 from collective_nodes import Network, Ranks, Section, speed_ratio
-from collective_sides import SIDES
+from collective_sides import QUICK_SIDES, SIDES
 from ctr_names import OURS, TORCH
 from markdown_page import spread
 from measure import argument_parser, console, machine, note, report, write_json
@@ -198,14 +198,14 @@ def plan_of(options: argparse.Namespace, network: Network) -> Plan:
     delays_ms = DELAYS_MS if network.why_not is None else DELAYS_MS[:1]
     if options.quick:
         return Plan(
-            sides=options.sides,
+            sides=options.sides or QUICK_SIDES,
             models=("mnist",),
             delays_ms=tuple(sorted({delays_ms[0], delays_ms[-1]})),
             repeats=1,
             section_s=0.1,
         )
     return Plan(
-        sides=options.sides,
+        sides=options.sides or tuple(SIDES),
         models=tuple(MODELS),
         delays_ms=delays_ms,
         repeats=options.repeats,
@@ -222,7 +222,7 @@ def known_sides(text: str) -> tuple[str, ...]:
 
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--sides", type=known_sides, default=tuple(SIDES), help="some, by comma")
+    parser.add_argument("--sides", type=known_sides, help="some, by comma")
     options = parser.parse_args()
     console.print("[bold]Collective training[/bold]")
     console.print(machine())

@@ -44,3 +44,5 @@ SIDES: dict[str, SideSpec] = {
     "fused-4": SideSpec("fused, 2x2", 4, CollectiveStrategy()),
     "hierarchical": SideSpec("hierarchical, 2x2", 4, CollectiveStrategy(hierarchical=True)),
 }
+QUICK_SIDES = ("ddp", "fused", "rings", "bf16", "local-4", "ddp-4", "fused-4", "hierarchical")
+"""Each kind once."""

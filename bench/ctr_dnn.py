@@ -72,7 +72,7 @@ PADDLE_LINES = {False: 6_000, True: 1_000}
 def rounds_config(options: argparse.Namespace) -> RoundsConfig:
     if options.quick:
         return RoundsConfig(repeats=1, section_s=0.2, warm_examples=2_000)
-    return RoundsConfig(repeats=options.repeats, section_s=1.2, warm_examples=8_000)
+    return RoundsConfig(repeats=options.repeats, section_s=0.8, warm_examples=8_000)
 
 
 def measure_group(

@@ -16,7 +16,7 @@ from side_processes import Section
 GEO_STEPS = 500
 """Of a worker in a section of GEO: five exchanges, for its end is one more, which a training has
 once."""
-GEO_SECTIONS = 4
+GEO_SECTIONS = 6
 """At most so many times as long as another section."""
 ERROR_LENGTH = 600
 

@@ -34,11 +34,11 @@ class Part:
 
 PARTS = (
     Part(name="ctr-local", script="ctr_dnn.py", arguments=("--groups", "local"),
-         expected_s=160, quick_s=26),
+         repeats=7, expected_s=150, quick_s=12),
     Part(name="ctr-rounds", script="ctr_dnn.py", arguments=("--groups", "rounds"),
-         expected_s=200, quick_s=24),
+         repeats=7, expected_s=200, quick_s=16),
     Part(name="ctr-background", script="ctr_dnn.py", arguments=("--groups", "background"),
-         expected_s=185, quick_s=20),
+         repeats=7, expected_s=225, quick_s=12),
     Part(name="ctr-files", script="ctr_dnn.py", arguments=("--groups", "files"),
          repeats=3, expected_s=150, quick_s=16),
     Part(name="quality", script="ctr_quality.py", repeats=0, expected_s=170, quick_s=14),

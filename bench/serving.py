@@ -27,7 +27,8 @@ from typing import Any
 from measure import ROOT, console, machine, report, write_json
 from serving_model import Bare, as_arrow, as_json, examples, export
 
-NUM_ROWS = 200_000
+NUM_ROWS = {False: 200_000, True: 20_000}
+"""By --quick."""
 CLIENTS = (1, 16, 64)
 ARROW = "application/vnd.apache.arrow.stream"
 READY_S = 120.0
@@ -125,6 +126,7 @@ def measure(
     bodies: dict[str, Path],
     seconds: float,
     every_clients: tuple[int, ...],
+    num_rows: int,
 ) -> dict[str, dict[str, Any]]:
     """Every form and number of clients, the sides in turn."""
     found: dict[str, dict[str, Any]] = {}
@@ -135,7 +137,7 @@ def measure(
                 taken = service.load(bodies[form], kind, clients, seconds)
                 found[f"{side}, {form}, {clients} clients"] = taken
             if kind != ARROW:
-                inputs = examples(batch, NUM_ROWS)
+                inputs = examples(batch, num_rows)
                 name = f"bare ONNX Runtime, {batch} rows, {clients} threads"
                 found[name] = bare.measure(inputs, clients, seconds)
     return found
@@ -187,15 +189,16 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     seconds = 0.1 if options.quick else options.seconds
+    num_rows = NUM_ROWS[options.quick]
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        export(folder / "model", NUM_ROWS)
+        export(folder / "model", num_rows)
         bodies = {}
         for form, (batch, kind) in FORMS.items():
             bodies[form] = folder / form
             write = as_arrow if kind == ARROW else as_json
-            bodies[form].write_bytes(write(examples(batch, NUM_ROWS)))
+            bodies[form].write_bytes(write(examples(batch, num_rows)))
         sides = {"files": stack.enter_context(serving(folder / "model"))}
         url = stack.enter_context(redis_with_rows(folder / "model"))
         if url is not None:
@@ -203,8 +206,8 @@ def main() -> int:
             cold = serving(folder / "model", "--rows", url, "--cache-bytes", "0")
             sides["Redis, no cache"] = stack.enter_context(cold)
         every_clients = CLIENTS[:2] if options.quick else CLIENTS
-        bare = Bare(folder / "model", NUM_ROWS)
-        found = measure(sides, bare, bodies, seconds, every_clients)
+        bare = Bare(folder / "model", num_rows)
+        found = measure(sides, bare, bodies, seconds, every_clients, num_rows)
         show(found)
         held = True
         if options.hold:

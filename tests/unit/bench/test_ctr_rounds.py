@@ -79,7 +79,7 @@ def test_sections_are_whole_steps_of_the_wanted_length(
     rounds_of({fleet("async"): plain, fleet("geo"): geo}, monkeypatch, tmp_path)
     assert plain.asked[-1] == (100, 100_000)
     assert plain.asked[-2] == (1000, 100_000)
-    assert geo.asked[-2] == (1000, 400_000)  # four times as long: 200 steps of each worker
+    assert geo.asked[-2] == (1000, 600_000)  # six times as long: 300 steps of each worker
 
 
 def test_quick_run_has_sides_of_every_group_and_no_others() -> None:
