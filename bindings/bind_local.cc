@@ -1,18 +1,14 @@
-// What only a store in this process has: its parameters in place, and a whole step in one push.
+// What only a store in this process has: its parameters in place, and reads that add no row.
 #include "bind_local.h"
 
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "bind.h"
-#include "push_sections.h"
 #include "raise.h"
 #include "store/local_store.h"
 #include "store/process_memory.h"
@@ -30,32 +26,6 @@ Result<LocalStore*> LocalOf(Store& store, const char* call) {
 }
 
 namespace {
-
-// (dense table, the parts of its gradient)
-using PartsTuple = std::tuple<std::string, std::vector<Array<const float>>>;
-
-PushTotals PushStep(const StoreHandle& handle, const std::vector<PushTuple>& sections,
-                    const std::vector<PartsTuple>& dense, std::uint64_t step, double timeout_s) {
-  const auto rows = SectionsOf(sections);
-  std::vector<std::vector<std::span<const float>>> spans(dense.size());
-  for (std::size_t i = 0; i < dense.size(); ++i) {
-    for (const auto& part : std::get<1>(dense[i])) spans[i].push_back(SpanOf(part));
-  }
-  return TotalsOf(Check(Call(handle, [&](Store& store) -> Result<PushResult> {
-    auto local = LocalOf(store, "push_step");
-    if (!local.ok()) return local.status();
-    PushResult total;
-    for (std::size_t i = 0; i < dense.size(); ++i) {
-      auto pushed = local.value()->PushDenseParts(std::get<0>(dense[i]), spans[i]);
-      if (!pushed.ok()) return pushed;
-      total += pushed.value();
-    }
-    if (rows.sections.empty()) return total;
-    auto pushed = store.Push(rows, step, timeout_s);
-    if (pushed.ok()) total += pushed.value();
-    return pushed.ok() ? Result<PushResult>(total) : pushed;
-  })));
-}
 
 nb::object PullKnown(const StoreHandle& handle, const std::string& table,
                      const Array<const Key>& keys, const Array<float>& out) {
@@ -90,8 +60,6 @@ void BindLocal(nb::module_& m, nb::class_<StoreHandle>& store) {
   m.def("keep_freed_memory", &KeepFreedMemory,
         "Memory that this process frees stays with it, to be used again without page faults.");
   store
-      .def("push_step", &PushStep, "sections"_a, "dense"_a, "step"_a, "timeout_s"_a,
-           "Gradients of dense tables, in parts, then those of `push`.")
       .def("pull_known", &PullKnown, "table"_a, "keys"_a, "out"_a,
            nb::sig("def pull_known(self, table: str, keys: numpy.typing.NDArray[numpy.uint64], "
                    "out: numpy.typing.NDArray[numpy.float32]) -> "

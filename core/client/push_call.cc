@@ -14,15 +14,6 @@ bool AllFinite(std::span<const float> values) {
   return BestKernels().all_finite(values.data(), values.size());
 }
 
-// The gradient in as many parts as it has.
-DenseParts PartsOf(const PushSection& section) {
-  return section.parts.empty() ? DenseParts(&section.gradients, 1) : section.parts;
-}
-
-bool AllFinite(DenseParts parts) {
-  return std::ranges::all_of(parts, [](std::span<const float> part) { return AllFinite(part); });
-}
-
 // The elements [begin, end) of what the parts make up, which become one section's values.
 void TakeRange(DenseParts parts, std::uint64_t begin, std::uint64_t end,
                PushRequest::Section& section) {
@@ -87,7 +78,7 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
   if (Status s = CheckWanted(section, info); !s.ok()) return s;
   if (section.wants_rows()) return Status::Ok();
   const std::uint64_t wanted = section.dense ? info.size : num_keys * info.dim;
-  const DenseParts parts = PartsOf(section);
+  const DenseParts parts = section.all_parts();
   if (SizeOfParts(parts) != wanted || (section.dense && num_keys > 0)) {
     return {Code::kShapeMismatch,
             subject + std::to_string(num_keys) + " keys and " + std::to_string(SizeOfParts(parts)) +
@@ -155,7 +146,7 @@ void PushCall::AddDense(std::size_t i) {
   const PushSection& section = sections_[i];
   const TableInfo& info = infos_[i];
   const std::uint32_t n = core_.num_servers();
-  DenseParts parts = PartsOf(section);
+  DenseParts parts = section.all_parts();
   std::span<const float> poison;
   // Of a table that refuses such pushes, Check() has looked.
   const bool is_poisoned = n > 1 && info.non_finite != NonFinitePolicy::kRaise && !AllFinite(parts);

@@ -13,6 +13,12 @@ std::size_t SizeOfParts(DenseParts parts) {
   return size;
 }
 
+bool AllFinite(DenseParts parts) {
+  const auto all_finite = BestKernels().all_finite;
+  return std::ranges::all_of(
+      parts, [&](std::span<const float> part) { return all_finite(part.data(), part.size()); });
+}
+
 void JoinParts(DenseParts parts, std::span<float> out) {
   float* to = out.data();
   for (const auto& part : parts) to = std::copy(part.begin(), part.end(), to);
@@ -28,11 +34,8 @@ void AddParts(DenseParts parts, std::span<float> out) {
 }
 
 bool StepByParts(DenseParts parts, float learning_rate, std::span<float> values) {
-  const RowKernels& kernels = BestKernels();
-  for (const auto& part : parts) {
-    if (!kernels.all_finite(part.data(), part.size())) return false;
-  }
-  const UpdateKernel sgd = kernels.update[static_cast<std::size_t>(OptimizerKind::kSgd)];
+  if (!AllFinite(parts)) return false;
+  const UpdateKernel sgd = BestKernels().update[static_cast<std::size_t>(OptimizerKind::kSgd)];
   float* to = values.data();
   for (const auto& part : parts) {
     sgd(to, nullptr, part.data(), part.size(), {.lr = learning_rate}, {});

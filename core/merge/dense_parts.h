@@ -9,6 +9,7 @@ namespace sparsefleet {
 using DenseParts = std::span<const std::span<const float>>;
 
 std::size_t SizeOfParts(DenseParts parts);
+bool AllFinite(DenseParts parts);
 
 // Copies the parts to `out`. REQUIRES: out.size() == SizeOfParts(parts), for all of these.
 void JoinParts(DenseParts parts, std::span<float> out);

@@ -33,10 +33,6 @@ class LocalStore final : public Store {
 
   TableSet& tables();
 
-  // TableSet::PushDenseParts, and who waits for the table's version is told.
-  Result<PushResult> PushDenseParts(std::string_view table,
-                                    std::span<const std::span<const float>> parts);
-
   // TableSet::OpenCuts; `commit` says when the cuts of sparse tables clear.
   using Cuts = std::map<std::string, std::variant<std::unique_ptr<StoreCut>, DenseCut>>;
   Result<Cuts> OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit = CutCommit::kAtEnd,

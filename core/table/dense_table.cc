@@ -16,6 +16,44 @@ namespace {
 
 constexpr std::uint64_t kStripe = 16384;
 
+// Hands out what parts make up, from its end, in pieces.
+class PartsFromEnd {
+ public:
+  explicit PartsFromEnd(DenseParts parts)
+      : parts_(parts), left_(parts.empty() ? 0 : parts.back().size()) {}
+
+  // The `count` elements before those handed out last. Valid until the next call; may throw
+  // std::bad_alloc. REQUIRES: there are as many.
+  const float* Before(std::size_t count) {
+    SkipEmpty();
+    if (count <= left_) {
+      left_ -= count;
+      return parts_.back().data() + left_;
+    }
+    joined_.resize(count);
+    for (std::size_t missing = count; missing > 0;) {
+      SkipEmpty();
+      const std::size_t taken = std::min(missing, left_);
+      left_ -= taken;
+      missing -= taken;
+      std::copy_n(parts_.back().data() + left_, taken, joined_.data() + missing);
+    }
+    return joined_.data();
+  }
+
+ private:
+  void SkipEmpty() {
+    while (left_ == 0 && parts_.size() > 1) {
+      parts_ = parts_.first(parts_.size() - 1);
+      left_ = parts_.back().size();
+    }
+  }
+
+  DenseParts parts_;  // without those that are handed out
+  std::size_t left_;  // elements of the last
+  std::vector<float> joined_;
+};
+
 }  // namespace
 
 DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::uint32_t index,
@@ -91,12 +129,9 @@ struct DenseTable::Impl {
                  std::span<float> out) const;
   void WriteState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
                   std::span<const float> in);
-  // `input(begin, length)` gives that part of a gradient, valid until the next call.
-  template <typename Input>
-  Result<PushResult> Change(Input input, bool add);
-  Result<PushResult> ChangeBy(std::span<const float> input, bool add);
-  // `part` begins at this element of what is held here.
-  Status NonFinite(std::span<const float> part, std::uint64_t begin) const;
+  void Apply(PartsFromEnd input, bool add);
+  // Names the first element that is not finite.
+  Status NonFinite(DenseParts gradient) const;
 
   const DenseSpec spec;
   const DenseRange range;
@@ -153,114 +188,64 @@ Status DenseTable::Write(std::uint64_t offset, std::span<const float> values) {
   return Status::Ok();
 }
 
-Status DenseTable::CheckPush(std::span<const float> gradient) const {
-  if (gradient.size() != size()) {
+Status DenseTable::CheckPush(DenseParts gradient) const {
+  if (const std::size_t found = SizeOfParts(gradient); found != size()) {
     return {Code::kShapeMismatch, impl_->Prefix() + "a push needs " + std::to_string(size()) +
-                                      " elements, got " + std::to_string(gradient.size())};
+                                      " elements, got " + std::to_string(found)};
   }
-  if (spec().non_finite != NonFinitePolicy::kRaise) return Status::Ok();
-  if (impl_->optimizer.kernels().all_finite(gradient.data(), gradient.size())) {
-    return Status::Ok();
-  }
-  return impl_->NonFinite(gradient, 0);
+  if (spec().non_finite != NonFinitePolicy::kRaise || AllFinite(gradient)) return Status::Ok();
+  return impl_->NonFinite(gradient);
 }
 
-Status DenseTable::Impl::NonFinite(std::span<const float> part, std::uint64_t begin) const {
-  const auto bad =
-      std::find_if(part.begin(), part.end(), [](float value) { return !std::isfinite(value); });
-  const auto at = static_cast<std::uint64_t>(bad - part.begin());
-  return {Code::kNonFinite, Prefix() + "gradient of element " +
-                                std::to_string(range.begin + begin + at) + " is " +
-                                std::to_string(*bad) + "; nothing was applied"};
+Status DenseTable::Impl::NonFinite(DenseParts gradient) const {
+  std::uint64_t at = range.begin;
+  for (const auto& part : gradient) {
+    const auto bad = std::ranges::find_if_not(part, [](float x) { return std::isfinite(x); });
+    at += static_cast<std::uint64_t>(bad - part.begin());
+    if (bad == part.end()) continue;
+    return {Code::kNonFinite, Prefix() + "gradient of element " + std::to_string(at) + " is " +
+                                  std::to_string(*bad) + "; nothing was applied"};
+  }
+  return Status::Ok();
 }
 
-Result<PushResult> DenseTable::Push(std::span<const float> gradient) {
+Result<PushResult> DenseTable::Push(DenseParts gradient) {
   if (Status status = CheckPush(gradient); !status.ok()) return status;
-  return impl_->ChangeBy(gradient, false);
+  return Change(gradient, false);
 }
 
-Result<PushResult> DenseTable::Add(std::span<const float> delta) {
+Result<PushResult> DenseTable::Add(DenseParts delta) {
   if (Status status = CheckPush(delta); !status.ok()) return status;
-  return impl_->ChangeBy(delta, true);
+  return Change(delta, true);
 }
 
-Result<PushResult> DenseTable::PushParts(std::span<const std::span<const float>> parts) {
-  std::uint64_t total = 0;
-  for (const auto& part : parts) total += part.size();
-  if (total != size()) {
-    return Status(Code::kShapeMismatch, impl_->Prefix() + "a push needs " + std::to_string(size()) +
-                                            " elements, got parts of " + std::to_string(total));
+Result<PushResult> DenseTable::Change(DenseParts input, bool add) {
+  if (spec().non_finite == NonFinitePolicy::kRejectRow && !AllFinite(input)) {
+    return PushResult{.rejected_non_finite = 1};
   }
-  std::uint64_t begin = 0;
-  for (const auto& part : parts) {
-    if (!impl_->optimizer.kernels().all_finite(part.data(), part.size())) {
-      if (spec().non_finite == NonFinitePolicy::kRejectRow) {
-        return PushResult{.rejected_non_finite = 1};
-      }
-      return impl_->NonFinite(part, begin);
-    }
-    begin += part.size();
-  }
-  std::vector<std::uint64_t> begins;  // of each part
-  std::vector<float> together;        // of a stripe that lies in several parts
   try {
-    begins.reserve(parts.size());
-    together.reserve(std::min(kStripe, size()));
+    impl_->Apply(PartsFromEnd(input), add);
   } catch (const std::bad_alloc&) {
     return Status(Code::kTooLarge, impl_->Prefix() + "out of memory");
   }
-  begin = 0;
-  for (const auto& part : parts) {
-    begins.push_back(begin);
-    begin += part.size();
-  }
-  return impl_->Change(
-      [&](std::uint64_t at, std::uint64_t count) {
-        const auto after = std::upper_bound(begins.begin(), begins.end(), at);
-        const auto first = static_cast<std::size_t>(after - begins.begin()) - 1;
-        const std::uint64_t within = at - begins[first];
-        if (within + count <= parts[first].size()) return parts[first].data() + within;
-        together.clear();
-        for (std::size_t i = first; together.size() < count; ++i) {
-          const std::uint64_t from = i == first ? within : 0;
-          const std::uint64_t taken =
-              std::min<std::uint64_t>(parts[i].size() - from, count - together.size());
-          together.insert(together.end(), parts[i].begin() + from, parts[i].begin() + from + taken);
-        }
-        return static_cast<const float*>(together.data());
-      },
-      false);
+  return PushResult{.applied = size()};
 }
 
-Result<PushResult> DenseTable::Impl::ChangeBy(std::span<const float> input, bool add) {
-  if (spec.non_finite == NonFinitePolicy::kRejectRow &&
-      !optimizer.kernels().all_finite(input.data(), input.size())) {
-    return PushResult{.rejected_non_finite = 1};
-  }
-  return Change([&](std::uint64_t at, std::uint64_t) { return input.data() + at; }, add);
-}
-
-template <typename Input>
-Result<PushResult> DenseTable::Impl::Change(Input input, bool add) {
-  std::vector<float> scratch;
-  try {
-    if (optimizer.needs_scratch() && !add) scratch.resize(std::min(kStripe, range.size()));
-  } catch (const std::bad_alloc&) {
-    return Status(Code::kTooLarge, Prefix() + "out of memory");
-  }
+void DenseTable::Impl::Apply(PartsFromEnd input, bool add) {
+  std::vector<float> scratch(optimizer.needs_scratch() && !add ? std::min(kStripe, range.size())
+                                                               : 0);
   const double lr = learning_rate;
   // From the end: who looked for NaN has just read that part, so that it is still in the cache.
   for (std::uint64_t stripe = num_stripes; stripe-- > 0;) {
-    const std::lock_guard lock(mutexes[stripe]);
+    const float* change = input.Before(Length(stripe));
     float* w = values.data() + Begin(stripe);
-    const float* change = input(Begin(stripe), Length(stripe));
+    const std::lock_guard lock(mutexes[stripe]);
     if (add) {
       optimizer.kernels().add(w, change, Length(stripe));
     } else {
       optimizer.Update(w, StateOf(stripe), change, Length(stripe), lr, scratch.data());
     }
   }
-  return PushResult{.applied = range.size()};
 }
 
 void DenseTable::Impl::ReadState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "merge/dense_parts.h"
 #include "status/status.h"
 #include "table/sparse_table.h"
 #include "table/table_spec.h"
@@ -48,11 +49,17 @@ class DenseTable {
   Status Read(std::uint64_t offset, std::span<float> out) const;
   Status Write(std::uint64_t offset, std::span<const float> values);  // state stays
 
-  Status CheckPush(std::span<const float> gradient) const;
-  Result<PushResult> Push(std::span<const float> gradient);  // one optimizer step; whole array
-  // As Push, the gradient being the parts one after another.
-  Result<PushResult> PushParts(std::span<const std::span<const float>> parts);
-  Result<PushResult> Add(std::span<const float> delta);  // past the optimizer
+  // One optimizer step of the whole array; kShapeMismatch, or kNonFinite under that policy, else.
+  // Then nothing is applied.
+  Result<PushResult> Push(DenseParts gradient);
+  Result<PushResult> Add(DenseParts delta);  // past the optimizer
+  Result<PushResult> Push(std::span<const float> gradient) { return Push({&gradient, 1}); }
+  Result<PushResult> Add(std::span<const float> delta) { return Add({&delta, 1}); }
+
+  // The checks of Push without its effect.
+  Status CheckPush(DenseParts gradient) const;
+  // Push, or Add, without their checks. REQUIRES: CheckPush() is ok.
+  Result<PushResult> Change(DenseParts input, bool add);
 
   // State as state_dim() arrays of size() floats, one after another. Of step counts that differ
   // within a stripe the largest is taken.

@@ -62,7 +62,7 @@ const Test kParts("a gradient in parts does what the same in one piece does", []
                                                        all.subspan(3, 40000), all.subspan(40003)};
     for (int step = 0; step < 3; ++step) {
       RequireOk(whole->Push(gradient));
-      ExpectEqual(RequireOk(cut->PushParts(parts)).applied, 50000U);
+      ExpectEqual(RequireOk(cut->Push(parts)).applied, 50000U);
     }
     ExpectEqual(ReadAll(*cut), ReadAll(*whole));
   }
@@ -73,9 +73,9 @@ const Test kBadParts("parts of another length or with NaN are refused and change
   const std::vector<float> first = {1, 2};
   const std::vector<float> bad = {3, kNan};
   const std::vector<std::span<const float>> short_parts = {first};
-  ExpectCode(table->PushParts(short_parts).status(), Code::kShapeMismatch);
+  ExpectCode(table->Push(short_parts).status(), Code::kShapeMismatch);
   const std::vector<std::span<const float>> bad_parts = {first, bad};
-  ExpectCode(table->PushParts(bad_parts).status(), Code::kNonFinite);
+  ExpectCode(table->Push(bad_parts).status(), Code::kNonFinite);
   ExpectEqual(ReadAll(*table), std::vector<float>(4, 0.0F));
 });
 
@@ -123,7 +123,7 @@ const Test kEmptyPart("a part without elements takes empty pushes", [] {
   auto table = RequireOk(DenseTable::Create(Spec(10, OptimizerKind::kAdam), {10, 10}));
   ExpectEqual(table->size(), 0U);
   ExpectEqual(table->spec().size, 10U);
-  ExpectEqual(RequireOk(table->Push({})).applied, 0U);
+  ExpectEqual(RequireOk(table->Push(DenseParts())).applied, 0U);
   RequireOk(table->Read(0, {}));
   RequireOk(table->ReadState({}));
 });

@@ -293,13 +293,18 @@ Status SparseTable::CheckPush(std::span<const Key> keys, std::span<const float> 
 Result<PushResult> SparseTable::Push(std::span<const Key> keys, std::span<const float> gradients,
                                      std::uint64_t step, bool keys_are_unique) {
   if (Status status = CheckPush(keys, gradients); !status.ok()) return status;
-  return impl_->Change(keys, gradients, step, keys_are_unique, false);
+  return Change(keys, gradients, step, keys_are_unique, false);
 }
 
 Result<PushResult> SparseTable::Add(std::span<const Key> keys, std::span<const float> deltas,
                                     std::uint64_t step, bool keys_are_unique) {
   if (Status status = CheckPush(keys, deltas); !status.ok()) return status;
-  return impl_->Change(keys, deltas, step, keys_are_unique, true);
+  return Change(keys, deltas, step, keys_are_unique, true);
+}
+
+Result<PushResult> SparseTable::Change(std::span<const Key> keys, std::span<const float> input,
+                                       std::uint64_t step, bool keys_are_unique, bool add) {
+  return impl_->Change(keys, input, step, keys_are_unique, add);
 }
 
 Result<PushResult> SparseTable::Impl::Change(std::span<const Key> keys,

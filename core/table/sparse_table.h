@@ -109,6 +109,10 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   Result<PushResult> Add(std::span<const Key> keys, std::span<const float> deltas,
                          std::uint64_t step, bool keys_are_unique = false);
 
+  // Push, or Add, without their checks. REQUIRES: CheckPush() is ok.
+  Result<PushResult> Change(std::span<const Key> keys, std::span<const float> input,
+                            std::uint64_t step, bool keys_are_unique, bool add);
+
   // Removes the rows that the eviction rules name as of `step`; returns how many went.
   // Halves what admission has counted for keys without a row, rounding down, and forgets those
   // at 0: keys seen now and then do not pile up.

@@ -142,10 +142,14 @@ Result<TableSet::Entry> TableSet::CheckSection(const PushSection& section) const
   if (!entry.ok()) return entry;
   const auto* sparse = std::get_if<std::shared_ptr<SparseTable>>(&entry.value().table);
   if (section.dense == (sparse != nullptr)) return WrongKind(section.table, sparse == nullptr);
+  if (sparse != nullptr && !section.parts.empty()) {
+    return Status(Code::kShapeMismatch,
+                  Prefix(section.table) + "only a dense table takes a gradient in parts");
+  }
   const Status status = sparse != nullptr
                             ? (*sparse)->CheckPush(section.keys, section.gradients)
                             : std::get<std::shared_ptr<DenseTable>>(entry.value().table)
-                                  ->CheckPush(section.gradients);
+                                  ->CheckPush(section.all_parts());
   if (!status.ok()) return status;
   return entry;
 }
@@ -200,29 +204,16 @@ Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::ui
     Result<PushResult> result = PushResult{};
     if (s.dense) {
       const auto& table = std::get<std::shared_ptr<DenseTable>>(entries[i].table);
-      result = s.add ? table->Add(s.gradients) : table->Push(s.gradients);
+      result = table->Change(s.all_parts(), s.add);
     } else {
       const auto& table = std::get<std::shared_ptr<SparseTable>>(entries[i].table);
-      result = s.add ? table->Add(s.keys, s.gradients, step, s.keys_are_unique)
-                     : table->Push(s.keys, s.gradients, step, s.keys_are_unique);
+      result = table->Change(s.keys, s.gradients, step, s.keys_are_unique, s.add);
     }
     if (!result.ok()) return result.status();
     total += result.value();
     entries[i].version->fetch_add(1);
   }
   return total;
-}
-
-Result<PushResult> TableSet::PushDenseParts(std::string_view table,
-                                            std::span<const std::span<const float>> parts) {
-  auto entry = Find(table);
-  if (!entry.ok()) return entry.status();
-  const auto* dense = std::get_if<std::shared_ptr<DenseTable>>(&entry.value().table);
-  if (dense == nullptr) return WrongKind(table, false);
-  const auto writer = gate_.EnterWriter();
-  auto result = (*dense)->PushParts(parts);
-  if (result.ok()) entry.value().version->fetch_add(1);
-  return result;
 }
 
 Status TableSet::SetLearningRate(std::string_view table, double learning_rate,

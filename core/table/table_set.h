@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "merge/dense_parts.h"
 #include "status/status.h"
 #include "table/cut_gate.h"
 #include "table/dense_table.h"
@@ -40,13 +41,15 @@ struct PushSection {
   bool dense = false;
   bool keys_are_unique = false;
   bool add = false;  // add the values as they are, past the optimizer
-  // Dense, to a store: the gradient in parts, one after another, in place of `gradients`.
-  std::span<const std::span<const float>> parts = {};
+  // Dense: the gradient in parts, one after another, in place of `gradients`.
+  DenseParts parts = {};
   // To a store. Dense: takes the values that the push has left, or newer ones. Sparse, without
   // gradients: nothing is pushed, and it takes the rows that a training pull of the keys right
   // after the push would read; such sections may name a table again. Empty: not wanted.
   std::span<float> out = {};
 
+  // The gradient in as many parts as it has.
+  DenseParts all_parts() const { return parts.empty() ? DenseParts(&gradients, 1) : parts; }
   bool wants_rows() const { return !dense && gradients.empty() && !out.empty(); }
 };
 
@@ -82,10 +85,6 @@ class TableSet {
   Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step);
   // Each table named gets its version raised by one.
   Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step);
-
-  // One optimizer step of a dense table, its gradient in parts, see DenseTable::PushParts.
-  Result<PushResult> PushDenseParts(std::string_view table,
-                                    std::span<const std::span<const float>> parts);
 
   // Tables, all unless they are named, as of one moment: no push shows in part, whatever number of
   // tables it is for.

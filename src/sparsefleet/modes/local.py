@@ -11,7 +11,6 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.modes.rates import RateKeeper
-from sparsefleet.store import LocalStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +49,9 @@ class LocalMode(Mode):
         began = time.perf_counter()
         apart = self._setting.dense_step
         dense = gradients.dense if apart is None else {}
-        if gradients.dense_parts:
-            assert isinstance(self._store, LocalStore)
-            self._store.push_step(gradients.sparse, gradients.dense_parts)
-        elif gradients.sparse or dense:
-            self._store.push_many(gradients.sparse, dense, unique=True)
+        pushed = gradients.dense_parts or dense
+        if gradients.sparse or pushed:
+            self._store.push_many(gradients.sparse, pushed, unique=True)
         self._record.pushed(time.perf_counter() - began, 1)
         if apart is not None and gradients.dense:
             with self._dense_lock:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.store.arrays import Floats, Keys, as_keys, as_parts
-from sparsefleet.store.rows import PushResult
+from sparsefleet.store.arrays import Floats, Keys, as_keys
 from sparsefleet.store.store import Store
 
 if TYPE_CHECKING:
@@ -62,36 +60,6 @@ class LocalStore(Store):
         array([-1., -2.], dtype=float32)
         """
         return self._native.live_dense(table)
-
-    def push_step(
-        self,
-        sparse: Mapping[str, tuple[Any, Any]],
-        dense_parts: Mapping[str, list[Floats]],
-        *,
-        timeout_s: float | None = None,
-    ) -> PushResult:
-        """All gradients of a step: as ``push_many`` with keys that are unique, in one call.
-
-        ``dense_parts`` maps a dense table to flat float32 arrays which, one after another, are its
-        gradient. It goes first: where it is refused for NaN or infinity, no row has changed.
-
-        >>> import numpy as np
-        >>> from sparsefleet.optim import SGD
-        >>> from sparsefleet.store import DenseSpec, LocalStore
-        >>> store = LocalStore()
-        >>> store.define(DenseSpec(name="mlp", size=2, optimizer=SGD(lr=1.0)))
-        >>> halves = [np.ones(1, np.float32), np.ones(1, np.float32)]
-        >>> store.push_step({}, {"mlp": halves}).applied
-        2
-        """
-        sections = self._sections(sparse, None, None, unique=True, add=False)
-        dense = [
-            (table, as_parts(table, parts, self._size(table)))
-            for table, parts in dense_parts.items()
-        ]
-        deadline_s = self._deadline(timeout_s)
-        result = self._native.push_step(sections, dense, self._next_step(), deadline_s)
-        return self._told([*sparse, *dense_parts], PushResult(*result))
 
     def pull_known(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.uint32]]:
         """Rows of ``keys`` (uint64[N]) without any being born: float32[N, D], uint32[M].
