@@ -181,7 +181,7 @@ Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& re
                                        std::to_string(options_.max_frame_bytes) +
                                        ": pull them apart from it");
   }
-  // All memory that the reply needs is taken before the push, which may not fail afterwards.
+  // The memory of the reply is taken before the push is applied, while it may still be refused.
   PushAnswer answer;
   std::span<std::byte> out;
   answer.body =
@@ -200,9 +200,7 @@ Result<ReplyBody> Dispatcher::FinishPushAnswer(PushAnswer& answer, const PushRes
       if (Status s = tables_.Pull(answer.rows, PullMode::kTrain, step); !s.ok()) return s;
     }
   } catch (const std::bad_alloc&) {
-    return Status(Code::kTooLarge,
-                  "push: it was applied, for new rows that it wants the server "
-                  "has not enough memory");
+    return Status(Code::kTooLarge, "out of memory");  // for new rows; short: takes none
   }
   return answer.body.Append(answer.values);
 }

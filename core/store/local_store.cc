@@ -49,13 +49,19 @@ class Outcome {
   std::optional<T> value_;
 };
 
-bool BringsGradients(const PushSection& section) { return !section.wants_rows(); }
+// Those that bring gradients.
+std::vector<PushSection> PushedOf(std::span<const PushSection> sections) {
+  std::vector<PushSection> pushed;
+  pushed.reserve(sections.size());
+  std::ranges::copy_if(sections, std::back_inserter(pushed),
+                       [](const PushSection& section) { return !section.wants_rows(); });
+  return pushed;
+}
 
-// The sections of a push that bring gradients, these in one piece, as rounds add them up.
+// The sections of a push, their gradients in one piece, as rounds add them up.
 class WholeSections {
  public:
-  explicit WholeSections(std::span<const PushSection> given) {
-    std::ranges::copy_if(given, std::back_inserter(sections_), BringsGradients);
+  explicit WholeSections(std::vector<PushSection> given) : sections_(std::move(given)) {
     for (PushSection& section : sections_) {
       if (section.parts.empty()) continue;
       std::vector<float>& whole = joined_.emplace_back(SizeOfParts(section.parts));
@@ -204,9 +210,7 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
-  std::vector<PushSection> brought;
-  std::ranges::copy_if(sections, std::back_inserter(brought), BringsGradients);
-  auto result = PushAndTell(impl_->tables, impl_->coordinator, brought, step);
+  auto result = PushAndTell(impl_->tables, impl_->coordinator, PushedOf(sections), step);
   if (!result.ok()) return result;
   if (Status s = ReadWantedValues(impl_->tables, sections, step); !s.ok()) return s;
   return result;
@@ -216,7 +220,7 @@ Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_
                                          std::span<const PushSection> sections, std::uint64_t step,
                                          double timeout_s) {
   Contribution contribution;
-  const WholeSections whole(sections);  // which outlives the wait
+  const WholeSections whole(PushedOf(sections));  // which outlives the wait
   contribution.sections.assign(whole.sections().begin(), whole.sections().end());
   contribution.step = step;
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;

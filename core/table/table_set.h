@@ -48,9 +48,9 @@ struct PushSection {
   // after the push would read; such sections may name a table again. Empty: not wanted.
   std::span<float> out = {};
 
-  bool wants_rows() const { return !dense && gradients.empty() && !out.empty(); }
   // The gradient in as many parts as it has.
   DenseParts all_parts() const { return parts.empty() ? DenseParts(&gradients, 1) : parts; }
+  bool wants_rows() const { return !dense && gradients.empty() && !out.empty(); }
 };
 
 // A copy of what is held of a dense table: elements from `begin` on, and their state as

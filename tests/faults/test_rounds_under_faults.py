@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.faults.cutting_proxy import CuttingProxy
 from tests.servers import JOB_KEY, NativeServers
 
@@ -32,9 +33,17 @@ PROMPT_S = 20.0
 KEYS = np.arange(30)
 
 
-def push(store: Store, member: RoundMember, number: int, value: float = -1.0) -> PushResult:
+def push(
+    store: Store,
+    member: RoundMember,
+    number: int,
+    value: float = -1.0,
+    rows: NDArray[np.float32] | None = None,
+) -> PushResult:
+    """``rows``: takes those of all keys after the round."""
     gradients = np.full((len(KEYS), SUM.dim), value, np.float32)
-    return store.push_round(member, number, {"sum": (KEYS, gradients)})
+    wanted = None if rows is None else {"sum": (KEYS, rows)}
+    return store.push_round(member, number, {"sum": (KEYS, gradients)}, rows=wanted)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -161,7 +170,11 @@ def test_rounds_over_breaking_connections_are_applied_once() -> None:
 
         def work(rank: int) -> list[PushResult]:
             member = RoundMember(rank=rank, size=2)
-            results = [push(stores[rank], member, number, -2.0 * rank) for number in range(rounds)]
+            results = []
+            rows = np.empty((len(KEYS), SUM.dim), np.float32)
+            for number in range(rounds):
+                results.append(push(stores[rank], member, number, -2.0 * rank, rows))
+                np.testing.assert_array_equal(rows, np.full((30, 2), number + 1))
             stores[rank].leave_group(member)
             return results
 
