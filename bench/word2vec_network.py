@@ -36,8 +36,12 @@ class Products:
 def skip_gram_loss(words: Tensor, contexts: Tensor, biases: Tensor) -> Tensor:
     """words: float32[B, D], contexts: [B, 1 + K, D], biases: [B, 1 + K, 1] -> the mean over B."""
     # One element at a time: batched matrix products of this shape take three times as long.
-    logits = (contexts * words.unsqueeze(1)).sum(2) + biases.squeeze(2)
-    return nn.functional.softplus(logits * SIGNS).sum() / len(words)
+    return loss_of_logits((contexts * words.unsqueeze(1)).sum(2) + biases.squeeze(2))
+
+
+def loss_of_logits(logits: Tensor) -> Tensor:
+    """logits: float32[B, 1 + K], the true word's first -> the mean over B."""
+    return nn.functional.softplus(logits * SIGNS).sum() / len(logits)
 
 
 class PlainModel(nn.Module):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ctr_names import OURS_BY_TORCH
 from side_worker import ProductsSide, answer_lines
 from word2vec_network import PlainModel, Products
 from word2vec_pairs import LR, PairTurns
@@ -37,11 +38,11 @@ class TorchSide:
         return batch * num_batches
 
 
-def ours_side(options: argparse.Namespace) -> Any:
+def ours_side(options: argparse.Namespace, *, plain_operators: bool = False) -> Any:
     """Imported for itself alone: other sides pay nothing for us."""
     from word2vec_ours import OursSide
 
-    return OursSide(options)
+    return OursSide(options, plain_operators=plain_operators)
 
 
 def gensim_side(options: argparse.Namespace) -> Any:
@@ -54,6 +55,7 @@ SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "products": partial(ProductsSide, Products),
     "torch": TorchSide,
     "ours": ours_side,
+    OURS_BY_TORCH: partial(ours_side, plain_operators=True),
     "gensim": gensim_side,
 }
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from side_worker import answer_lines
@@ -78,9 +77,9 @@ class OursSide:
 
 def skip_gram() -> nn.Module:
     """Made here, so that gensim's process imports nothing of ours."""
-    from sparsefleet.nn import SparseEmbedding
+    from sparsefleet.nn import SparseEmbedding, embedding_dots
     from sparsefleet.store import Constant, Uniform
-    from word2vec_network import skip_gram_loss
+    from word2vec_network import loss_of_logits
 
     class SkipGram(nn.Module):
         def __init__(self) -> None:
@@ -90,8 +89,7 @@ def skip_gram() -> nn.Module:
             self.contexts = SparseEmbedding("contexts", DIM, initializer=Constant(0.0))
 
         def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
-            no_biases = torch.zeros(*contexts.shape, 1)
-            return skip_gram_loss(self.words(words), self.contexts(contexts), no_biases)
+            return loss_of_logits(embedding_dots(self.words, words, self.contexts, contexts))
 
     return SkipGram()
 

@@ -15,6 +15,7 @@ void BindSpecs(nanobind::module_& m);
 void BindCommand(nanobind::module_& m);
 void BindCut(nanobind::module_& m);
 void BindCsv(nanobind::module_& m);
+void BindDots(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
 void BindParse(nanobind::module_& m);
 void BindRagged(nanobind::module_& m);

@@ -22,6 +22,7 @@ NB_MODULE(_core, m) {
   sparsefleet::python::BindSpecs(m);
   sparsefleet::python::BindCommand(m);
   sparsefleet::python::BindCut(m);
+  sparsefleet::python::BindDots(m);
   sparsefleet::python::BindMerge(m);
   sparsefleet::python::BindParse(m);
   sparsefleet::python::BindCsv(m);

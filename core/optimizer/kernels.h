@@ -45,6 +45,10 @@ struct RowKernels {
   void (*decay_weights)(float* out, const float* g, const float* w, std::size_t n, float l1,
                         float l2);
   void (*add)(float* to, const float* from, std::size_t n);
+  // to += from * scale.
+  void (*add_scaled)(float* to, const float* from, std::size_t n, float scale);
+  // The sum of a[i] * b[i], in an order that depends on n alone.
+  float (*dot)(const float* a, const float* b, std::size_t n);
   // out = (a + b) * scale.
   void (*sum_scaled)(float* out, const float* a, const float* b, std::size_t n, float scale);
   bool (*all_finite)(const float* x, std::size_t n);

@@ -1,6 +1,7 @@
 """Embeddings for torch modules whose rows live in tables, and pictures that come as bytes."""
 
 from sparsefleet.nn.binding import bind, sparse_modules
+from sparsefleet.nn.embedding_dots import embedding_dots
 from sparsefleet.nn.image_scaling import ImageScaling
 from sparsefleet.nn.import_embedding import import_embedding, import_embeddings
 from sparsefleet.nn.lookup import Lookup
@@ -27,6 +28,7 @@ __all__ = [
     "apply_gradients",
     "bind",
     "discard_gradients",
+    "embedding_dots",
     "import_embedding",
     "import_embeddings",
     "pull_rows",

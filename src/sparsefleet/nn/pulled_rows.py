@@ -50,8 +50,12 @@ class TableRows:
 
     def gather_one(self, index: int) -> torch.Tensor:
         """The rows of the ids of one lookup."""
+        return gather(self.rows, self.places_of(index), self.dim)
+
+    def places_of(self, index: int) -> Inverse:
+        """The part of ``inverse`` that is of one lookup."""
         begin = sum(self.sizes[:index])
-        return gather(self.rows, self.inverse[begin : begin + self.sizes[index]], self.dim)
+        return self.inverse[begin : begin + self.sizes[index]]
 
 
 class PulledRows:

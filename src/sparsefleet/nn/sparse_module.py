@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.nn.distinct_rows import DistinctRows
 from sparsefleet.nn.lookup import Lookup, check_ids
 from sparsefleet.nn.row_state import from_state, no_rows, state_without_rows, to_state
 from sparsefleet.nn.step_rows import Gradient, StepRows, active_step
@@ -106,6 +107,16 @@ class SparseModule(nn.Module):
         """The rows of ``ids``: float32[*ids.shape, D]; where the ids are, if that is a GPU."""
         if isinstance(ids, torch.Tensor) and ids.is_cuda:
             return self._look_up(ids.cpu()).to(ids.device)
+        step, lookup, train = self._begin_lookup(ids)
+        return step.look_up(lookup, train=train)
+
+    def look_up_distinct(self, ids: torch.Tensor) -> DistinctRows:
+        """The distinct rows of ``ids``, for operators that need no copy for every id."""
+        step, lookup, train = self._begin_lookup(ids)
+        return step.look_up_distinct(lookup, train=train)
+
+    def _begin_lookup(self, ids: torch.Tensor) -> tuple[StepRows, Lookup, bool]:
+        """The step to look up in, and whether rows take part in training."""
         check_ids(self.name, ids)
         lookup = Lookup(self.name, self.dim, ids, padding_id=self.padding_id, unknown=self.unknown)
         train = self.training and torch.is_grad_enabled()
@@ -113,7 +124,7 @@ class SparseModule(nn.Module):
         if step is None:
             self.home.open(self.spec)
             step = self._pending_step() if train else StepRows(self.home.pull, train=False)
-        return step.look_up(lookup, train=train)
+        return step, lookup, train
 
     def _pending_step(self) -> StepRows:
         step = self._pending.step

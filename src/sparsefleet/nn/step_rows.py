@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
+from sparsefleet.nn.distinct_rows import DistinctLeaf, DistinctRows, distinct_rows
 from sparsefleet.nn.lookup import Identity, Inverse, Lookup, unique_keys
 from sparsefleet.nn.pulled_rows import Pull, PulledRows, TableRows, pull_rows
 from sparsefleet.store.arrays import Floats, Keys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Gradient = tuple[Keys, Floats]
+AnyLeaf = TypeVar("AnyLeaf", "_Leaf", DistinctLeaf)
 
 
 class _ActiveSteps(threading.local):
@@ -75,8 +77,9 @@ class StepRows:
         """What was looked up, in order."""
         self._pull = pull
         self._train = train
-        self._leaves: list[_Leaf] = []
+        self._leaves: list[_Leaf | DistinctLeaf] = []
         self._leaf_of_table: dict[str, _Leaf] = {}
+        self._distinct_of_table: dict[str, DistinctLeaf] = {}
         self._planned: dict[Identity, list[tuple[TableRows, int]]] = {}
         for rows in pulled.tables.values() if pulled else ():
             for index, lookup in enumerate(rows.lookups):
@@ -109,8 +112,24 @@ class StepRows:
             found = self._planned_rows(places, train)
         else:
             rows = pull_rows([lookup], self._pull, train=train).tables[lookup.table]
-            found = self._add_leaf(_Leaf(rows)).take(0) if train else rows.gather()
+            found = self._added(_Leaf(rows)).take(0) if train else rows.gather()
         return found if lookup.ids.dim() == 1 else found.view(*lookup.ids.shape, lookup.dim)
+
+    def look_up_distinct(self, lookup: Lookup, *, train: bool) -> DistinctRows:
+        """The same rows, each distinct one once, for an operator that reads them in place."""
+        self.lookups.append(lookup)
+        train = train and self._train
+        places = self._planned.get(lookup.identity()) if self._planned else None
+        if places is None:
+            rows = pull_rows([lookup], self._pull, train=train).tables[lookup.table]
+            return self._added(DistinctLeaf(rows)).take([0]) if train else distinct_rows(rows, 0)
+        rows, index = places[0]
+        if not train:
+            return distinct_rows(rows, index)
+        leaf = self._distinct_of_table.get(rows.table)
+        if leaf is None:
+            leaf = self._distinct_of_table[rows.table] = self._added(DistinctLeaf(rows))
+        return leaf.take([index for _, index in places])
 
     def gradients(self) -> dict[str, Gradient]:
         """Table -> unique keys uint64[U] and their summed gradients float32[U, D].
@@ -135,16 +154,16 @@ class StepRows:
             return rows.gather_one(index)
         leaf = self._leaf_of_table.get(rows.table)
         if leaf is None:
-            leaf = self._leaf_of_table[rows.table] = self._add_leaf(_Leaf(rows))
+            leaf = self._leaf_of_table[rows.table] = self._added(_Leaf(rows))
         for _, index in places:
             if leaf.is_free(index):
                 return leaf.take(index)
         # Looked up more often than planned (a recomputed forward): the pulled rows once more,
         # as a tensor of its own, since the caller may have written into the first.
         again = TableRows([rows.lookups[index]])
-        return self._add_leaf(_Leaf(again, rows.gather_one(index))).take(0)
+        return self._added(_Leaf(again, rows.gather_one(index))).take(0)
 
-    def _add_leaf(self, leaf: _Leaf) -> _Leaf:
+    def _added(self, leaf: AnyLeaf) -> AnyLeaf:
         self._leaves.append(leaf)
         return leaf
 

@@ -1,0 +1,122 @@
+// Dot products between distinct rows of two tables, and their gradients.
+// Every call releases the GIL. Letters: B groups of pairs, K pairs in each, D row width, U and V
+// distinct rows of the left and the right side.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "bind.h"
+#include "merge/row_dots.h"
+#include "merge/unique.h"
+#include "raise.h"
+#include "status/status.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace sparsefleet::python {
+namespace {
+
+using Places = Array<const std::uint32_t>;
+using Sums = std::optional<Matrix<float>>;
+
+std::string ShapeText(const Matrix<const float>& rows) {
+  return "[" + std::to_string(rows.shape(0)) + ", " + std::to_string(rows.shape(1)) + "]";
+}
+
+Status CheckSide(const Matrix<const float>& rows, const Places& inverse) {
+  const std::size_t count = rows.shape(0);
+  const auto places = SpanOf(inverse);
+  const auto beyond = std::ranges::find_if(
+      places, [count](std::uint32_t place) { return place >= count && place != kPaddingPlace; });
+  if (beyond == places.end()) return Status::Ok();
+  return {Code::kShapeMismatch,
+          "inverse names row " + std::to_string(*beyond) + " of " + std::to_string(count)};
+}
+
+// The two sides of a call, and what it has for each pair: as many as the right side has places.
+struct Pairs {
+  const Matrix<const float>& left;
+  const Places& left_inverse;
+  const Matrix<const float>& right;
+  const Places& right_inverse;
+
+  RowSide LeftSide() const { return {{left.data(), left.size()}, SpanOf(left_inverse)}; }
+  RowSide RightSide() const { return {{right.data(), right.size()}, SpanOf(right_inverse)}; }
+  std::size_t dim() const { return left.shape(1); }
+
+  Status Check(std::size_t num_products) const {
+    const std::size_t groups = left_inverse.size();
+    const std::size_t pairs = right_inverse.size();
+    const bool are_groups = groups == 0 ? pairs == 0 : pairs % groups == 0;
+    if (left.shape(1) != right.shape(1) || !are_groups || num_products != pairs) {
+      return {Code::kShapeMismatch, "rows " + ShapeText(left) + " with " + std::to_string(groups) +
+                                        " places, rows " + ShapeText(right) + " with " +
+                                        std::to_string(pairs) + " and " +
+                                        std::to_string(num_products) + " products do not fit"};
+    }
+    if (Status status = CheckSide(left, left_inverse); !status.ok()) return status;
+    return CheckSide(right, right_inverse);
+  }
+};
+
+void Dots(const Matrix<const float>& left, const Places& left_inverse,
+          const Matrix<const float>& right, const Places& right_inverse, const Array<float>& out) {
+  const Pairs pairs{left, left_inverse, right, right_inverse};
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = pairs.Check(out.size());
+    if (status.ok()) DotRows(pairs.LeftSide(), pairs.RightSide(), pairs.dim(), SpanOf(out));
+  }
+  Check(status);
+}
+
+// Nothing without sums.
+Status CheckSums(const Sums& sums, const Matrix<const float>& rows) {
+  if (!sums || (sums->shape(0) == rows.shape(0) && sums->shape(1) == rows.shape(1))) {
+    return Status::Ok();
+  }
+  return {Code::kShapeMismatch, "sums [" + std::to_string(sums->shape(0)) + ", " +
+                                    std::to_string(sums->shape(1)) + "] are not of the shape of " +
+                                    "the rows " + ShapeText(rows)};
+}
+
+std::span<float> SpanOfSums(const Sums& sums) {
+  return sums ? std::span<float>(sums->data(), sums->size()) : std::span<float>();
+}
+
+void AddGradients(const Array<const float>& gradients, const Matrix<const float>& left,
+                  const Places& left_inverse, const Matrix<const float>& right,
+                  const Places& right_inverse, const Sums& left_sums, const Sums& right_sums) {
+  const Pairs pairs{left, left_inverse, right, right_inverse};
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = pairs.Check(gradients.size());
+    if (status.ok()) status = CheckSums(left_sums, left);
+    if (status.ok()) status = CheckSums(right_sums, right);
+    if (status.ok()) {
+      AddDotGradients(SpanOf(gradients), pairs.LeftSide(), pairs.RightSide(), pairs.dim(),
+                      SpanOfSums(left_sums), SpanOfSums(right_sums));
+    }
+  }
+  Check(status);
+}
+
+}  // namespace
+
+void BindDots(nb::module_& m) {
+  m.def("dot_rows", &Dots, "left"_a, "left_inverse"_a, "right"_a, "right_inverse"_a, "out"_a,
+        "out[i * K + k] (float32[B * K]) = left[left_inverse[i]] (float32[U, D]) times "
+        "right[right_inverse[i * K + k]] (float32[V, D]); 0 with PADDING_PLACE.");
+  m.def("add_dot_gradients", &AddGradients, "gradients"_a, "left"_a, "left_inverse"_a, "right"_a,
+        "right_inverse"_a, "left_sums"_a.none(), "right_sums"_a.none(),
+        "Given gradients of dot_rows's results (float32[B * K]), adds those of the rows to sums of "
+        "their shape, or to nothing where that is None. Sides of one table may share their sums.");
+}
+
+}  // namespace sparsefleet::python

@@ -1,0 +1,151 @@
+"""Dot products between rows of two embeddings.
+
+Letters: N rows on the left, K on the right for each of them, D row width, U distinct rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.nn.distinct_rows import DistinctRows
+from sparsefleet.nn.sparse_embedding import SparseEmbedding
+from sparsefleet.nn.step_rows import is_traced
+
+__all__ = ["embedding_dots"]
+
+
+def embedding_dots(
+    left: SparseEmbedding, left_ids: Tensor, right: SparseEmbedding, right_ids: Tensor
+) -> Tensor:
+    """The product of each row of ``left`` with its rows of ``right``: float32[*right_ids.shape].
+
+    left_ids: int64 of any shape, such as [N]. right_ids: int64 of that shape, for one row each,
+    or of that shape and more, such as [N, K], for K rows each. What it computes is
+
+        (left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)
+
+    but on the distinct rows of the batch: no row is copied for each of its ids, nor a gradient.
+    Skip-gram, matrix factorisation, BPR and two-tower models whose towers are tables are made of
+    it. Both sides may be of one table. Padding gives 0. Products are summed in an order that does
+    not depend on the processor. It has no second derivative.
+
+    >>> from sparsefleet.nn import apply_gradients
+    >>> from sparsefleet.optim import SGD
+    >>> from sparsefleet.store import Constant
+    >>> users = SparseEmbedding("users", 4, initializer=Constant(2.0), optimizer=SGD(lr=0.5))
+    >>> films = SparseEmbedding("films", 4, initializer=Constant(1.0), optimizer=SGD(lr=0.5))
+    >>> user, shown = torch.tensor([7, 9]), torch.tensor([[1, 2, 3], [2, 2, 4]])
+    >>> scores = embedding_dots(users, user, films, shown)
+    >>> scores
+    tensor([[8., 8., 8.],
+            [8., 8., 8.]], grad_fn=<_DotsBackward>)
+    >>> scores.sum().backward()
+    >>> apply_gradients(torch.nn.ModuleList([users, films])).applied
+    6
+    >>> films.eval()(torch.tensor([1, 2]))
+    tensor([[ 0.,  0.,  0.,  0.],
+            [-2., -2., -2., -2.]])
+    """
+    _check(left, left_ids, right, right_ids)
+    if is_traced():
+        rows = left(left_ids)
+        alone = right_ids.dim() - left_ids.dim()
+        rows = rows.reshape(*left_ids.shape, *[1] * alone, left.dim)
+        scores: Tensor = (rows * right(right_ids)).sum(-1)
+        return scores
+    if right_ids.is_cuda:
+        return embedding_dots(left, left_ids.cpu(), right, right_ids.cpu()).to(right_ids.device)
+    sides = (left.look_up_distinct(left_ids), right.look_up_distinct(right_ids))
+    if sides[0].rows.requires_grad or sides[1].rows.requires_grad:
+        apply: Callable[..., Tensor] = _Dots.apply
+        return apply(sides[0].rows, sides[1].rows, sides, right_ids.shape)
+    return _dots(*sides, right_ids.shape)
+
+
+class _Dots(torch.autograd.Function):
+    """Rows enter as tensors for autograd alone; what is read is their memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        sides: tuple[DistinctRows, DistinctRows],
+        shape: torch.Size,
+    ) -> Tensor:
+        ctx.save_for_backward(left, right)
+        ctx.sides = sides
+        return _dots(*sides, shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                "embedding_dots has no second derivative, but backward() was called with "
+                "create_graph=True: multiply the rows by torch's operators there, "
+                "(left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)"
+            )
+        left_rows, right_rows = ctx.saved_tensors  # raises where an earlier backward freed them
+        left, right = ctx.sides
+        needs_left, needs_right = ctx.needs_input_grad[:2]
+        left_sums = np.zeros_like(left.array) if needs_left else None
+        if left_rows is right_rows:
+            right_sums = left_sums
+        else:
+            right_sums = np.zeros_like(right.array) if needs_right else None
+        _core.add_dot_gradients(
+            np.ascontiguousarray(gradient.numpy()).reshape(-1),
+            left.array,
+            left.places,
+            right.array,
+            right.places,
+            left_sums,
+            right_sums,
+        )
+        return (
+            None if left_sums is None else torch.from_numpy(left_sums),
+            None if right_sums is None or right_sums is left_sums else torch.from_numpy(right_sums),
+            None,
+            None,
+        )
+
+
+def _dots(left: DistinctRows, right: DistinctRows, shape: torch.Size) -> Tensor:
+    out = np.empty(shape, np.float32)
+    _core.dot_rows(left.array, left.places, right.array, right.places, out.reshape(-1))
+    return torch.from_numpy(out)
+
+
+def _check(
+    left: SparseEmbedding, left_ids: Tensor, right: SparseEmbedding, right_ids: Tensor
+) -> None:
+    for module in (left, right):
+        if not isinstance(module, SparseEmbedding):
+            raise ConfigError(
+                "embedding_dots multiplies rows of two SparseEmbedding modules, got a "
+                f"{type(module).__name__}"
+            )
+    if left.dim != right.dim:
+        raise ShapeError(
+            f"embedding_dots: rows of table '{left.name}' are {left.dim} wide, those of table "
+            f"'{right.name}' {right.dim}: make them alike"
+        )
+    for module, ids in ((left, left_ids), (right, right_ids)):
+        if not isinstance(ids, Tensor):
+            raise ShapeError(
+                f"embedding_dots: ids of table '{module.name}' must be an int64 tensor, got "
+                f"{type(ids).__name__}"
+            )
+    if right_ids.shape[: left_ids.dim()] != left_ids.shape:
+        raise ShapeError(
+            f"embedding_dots: ids of table '{right.name}' have shape {list(right_ids.shape)}, "
+            f"wanted that of the ids of table '{left.name}', {list(left_ids.shape)}, or one that "
+            "begins with it"
+        )
