@@ -89,7 +89,7 @@ std::span<float> SpanOfSums(const Sums& sums) {
   return sums ? std::span<float>(sums->data(), sums->size()) : std::span<float>();
 }
 
-void AddGradients(const Array<const float>& gradients, const Matrix<const float>& left,
+void SumGradients(const Array<const float>& gradients, const Matrix<const float>& left,
                   const Places& left_inverse, const Matrix<const float>& right,
                   const Places& right_inverse, const Sums& left_sums, const Sums& right_sums) {
   const Pairs pairs{left, left_inverse, right, right_inverse};
@@ -100,7 +100,7 @@ void AddGradients(const Array<const float>& gradients, const Matrix<const float>
     if (status.ok()) status = CheckSums(left_sums, left);
     if (status.ok()) status = CheckSums(right_sums, right);
     if (status.ok()) {
-      AddDotGradients(SpanOf(gradients), pairs.LeftSide(), pairs.RightSide(), pairs.dim(),
+      SumDotGradients(SpanOf(gradients), pairs.LeftSide(), pairs.RightSide(), pairs.dim(),
                       SpanOfSums(left_sums), SpanOfSums(right_sums));
     }
   }
@@ -113,10 +113,12 @@ void BindDots(nb::module_& m) {
   m.def("dot_rows", &Dots, "left"_a, "left_inverse"_a, "right"_a, "right_inverse"_a, "out"_a,
         "out[i * K + k] (float32[B * K]) = left[left_inverse[i]] (float32[U, D]) times "
         "right[right_inverse[i * K + k]] (float32[V, D]); 0 with PADDING_PLACE.");
-  m.def("add_dot_gradients", &AddGradients, "gradients"_a, "left"_a, "left_inverse"_a, "right"_a,
-        "right_inverse"_a, "left_sums"_a.none(), "right_sums"_a.none(),
-        "Given gradients of dot_rows's results (float32[B * K]), adds those of the rows to sums of "
-        "their shape, or to nothing where that is None. Sides of one table may share their sums.");
+  m.def(
+      "sum_dot_gradients", &SumGradients, "gradients"_a, "left"_a, "left_inverse"_a, "right"_a,
+      "right_inverse"_a, "left_sums"_a.none(), "right_sums"_a.none(),
+      "Given gradients of dot_rows's results (float32[B * K]), sums those of the rows into arrays "
+      "of their shape, which start from zero; None leaves a side out. Sides of one table may "
+      "share their sums.");
 }
 
 }  // namespace sparsefleet::python

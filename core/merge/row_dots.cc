@@ -1,5 +1,7 @@
 #include "merge/row_dots.h"
 
+#include <algorithm>
+
 #include "merge/unique.h"
 #include "optimizer/kernels.h"
 
@@ -25,14 +27,16 @@ void ForEachPair(const RowSide& left, const RowSide& right, Visit visit) {
 
 void DotRows(const RowSide& left, const RowSide& right, std::size_t dim, std::span<float> out) {
   const auto dot = BestKernels().dot;
-  for (float& product : out) product = 0.0F;
+  std::ranges::fill(out, 0.0F);
   ForEachPair(left, right, [&](std::size_t pair, std::size_t at_left, std::size_t at_right) {
     out[pair] = dot(left.rows.data() + at_left * dim, right.rows.data() + at_right * dim, dim);
   });
 }
 
-void AddDotGradients(std::span<const float> gradients, const RowSide& left, const RowSide& right,
+void SumDotGradients(std::span<const float> gradients, const RowSide& left, const RowSide& right,
                      std::size_t dim, std::span<float> left_sums, std::span<float> right_sums) {
+  std::ranges::fill(left_sums, 0.0F);
+  if (right_sums.data() != left_sums.data()) std::ranges::fill(right_sums, 0.0F);
   const auto add_scaled = BestKernels().add_scaled;
   ForEachPair(left, right, [&](std::size_t pair, std::size_t at_left, std::size_t at_right) {
     const float gradient = gradients[pair];

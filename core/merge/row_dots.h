@@ -22,11 +22,11 @@ struct RowSide {
 // places within the rows.
 void DotRows(const RowSide& left, const RowSide& right, std::size_t dim, std::span<float> out);
 
-// Adds the gradients of the rows to sums of their shape, in order of the pairs, given those of
-// DotRows's results. A side whose sums are empty is left out. Both sides may be one table, with
-// one array of sums.
+// Sums the gradients of the rows, in order of the pairs, given those of DotRows's results: sums
+// are of the shape of the rows and start from zero. A side whose sums are empty is left out. Both
+// sides may be one table, with one array of sums.
 // REQUIRES: as DotRows; gradients.size() == B * K; sums apart from the rows.
-void AddDotGradients(std::span<const float> gradients, const RowSide& left, const RowSide& right,
+void SumDotGradients(std::span<const float> gradients, const RowSide& left, const RowSide& right,
                      std::size_t dim, std::span<float> left_sums, std::span<float> right_sums);
 
 }  // namespace sparsefleet

@@ -27,9 +27,9 @@ const Test kProducts("each row on the left meets its group on the right", [] {
   ExpectEqual(out, Floats({3, 4, 39, 17, 17, 1}));
 
   const Floats gradients = {1, 10, 100, 1, 1, 1};
-  Floats left_sums(4, 0.0F);
-  Floats right_sums(6, 0.0F);
-  AddDotGradients(gradients, {left, left_places}, {right, right_places}, 2, left_sums, right_sums);
+  Floats left_sums(4, 99.0F);
+  Floats right_sums(6, 99.0F);
+  SumDotGradients(gradients, {left, left_places}, {right, right_places}, 2, left_sums, right_sums);
   ExpectEqual(left_sums, Floats({11, 12, 501, 610}));
   ExpectEqual(right_sums, Floats({4, 6, 30, 40, 302, 404}));
 });
@@ -41,8 +41,8 @@ const Test kPadding("padding on either side gives 0 and takes no gradient", [] {
   Floats out(4, 99.0F);
   DotRows({rows, left}, {rows, right}, 1, out);
   ExpectEqual(out, Floats({6, 0, 0, 0}));
-  Floats sums(2, 0.0F);
-  AddDotGradients(out, {rows, left}, {rows, right}, 1, {}, sums);
+  Floats sums(2, 99.0F);
+  SumDotGradients(out, {rows, left}, {rows, right}, 1, {}, sums);
   ExpectEqual(sums, Floats({0, 12}));
   DotRows({{}, {}}, {{}, {}}, 1, {});
 });
@@ -50,9 +50,9 @@ const Test kPadding("padding on either side gives 0 and takes no gradient", [] {
 const Test kOneTable("a row times itself gets both gradients, in one array of sums", [] {
   const Floats rows = {2, 5};
   const Places places = {0};
-  Floats sums(2, 0.0F);
+  Floats sums(2, 99.0F);
   const Floats gradient = {3};
-  AddDotGradients(gradient, {rows, places}, {rows, places}, 2, sums, sums);
+  SumDotGradients(gradient, {rows, places}, {rows, places}, 2, sums, sums);
   ExpectEqual(sums, Floats({12, 30}));
 });
 

@@ -95,12 +95,12 @@ class _Dots(torch.autograd.Function):
         left_rows, right_rows = ctx.saved_tensors  # raises where an earlier backward freed them
         left, right = ctx.sides
         needs_left, needs_right = ctx.needs_input_grad[:2]
-        left_sums = np.zeros_like(left.array) if needs_left else None
+        left_sums = np.empty_like(left.array) if needs_left else None
         if left_rows is right_rows:
             right_sums = left_sums
         else:
-            right_sums = np.zeros_like(right.array) if needs_right else None
-        _core.add_dot_gradients(
+            right_sums = np.empty_like(right.array) if needs_right else None
+        _core.sum_dot_gradients(
             np.ascontiguousarray(gradient.numpy()).reshape(-1),
             left.array,
             left.places,

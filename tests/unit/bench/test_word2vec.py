@@ -9,6 +9,8 @@ import pytest
 from tests.unit.bench import bench_path  # noqa: F401
 
 import word2vec_quality
+from sparsefleet.nn import apply_gradients
+from word2vec_ours import FleetModel
 from word2vec_pairs import (
     NUM_NOISE,
     NUM_WORDS,
@@ -110,3 +112,18 @@ def test_sides_are_told_by_batch_size_and_with_their_errors() -> None:
     assert told["sparsefleet local 2"]["rate"] == [10.0, 10.0]
     assert told["sparsefleet local 2"]["error"] is None
     assert told["gensim 2"]["error"] == "skipped: pip install gensim"
+
+
+def test_ours_learns_by_its_own_products_what_it_learns_by_those_of_torch() -> None:
+    learnt = []
+    for plain_operators in (False, True):
+        model = FleetModel(1.0, plain_operators=plain_operators)
+        losses = []
+        for words, contexts in PairTurns(argparse.Namespace(rank=0)).turn(50, 3):
+            loss = model(words, contexts)
+            loss.backward()
+            apply_gradients(model)
+            losses.append(loss.item())
+        learnt.append(losses)
+    np.testing.assert_allclose(*learnt, rtol=1e-6)
+    assert learnt[0][2] != learnt[0][0]

@@ -279,4 +279,4 @@ def test_native_products_refuse_places_and_shapes_that_do_not_fit() -> None:
     with pytest.raises(ShapeError, match="do not fit"):
         _core.dot_rows(rows, places, rows, places[:1], out[:1])
     with pytest.raises(ShapeError, match="sums .1, 3. are not of the shape"):
-        _core.add_dot_gradients(out, rows, places, rows, places, None, rows[:1])
+        _core.sum_dot_gradients(out, rows, places, rows, places, None, rows[:1])
