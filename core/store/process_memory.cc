@@ -23,7 +23,6 @@ void KeepFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
   mallopt(M_ARENA_MAX,
           static_cast<int>(std::max(1U, std::thread::hardware_concurrency() / kThreadsPerArena)));
-  malloc_trim(0);
 #endif
 }
 
