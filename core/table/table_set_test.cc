@@ -129,9 +129,14 @@ const Test kAllOrNothing("a push or pull with one bad section does nothing at al
   };
   refused({.table = "weights", .keys = {}, .gradients = bad, .dense = true}, Code::kNonFinite);
   refused({.table = "weights", .keys = {}, .gradients = row, .dense = true}, Code::kShapeMismatch);
+  const std::span<const float> bad_parts[] = {std::span(bad).first(2), std::span(bad).last(2)};
+  refused({.table = "weights", .keys = {}, .gradients = {}, .dense = true, .parts = bad_parts},
+          Code::kNonFinite);
   refused({.table = "weights", .keys = keys, .gradients = row}, Code::kInvalidArgument);
   refused({.table = "none", .keys = keys, .gradients = row}, Code::kUnknownTable);
   refused(first, Code::kInvalidArgument);
+  const PushSection cut[] = {{.table = "ads", .keys = keys, .gradients = {}, .parts = bad_parts}};
+  ExpectCode(tables.Push(cut, 0).status(), Code::kShapeMismatch);
   std::vector<float> out(2);
   std::vector<float> wrong(5);
   const PullSection pull[] = {

@@ -40,6 +40,8 @@ def as_keys(table: str, keys: Any) -> Keys:
 
 def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Floats:
     """The float32 values in exactly this shape; ``what`` names them in errors."""
+    if _is_ready(values) and values.shape == shape:
+        return values  # type: ignore[no-any-return]
     array = _as_array(table, what, values)
     if array.dtype != _FLOAT:
         hint = (
@@ -57,12 +59,19 @@ def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
     """A dense gradient as flat arrays, one after another; a list of flat arrays is that already."""
     if not isinstance(gradient, list) or not gradient or any(_ndim(part) != 1 for part in gradient):
         return [as_values(table, "gradient", gradient, (size,))]
-    parts = [as_values(table, "a part of the gradient", part, part.shape) for part in gradient]
+    parts = gradient
+    if not all(map(_is_ready, parts)):
+        parts = [as_values(table, "a part of the gradient", part, part.shape) for part in parts]
     if (found := sum(map(len, parts))) != size:
         raise ShapeError(
             f"table '{table}': gradient must have shape ({size},), got {found} in parts"
         )
     return parts
+
+
+def _is_ready(values: Any) -> bool:
+    """Whether native code can take them as they are."""
+    return type(values) is np.ndarray and values.dtype is _FLOAT and values.flags.c_contiguous
 
 
 def _ndim(given: Any) -> int | None:
