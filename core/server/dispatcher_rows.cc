@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "server/dispatcher.h"
-#include "store/table_views.h"
+#include "transport/plain_rows.h"
 
 namespace sparsefleet {
 namespace {
@@ -113,15 +113,26 @@ Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
   if (!table.ok()) return table.status();
   auto changes = call.session->FindWatch(name);
   if (!changes.ok()) return changes.status();
-  const std::size_t row_bytes = sizeof(Key) + sizeof(float) * table.value()->dim();
+  const std::size_t dim = table.value()->dim();
+  const std::size_t row_bytes = sizeof(Key) + sizeof(float) * dim;
   const std::uint64_t room =
       options_.max_frame_bytes > kRowsHeadBytes ? options_.max_frame_bytes - kRowsHeadBytes : 0;
   const std::uint64_t max_rows =
       std::max<std::uint64_t>(1, std::min<std::uint64_t>(room, kTakenBytes) / row_bytes);
-  auto rows = TakeChangedRows(*table.value(), *changes.value(), (flags & kFlagBeginTaking) != 0,
-                              received, static_cast<std::size_t>(max_rows));
-  if (!rows.ok()) return rows.status();
-  return ReplyBody(EncodeRows("", rows.value()));
+  bool begins = (flags & kFlagBeginTaking) != 0;
+  for (;;) {
+    const auto keys = changes.value()->Take(std::exchange(begins, false), received,
+                                            static_cast<std::size_t>(max_rows));
+    std::span<std::byte> out;
+    ReplyBody body = ReplyBody::Uninitialized(PlainRowsBytes(keys.size(), dim), out);
+    auto removed = table.value()->PullKnown(keys, PutPlainRows(keys, dim, out));
+    if (!removed.ok()) return removed.status();
+    if (removed.value().empty()) return body;
+    auto rows = table.value()->Read(keys);
+    if (!rows.ok()) return rows.status();
+    if (!rows.value().keys.empty()) return ReplyBody(EncodeRows("", rows.value()));
+    changes.value()->DropLast();  // all of them are removed by now
+  }
 }
 
 }  // namespace sparsefleet

@@ -222,7 +222,6 @@ Result<std::vector<std::uint32_t>> SparseTable::PullKnown(std::span<const Key> k
     unknown.reserve(scratch.missing.size());
     for (const BatchItem& item : scratch.missing) unknown.push_back(item.position);
     std::ranges::sort(unknown);
-    impl_->rows_pulled.fetch_add(keys.size() - unknown.size(), std::memory_order_relaxed);
   });
   if (!status.ok()) return status;
   return unknown;

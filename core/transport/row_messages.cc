@@ -1,9 +1,11 @@
 // Bodies that carry arrays: pull, push, dense values, rows, commands.
+#include <cstring>
 #include <string>
 #include <type_traits>
 
 #include "transport/member_body.h"
 #include "transport/messages.h"
+#include "transport/plain_rows.h"
 
 namespace sparsefleet {
 namespace {
@@ -327,18 +329,50 @@ Result<EraseRequest> DecodeErase(std::span<const std::byte> body) {
   return m;
 }
 
+namespace {
+
+void PutRowsHead(BodyWriter& out, std::string_view table, std::uint64_t num_keys,
+                 std::uint64_t num_values, std::uint64_t num_state, std::uint64_t num_counters) {
+  out.PutString(table);
+  out.Put(num_keys);
+  out.Put(num_values);
+  out.Put(num_state);
+  out.Put(num_counters);
+  out.Pad();
+}
+
+constexpr std::size_t kPlainRowsHeadBytes = 40;  // of PutRowsHead() without a name
+
+}  // namespace
+
 Body EncodeRows(std::string_view table, const RowBatch& rows) {
   BodyWriter out;
-  out.PutString(table);
-  out.Put(static_cast<std::uint64_t>(rows.keys.size()));
-  out.Put(static_cast<std::uint64_t>(rows.values.size()));
-  out.Put(static_cast<std::uint64_t>(rows.state.size()));
-  out.Put(static_cast<std::uint64_t>(rows.counters.size()));
+  PutRowsHead(out, table, rows.keys.size(), rows.values.size(), rows.state.size(),
+              rows.counters.size());
   out.PutArray(std::span<const Key>(rows.keys));
   out.PutArray(std::span<const float>(rows.values));
   out.PutArray(std::span<const float>(rows.state));
   out.PutArray(std::span<const std::uint32_t>(rows.counters));
   return out.Take();
+}
+
+std::size_t PlainRowsBytes(std::size_t num_keys, std::size_t dim) {
+  const std::size_t bytes = kPlainRowsHeadBytes + num_keys * (sizeof(Key) + dim * sizeof(float));
+  return (bytes + 7) & ~std::size_t{7};
+}
+
+std::span<float> PutPlainRows(std::span<const Key> keys, std::size_t dim,
+                              std::span<std::byte> body) {
+  const std::size_t num_values = keys.size() * dim;
+  BodyWriter head;
+  PutRowsHead(head, "", keys.size(), num_values, 0, 0);
+  std::byte* at = body.data();
+  std::memcpy(at, head.bytes().data(), kPlainRowsHeadBytes);
+  at += kPlainRowsHeadBytes;
+  if (!keys.empty()) std::memcpy(at, keys.data(), keys.size_bytes());
+  at += keys.size_bytes();
+  if (num_values % 2 != 0) std::memset(at + num_values * sizeof(float), 0, sizeof(float));
+  return {reinterpret_cast<float*>(at), num_values};
 }
 
 Result<NamedRows> DecodeRows(std::span<const std::byte> body) {

@@ -46,7 +46,7 @@ class GeoReplica:
         for name, live in self._live.items():
             np.copyto(self._old_dense[name], live)
 
-    def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:
+    def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:  # noqa: ARG002
         """As a store does; rates come in the order of the schedule."""
         if table in self._tables:
             self._tables[table].set_learning_rate(lr)
