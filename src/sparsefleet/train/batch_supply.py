@@ -105,20 +105,22 @@ class SteppingSupply:
         if not self._may_read_ahead:
             return None
         try:
-            batch = self._read(clock)
+            self._ahead = self._read_and_plan(clock)
         except Exception as error:  # it is not of the step that is about to end: see take
             self._error = error
-            return None
+        return None if self._ahead is None else self._ahead.pulled
+
+    def close(self) -> None:
+        self._may_read_ahead = False
+
+    def _read_and_plan(self, clock: StepClock) -> Supplied | None:
+        batch = self._read(clock)
         if batch is None:
             return None
         begun = perf_counter()
         wanted = self._plan(batch.inputs)
         clock.pull_s += perf_counter() - begun
-        self._ahead = Supplied(batch, wanted)
-        return wanted
-
-    def close(self) -> None:
-        self._may_read_ahead = False
+        return Supplied(batch, wanted)
 
     def _read(self, clock: StepClock) -> Batch | None:
         begun = perf_counter()
