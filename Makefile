@@ -89,7 +89,7 @@ $(STAMPS)/bench: $(STAMPS)/package
 	touch $@
 
 .PHONY: bench
-bench: $(STAMPS)/bench  ## Measure all beside others, half an hour (BENCH_FLAGS="--only ctr"; needs redis-server)
+bench: $(STAMPS)/bench  ## Measure all beside others, 40 minutes (BENCH_FLAGS="--only ctr"; needs redis-server)
 	$(BIN)/python bench/run_all.py $(BENCH_FLAGS)
 
 .PHONY: bench-quick
