@@ -1,4 +1,4 @@
-// What only a store in this process has: its parameters in place, and reads that add no row.
+// What only a store in this process has: its parameters in place.
 #include "bind_local.h"
 
 #include <nanobind/stl/string.h>
@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "bind.h"
 #include "raise.h"
@@ -27,19 +26,6 @@ Result<LocalStore*> LocalOf(Store& store, const char* call) {
 
 namespace {
 
-nb::object PullKnown(const StoreHandle& handle, const std::string& table,
-                     const Array<const Key>& keys, const Array<float>& out) {
-  auto unknown = Check(Call(handle, [&](Store& store) -> Result<std::vector<std::uint32_t>> {
-    auto local = LocalOf(store, "pull_known");
-    if (!local.ok()) return local.status();
-    auto sparse = local.value()->tables().Sparse(table);
-    if (!sparse.ok()) return sparse.status();
-    return sparse.value()->PullKnown(SpanOf(keys), SpanOf(out));
-  }));
-  const std::size_t shape[] = {unknown.size()};
-  return ToNumpy(std::move(unknown), shape);
-}
-
 nb::object LiveDense(const StoreHandle& handle, const std::string& table) {
   auto dense = Check(Call(handle, [&](Store& store) -> Result<std::shared_ptr<DenseTable>> {
     auto local = LocalOf(store, "live_dense");
@@ -59,14 +45,8 @@ nb::object LiveDense(const StoreHandle& handle, const std::string& table) {
 void BindLocal(nb::module_& m, nb::class_<StoreHandle>& store) {
   m.def("keep_freed_memory", &KeepFreedMemory,
         "Memory that this process frees stays with it, to be used again without page faults.");
-  store
-      .def("pull_known", &PullKnown, "table"_a, "keys"_a, "out"_a,
-           nb::sig("def pull_known(self, table: str, keys: numpy.typing.NDArray[numpy.uint64], "
-                   "out: numpy.typing.NDArray[numpy.float32]) -> "
-                   "numpy.typing.NDArray[numpy.uint32]"),
-           "Rows of the keys that have one, into `out`; the places of the others.")
-      .def("live_dense", &LiveDense, "table"_a,
-           nb::sig("def live_dense(self, table: str) -> numpy.typing.NDArray[numpy.float32]"));
+  store.def("live_dense", &LiveDense, "table"_a,
+            nb::sig("def live_dense(self, table: str) -> numpy.typing.NDArray[numpy.float32]"));
 }
 
 }  // namespace sparsefleet::python

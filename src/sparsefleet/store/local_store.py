@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.store.arrays import Floats, Keys, as_keys
+from sparsefleet.store.arrays import Floats, as_keys
 from sparsefleet.store.store import Store
 
 if TYPE_CHECKING:
@@ -60,23 +60,6 @@ class LocalStore(Store):
         array([-1., -2.], dtype=float32)
         """
         return self._native.live_dense(table)
-
-    def pull_known(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.uint32]]:
-        """Rows of ``keys`` (uint64[N]) without any being born: float32[N, D], uint32[M].
-
-        The second are the places in ``keys`` of those without a row, whose values mean nothing.
-
-        >>> import numpy as np
-        >>> from sparsefleet.store import Constant, LocalStore, TableSpec
-        >>> store = LocalStore()
-        >>> store.define(TableSpec(name="users", dim=1, initializer=Constant(2.0)))
-        >>> born = store.pull("users", np.array([3]))
-        >>> rows, unknown = store.pull_known("users", np.array([4, 3], np.uint64))
-        >>> rows[1], unknown
-        (array([2.], dtype=float32), array([0], dtype=uint32))
-        """
-        rows = np.empty((len(keys), self._dim(table)), np.float32)
-        return rows, self._native.pull_known(table, keys, rows.reshape(-1))
 
     def contains(self, table: str, keys: Any) -> NDArray[np.bool_]:
         """Which of ``keys`` have a row: bool[keys.shape]. None is created.
