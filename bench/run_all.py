@@ -175,6 +175,7 @@ def run_parts(parts: list[Part], record: DayRecord, options: argparse.Namespace)
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends its part too
     options = parse_arguments()
     if options.list:
         for part in PARTS:
