@@ -34,7 +34,7 @@ bool Fit(const ClientCore& core, std::span<const ServerPart> parts) {
   });
 }
 
-// A push and the rows wanted after it, which together are more than a frame holds.
+// A push and the rows wanted after it, which together are more than a frame, or a push, holds.
 template <typename Push>
 Result<PushResult> PushThenPull(Client& client, std::span<const PushSection> sections,
                                 std::uint64_t step, const CallClock& clock, Push push) {
@@ -57,8 +57,13 @@ Result<PushResult> PushThenPull(Client& client, std::span<const PushSection> sec
 
 Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint64_t step,
                                 double timeout_s) {
-  if (Status s = CheckNumSections("push", sections.size()); !s.ok()) return s;
   const CallClock clock(timeout_s);
+  const auto apart = [&](std::span<const PushSection> pushed) {
+    return Push(pushed, step, clock.left_s());
+  };
+  if (Status s = CheckNumSections("push", sections.size()); !s.ok()) {
+    return WantsRows(sections) ? PushThenPull(*this, sections, step, clock, apart) : s;
+  }
   PushCall push(*core_, sections, step);
   if (Status s = push.Build(clock); !s.ok()) return s;
   std::vector<ServerPart> parts;
@@ -67,9 +72,7 @@ Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint
     if (!request.sections.empty()) parts.push_back(push.PartOf(server, Gather(request)));
   }
   if (WantsRows(sections) && !Fit(*core_, parts)) {
-    return PushThenPull(*this, sections, step, clock, [&](std::span<const PushSection> pushed) {
-      return Push(pushed, step, clock.left_s());
-    });
+    return PushThenPull(*this, sections, step, clock, apart);
   }
   const CallSpec spec{MessageType::kPush, TablesSubject(sections), "push to", clock.left_s()};
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
@@ -84,8 +87,13 @@ Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t ro
                                      std::span<const PushSection> sections, std::uint64_t step,
                                      double timeout_s) {
   if (Status s = CheckGroupName(member); !s.ok()) return s;
-  if (Status s = CheckNumSections("push", sections.size()); !s.ok()) return s;
   const CallClock clock(timeout_s);
+  const auto apart = [&](std::span<const PushSection> pushed) {
+    return PushRound(member, round, pushed, step, clock.left_s());
+  };
+  if (Status s = CheckNumSections("push", sections.size()); !s.ok()) {
+    return WantsRows(sections) ? PushThenPull(*this, sections, step, clock, apart) : s;
+  }
   PushCall push(*core_, sections, step);
   const Status built = push.Build(clock);
   const bool is_refused = built.code() == Code::kNonFinite;
@@ -103,9 +111,7 @@ Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t ro
     parts.push_back(push.PartOf(server, Gather(request)));
   }
   if (WantsRows(sections) && !Fit(*core_, parts)) {
-    return PushThenPull(*this, sections, step, clock, [&](std::span<const PushSection> pushed) {
-      return PushRound(member, round, pushed, step, clock.left_s());
-    });
+    return PushThenPull(*this, sections, step, clock, apart);
   }
   core_->left_groups.SetLeft(member, false);
   const CallSpec spec{MessageType::kPushRound, GroupSubject(member),

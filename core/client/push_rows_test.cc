@@ -192,6 +192,27 @@ const Test kTooMuch("rows that do not fit into the frame of the push are pulled 
   ExpectEqual(RequireOk(client->Version("ads", kTimeout_s)), 2u);
 });
 
+const Test kTooMany("rows of more sections than a push may have are pulled after it", [] {
+  const Fleet fleet(2);
+  const auto client = fleet.NewClient();
+  DefineTables(*client);
+  Example example;
+  auto sections = example.Sections();
+  const std::vector<Key> key = {0};
+  constexpr std::size_t kMany = 4096;  // a pull has room for so many, a push with more has not
+  std::vector<float> rows(kMany * kDim);
+  for (std::size_t i = sections.size(); i < kMany; ++i) {
+    PushSection& wanted = sections.emplace_back();
+    wanted.table = "ads";
+    wanted.keys = key;
+    wanted.out = std::span(rows).subspan(i * kDim, kDim);
+  }
+  sections.push_back(sections.back());
+  RequireOk(client->Push(sections, 1, kTimeout_s));
+  ExpectEqual(RequireOk(client->Version("ads", kTimeout_s)), 1u);
+  example.ExpectRead(*client);
+});
+
 const Test kBadWants("room for another number of rows is refused, and nothing is applied", [] {
   const Fleet fleet(2);
   const auto client = fleet.NewClient();

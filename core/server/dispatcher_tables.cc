@@ -162,6 +162,7 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
 Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& request) const {
   PullRequest wanted;
   auto reads = std::make_shared<std::vector<DenseRead>>();
+  std::uint64_t other_bytes = kPushResultBytes;
   for (const auto& section : request.sections) {
     if (section.wants_rows) {
       Status s = CheckWidth(tables_, section.table, section.dim, "push asks for");
@@ -173,13 +174,15 @@ Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& re
     auto table = tables_.DensePart(section.table, 0, section.count);
     if (!table.ok()) return table.status();
     reads->push_back({std::move(table).value(), 0, section.count});
+    other_bytes += reads->back().bytes();
   }
   const std::uint64_t row_bytes = PullReplyBytes(wanted);
-  if (row_bytes > options_.max_frame_bytes) {
-    return Status(Code::kTooLarge, "push: the rows that it wants would have " +
-                                       std::to_string(row_bytes) + " bytes, the limit is " +
-                                       std::to_string(options_.max_frame_bytes) +
-                                       ": pull them apart from it");
+  if (row_bytes > 0 && (other_bytes > options_.max_frame_bytes ||
+                        row_bytes > options_.max_frame_bytes - other_bytes)) {
+    return Status(Code::kTooLarge,
+                  "push: the rows that it wants would have " + std::to_string(row_bytes) +
+                      " bytes and the rest " + std::to_string(other_bytes) + ", the limit is " +
+                      std::to_string(options_.max_frame_bytes) + ": pull them apart from it");
   }
   // The memory of the reply is taken before the push is applied, while it may still be refused.
   PushAnswer answer;

@@ -19,11 +19,15 @@ constexpr std::uint64_t kStripe = 16384;
 // Hands out what parts make up, from its end, in pieces.
 class PartsFromEnd {
  public:
+  // May throw std::bad_alloc.
   explicit PartsFromEnd(DenseParts parts)
-      : parts_(parts), left_(parts.empty() ? 0 : parts.back().size()) {}
+      : parts_(parts), left_(parts.empty() ? 0 : parts.back().size()) {
+    // Here, so that no push is left half applied where there is no memory.
+    if (parts.size() > 1) joined_.reserve(std::min<std::size_t>(kStripe, SizeOfParts(parts)));
+  }
 
-  // The `count` elements before those handed out last. Valid until the next call; may throw
-  // std::bad_alloc. REQUIRES: there are as many.
+  // The `count` elements before those handed out last, at most kStripe. Valid until the next call.
+  // REQUIRES: there are as many.
   const float* Before(std::size_t count) {
     SkipEmpty();
     if (count <= left_) {

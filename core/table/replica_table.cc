@@ -179,7 +179,9 @@ Status ReplicaTable::StepPart(Part& part, std::span<const BatchItem> items, cons
   const bool may_skip = spec_.non_finite != NonFinitePolicy::kRaise;
   const BatchItem* unknown = nullptr;
   const std::unique_lock lock(part.mutex);
-  part.stepped.reserve(part.stepped.size() + items.size());
+  if (const std::size_t most = part.stepped.size() + items.size(); most > part.stepped.capacity()) {
+    part.stepped.reserve(std::max(most, 2 * part.stepped.capacity()));
+  }
   part.rows.ForEach(items, train_end(), [&](const BatchItem& item, std::uint32_t row) {
     const float* gradient = gradients + item.position * dim;
     if (may_skip && !optimizer_.kernels().all_finite(gradient, dim)) {

@@ -15,6 +15,7 @@ from sparsefleet import optim
 from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.nn import SparseEmbedding, embedding_dots
+from sparsefleet.store import Uniform
 
 IDS, STEPS = 20, 6
 
@@ -23,8 +24,9 @@ class Net(nn.Module):
     def __init__(self, fused: bool) -> None:
         super().__init__()
         self.fused = fused
-        self.users = SparseEmbedding("users", 6, seed=1, optimizer=optim.SGD(lr=0.1))
-        self.films = SparseEmbedding("films", 6, seed=2, optimizer=optim.SGD(lr=0.1))
+        made = {"initializer": Uniform(-1.0, 1.0), "optimizer": optim.SGD(lr=1.0)}
+        self.users = SparseEmbedding("users", 6, seed=1, **made)
+        self.films = SparseEmbedding("films", 6, seed=2, **made)
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, users: Tensor, films: Tensor) -> Tensor:
@@ -72,5 +74,6 @@ def test_what_is_learnt_is_that_of_plain_operators(
         )
         outcomes.append(found[0])
     for ours, plain in zip(*outcomes, strict=True):
-        tolerance = 1e-6 if mode in ("local", "sync") else 1e-2  # others read rows as they come
+        # These two read rows as they come; training moves some by 0.08.
+        tolerance = 0.02 if mode in ("async", "hybrid") else 1e-5
         np.testing.assert_allclose(ours, plain, atol=tolerance)

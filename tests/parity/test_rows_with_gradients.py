@@ -14,8 +14,11 @@ from tests.servers import JOB_KEY, NativeServers
 from torch import nn
 
 from sparsefleet.errors import ShapeError
-from sparsefleet.optim import Adagrad
-from sparsefleet.store import DenseSpec, LocalStore, RoundMember, Store, TableSpec
+from sparsefleet.fleet.distributed_model import DistributedModel
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.optim import SGD, Adagrad
+from sparsefleet.store import Constant, DenseSpec, LocalStore, RoundMember, Store, TableSpec
 from sparsefleet.train import TrainerConfig
 
 DEADLINE_S = 90.0
@@ -40,9 +43,18 @@ def plain_clicks() -> DropoutClicks:
 
 
 def train(
-    out: Path, data: list[Any], prefetch: bool | None, *, skip: bool = False, **options: Any
+    out: Path,
+    data: list[Any],
+    prefetch: bool | None,
+    examples: list[int] | None = None,
+    *,
+    skip: bool = False,
+    **options: Any,
 ) -> float:
-    """One worker for each of ``data``; saves, and says how many pulls the servers had."""
+    """One worker for each of ``data``; saves, and says how many pulls the servers had.
+
+    ``examples`` gets how many each worker has trained on.
+    """
     options.setdefault("mode", "sync")
     config = TrainerConfig(
         quiet=True, prefetch=prefetch, non_finite_loss="skip" if skip else "raise"
@@ -52,8 +64,10 @@ def train(
         model = plain_clicks() if len(data) > 1 else None
         trainer = make_trainer(endpoints, index, len(data), model=model, config=config, **options)
         with trainer:
-            trainer.fit(data[index], epochs=2)
+            trained = trainer.fit(data[index], epochs=2).examples
             trainer.save(out)
+        if examples is not None:
+            examples.append(trained)
 
     with NativeServers(2) as servers, ThreadPoolExecutor(len(data)) as pool:
         running = [pool.submit(work, servers.endpoints, index) for index in range(len(data))]
@@ -79,6 +93,26 @@ def test_sync_ends_with_the_same_bits_and_without_pulls(tmp_path: Path) -> None:
     assert apart - ahead >= 2 * 14
 
 
+class TaughtData:
+    """Looks rows up in a table of its own, which has the name of one that is trained."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+        self._teacher = SparseEmbedding("ads", 4, initializer=Constant(7.0), unknown="initial")
+        self._teacher.eval()
+
+    def __iter__(self) -> Any:
+        for ids, labels in click_batches(4):
+            self.seen.append(self._teacher(ids).mean().item())
+            yield ids, labels
+
+
+def test_what_the_data_looks_up_is_not_of_the_step_that_reads_it(tmp_path: Path) -> None:
+    data = TaughtData()
+    train(tmp_path / "out", [data], None)
+    assert data.seen == [7.0] * 8
+
+
 def test_two_workers_with_uneven_data_end_with_the_same_bits(tmp_path: Path) -> None:
     data = [click_batches(9, seed=1), click_batches(5, seed=2)]
     train(tmp_path / "ahead", data, None)
@@ -94,10 +128,34 @@ def test_a_skipped_batch_leaves_the_next_one_to_pull(tmp_path: Path) -> None:
     assert_same(contents(tmp_path / "ahead"), contents(tmp_path / "apart"))
 
 
-@pytest.mark.parametrize("mode", ["half_async", "hybrid"])
-def test_other_modes_train_on_every_batch_with_two_threads(mode: str, tmp_path: Path) -> None:
-    asked = train(tmp_path / "out", [click_batches(20)], None, mode=mode, threads=2)
+def test_rows_that_a_skipped_step_did_not_bring_are_pulled() -> None:
+    model = SparseEmbedding("ads", 2, initializer=Constant(3.0))
+    role = RoleInfo(kind="local")
+    distributed = DistributedModel(model, SGD(lr=0.1), "sync", role=role)
+    distributed.start()
+    first, second, third = (torch.tensor([2 * n, 2 * n + 1]) for n in range(3))
+    with distributed.step(batch=first) as step:
+        step.backward(model(first).sum())
+    ahead = distributed.plan_ahead(third)
+    assert ahead is not None
+    with distributed.step(batch=second) as step:
+        step.backward(model(second).sum())
+        step.bring(lambda: ahead)
+        step.skip()
+    with distributed.step(batch=third, pulled=ahead) as step:
+        rows = model(third)
+        step.backward(rows.sum())
+    assert rows.tolist() == [[3.0, 3.0]] * 2
+    distributed.close()
+
+
+def test_threads_train_on_every_batch_and_ask_for_no_rows_of_their_own(tmp_path: Path) -> None:
+    examples: list[int] = []
+    asked = train(
+        tmp_path / "out", [click_batches(20)], None, examples, mode="half_async", threads=2
+    )
     assert asked < 2 * 20
+    assert examples == [2 * sum(len(labels) for _, labels in click_batches(20))]
 
 
 @pytest.mark.parametrize("in_round", [False, True])

@@ -66,6 +66,8 @@ class StepCalls(ABC):
         """
         mode = self.mode
         learn = None if batch is None else self._plans.learn_more
+        if pulled is not None and pulled.wanted():  # planned, but no step brought the rows
+            pulled = None
         if pulled is None and batch is not None:
             lookups = self._plans.lookups(batch)
             if lookups:

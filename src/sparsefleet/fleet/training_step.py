@@ -47,7 +47,7 @@ class Step:
         self._batch = batch
         self._learn = learn
         self._skipped = False
-        self._ahead: PulledRows | None = None
+        self._read_ahead: Callable[[], PulledRows | None] | None = None
         self._forward: AbstractContextManager[None] | None = None
         self.hand_over_s = 0.0
         """Seconds that handing over took, waiting for others included; 0 before."""
@@ -61,10 +61,13 @@ class Step:
         """This step's gradients are dropped."""
         self._skipped = True
 
-    def bring(self, rows: PulledRows | None) -> None:
+    def bring(self, read: Callable[[], PulledRows | None]) -> None:
         """The rows that this thread's next step wants are to come back with the gradients of this
-        one; they are there after a step that handed something over. See `plan_ahead`."""
-        self._ahead = rows
+        one; they are there after a step that handed something over. See `plan_ahead`.
+
+        read: says which; called at the end, when lookups are no longer of this step.
+        """
+        self._read_ahead = read
 
     def backward(self, loss: Tensor) -> None:
         """`loss.backward()` as the mode wants it: mode "collective" may scale the loss."""
@@ -106,14 +109,19 @@ class Step:
                 "the step ended without any gradient: call loss.backward() inside it, "
                 "or step.skip()"
             )
-        ahead = self._ahead
+        self.hand_over_s = perf_counter() - begun
+        ahead = None if self._read_ahead is None else self._read_ahead()
+        begun = perf_counter()
+        self._hand_over(gradients, ahead)
+        self.hand_over_s += perf_counter() - begun
+
+    def _hand_over(self, gradients: StepGradients, ahead: PulledRows | None) -> None:
         if ahead is not None:
             gradients.wanted = ahead.wanted()
         self._mode.hand_over(gradients)
         if ahead is not None:
             for table, rows in gradients.brought.items():
                 ahead.tables[table].rows = rows
-        self.hand_over_s = perf_counter() - begun
 
     def _end_forward(
         self,

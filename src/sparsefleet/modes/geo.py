@@ -130,21 +130,24 @@ class GeoMode(Mode):
         began = time.perf_counter()
         share = self._setting.worker_num
         self._has_residue = share > 1
+        step = self._store.step
         self._send_dense(share)
         for table in self._setting.tables:
-            self._send_rows(table, self._replica.take_row_deltas(table, share))
+            self._send_rows(table, self._replica.take_row_deltas(table, share), step)
         self._record.pushed(time.perf_counter() - began, steps)
         self._take_over(exactly=False)
 
     def _send_rest(self, steps: int) -> None:
         began = time.perf_counter()
+        step = self._store.step
         self._send_dense(1)
         for table in self._setting.tables:
-            self._send_rows(table, self._replica.take_unsent_rows(table))
+            self._send_rows(table, self._replica.take_unsent_rows(table), step)
         self._record.pushed(time.perf_counter() - began, steps)
 
-    def _send_rows(self, table: str, chunks: Iterable[tuple[Keys, Floats]]) -> None:
+    def _send_rows(self, table: str, chunks: Iterable[tuple[Keys, Floats]], step: int) -> None:
         for keys, deltas in chunks:
+            self._store.step = step  # all of an exchange is one step of the tables' rules
             self._store.push(table, keys, deltas, unique=True, add=True)
 
     def _send_dense(self, share: int) -> None:

@@ -15,7 +15,7 @@ from sparsefleet import _core
 from sparsefleet.errors import NonFiniteError
 from sparsefleet.modes.dense_parts import DenseParts
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.arrays import Floats, Keys, as_keys, as_values
 from sparsefleet.store.lowering import lower_table
 from sparsefleet.store.rejected_rows import RejectedRows
 
@@ -77,7 +77,9 @@ class GeoReplica:
 
     def apply(self, gradients: StepGradients) -> None:
         """One step of plain SGD."""
-        for table, (keys, rows) in gradients.sparse.items():
+        for table, (raw_keys, raw_rows) in gradients.sparse.items():
+            keys = as_keys(table, raw_keys)
+            rows = as_values(table, "gradients", raw_rows, (len(keys), self._dims[table]))
             if rejected := self._tables[table].step(keys, rows):
                 self._rejected.add(table, rejected)
         for table, gradient in gradients.dense.items():

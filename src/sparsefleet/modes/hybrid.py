@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sparsefleet.modes.async_mode import AsyncConfig
@@ -51,6 +51,7 @@ class HybridMode(SyncMode):
 
     name: ClassVar[str] = "hybrid"
     may_prefetch: ClassVar[bool] = True
+    brings_rows: ClassVar[bool] = False  # they are pulled while the batch before computes
     keeps_gradients: ClassVar[bool] = True
 
     def __init__(self, setting: ModeSetting, config: HybridConfig | None = None) -> None:
@@ -63,7 +64,7 @@ class HybridMode(SyncMode):
         self._raise_failure()
         staleness = self._sender.open_copies
         waited = self._sender.put(StepGradients(gradients.sparse)) if gradients.sparse else 0.0
-        waited += self._round.meet(replace(gradients, sparse={}))
+        waited += self._round.meet(StepGradients({}, gradients.dense, gradients.dense_parts))
         self._record.stepped(waited, staleness)
 
     def flush(self) -> None:

@@ -96,10 +96,7 @@ class SteppingSupply:
         if ahead is None:
             batch = self._read(clock)
             return None if batch is None else Supplied(batch, None)
-        batch, pulled = ahead
-        if pulled is not None and pulled.wanted():  # the step before handed nothing over
-            pulled = None
-        return Supplied(batch, pulled)
+        return ahead
 
     def read_ahead(self, clock: StepClock) -> PulledRows | None:
         if not self._may_read_ahead:

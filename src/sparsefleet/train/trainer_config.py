@@ -31,7 +31,7 @@ class TrainerConfig:
 
     prefetch: bool | None = None
     """Read the next batch, and fetch its rows, while this one computes. None: where the mode
-    allows it and the rows are on servers; in modes that bring rows (sync, half_async, hybrid) the
+    allows it and the rows are on servers; in modes that bring rows (sync and half_async) the
     next batch is then read before the gradients of this one go, and its rows come back with them.
     False where batches are long in coming."""
 

@@ -102,11 +102,9 @@ class TrainingThread:
             else:
                 self._refuse(value, batch)
                 step.skip()
+            step.bring(lambda: supply.read_ahead(clock))
             computed = perf_counter()
-            if finite:
-                step.bring(supply.read_ahead(clock))
-            handing = perf_counter()
-        clock.hand_over_s += perf_counter() - handing
+        clock.hand_over_s += step.hand_over_s
         clock.compute_s += computed - entered
         clock.pull_s += entered - begun
         if not finite:

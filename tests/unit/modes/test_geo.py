@@ -31,6 +31,16 @@ def test_the_servers_see_the_part_of_one_of_two_workers_and_later_the_rest() -> 
         assert job.live[0] == pytest.approx(-0.6)
 
 
+def test_an_exchange_is_one_step_of_the_tables_rules() -> None:
+    with ModeWorkers(EACH_STEP, workers=2) as job:
+        mode, store = job.modes[0], job.stores[0]
+        mode.pull({ROWS: KEY})
+        before = store.step
+        mode.hand_over(gradients(2.0, {7: 2.0}))  # to a dense table and one of rows
+        mode.flush()
+        assert store.step - before == 2  # the exchange, and the rest
+
+
 def test_changes_of_other_workers_come_with_the_next_exchange() -> None:
     with ModeWorkers(EACH_STEP, workers=2) as job:
         first, second = job.modes

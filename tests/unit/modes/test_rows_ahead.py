@@ -56,18 +56,3 @@ def test_brought_rows_have_seen_the_step(mode: str, workers: int) -> None:
         assert sum(each[f"table.{ROWS}.rows"] for each in stats) == 2 + workers
         # Of the dense values, at the start.
         assert sum(each.get("server.requests.pull", 0) for each in stats) == workers
-
-
-def test_rows_come_with_the_dense_round_of_hybrid() -> None:
-    brought = []
-
-    def script(made: Mode, _worker: int, thread: int) -> None:
-        step = gradients(1.0, {thread: 1.0})
-        step.wanted[ROWS] = np.array([50 + thread], np.uint64)
-        made.hand_over(step)
-        brought.append(step.brought[ROWS].shape)
-        made.leave()
-
-    with ModeWorkers("hybrid", threads=2) as job:
-        job.run(script)
-        assert brought == [(1, 1)] * 2

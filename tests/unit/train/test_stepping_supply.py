@@ -55,17 +55,6 @@ def test_nothing_is_read_ahead_where_a_save_is_next() -> None:
     assert supplied.batch.number == 2
 
 
-def test_rows_that_were_not_brought_are_pulled_by_the_step() -> None:
-    supply, clock = SteppingSupply(BatchSource(BATCHES).begin_pass(), plan), StepClock()
-    supply.take(clock)
-    wanted = supply.read_ahead(clock)
-    assert wanted is not None
-    assert list(wanted.wanted()["ads"]) == [1, 7]
-    supplied = supply.take(clock)
-    assert supplied is not None
-    assert (supplied.batch.number, supplied.pulled) == (2, None)
-
-
 def test_a_batch_without_a_plan_is_read_ahead_all_the_same() -> None:
     supply = SteppingSupply(BatchSource(BATCHES).begin_pass(), lambda _: None)
     clock = StepClock()
