@@ -146,8 +146,14 @@ def _rates(ctr: SideMedians) -> list[TargetRow]:
 
 
 def _word2vec(record: DayRecord) -> list[TargetRow]:
-    sides = (record.figures("word2vec") or {}).get("sides", {})
-    cores = cores_of(record.parts["word2vec"]["machine"]) if sides else 1
+    by_batch = (record.figures("word2vec") or {}).get("by_batch", {})
+    cores = cores_of(record.parts["word2vec"]["machine"]) if by_batch else 1
+    return [
+        row for batch in BATCHES for row in _skip_gram(batch, by_batch.get(str(batch), {}), cores)
+    ]
+
+
+def _skip_gram(batch: int, sides: dict[str, Any], cores: int) -> list[TargetRow]:
 
     def median(name: str, what: str) -> float | None:
         taken = sides.get(name, {}).get(what)
@@ -169,7 +175,7 @@ def _word2vec(record: DayRecord) -> list[TargetRow]:
     floor = max((found for found in floors if found), default=None)
     return [
         TargetRow(
-            f"word2vec {how}: pairs/s (in the middle: over gensim)",
+            f"word2vec {how}, batch {batch}: pairs/s (in the middle: over gensim)",
             Verdict(ratio(rate(f"{OURS} {how}"), rate(f"{PADDLE} {how}")), target),
             Verdict(ratio(rate(f"{OURS} {how}"), gensim)),
             Verdict(ratio(rate(f"{OURS} {how}"), floor), is_share=True),

@@ -77,11 +77,8 @@ def main() -> None:
     console.print(machine())
     with tempfile.TemporaryDirectory() as folder:
         figures = measure_speed(Path(folder), options)
-    sides = told_sides(figures, BATCH)
-    tables = [
-        rate_table(f"batch {LARGE_BATCH}", told_sides(figures, LARGE_BATCH)),
-        memory_table(figures),
-    ]
+    sides, of_large = told_sides(figures, BATCH), told_sides(figures, LARGE_BATCH)
+    tables = [rate_table(f"batch {LARGE_BATCH}", of_large), memory_table(figures)]
     for table in (rate_table(f"batch {BATCH}", sides), *tables):
         report(table["title"], ["", *table["columns"][1:]], table["rows"])
     notes = [
@@ -95,7 +92,9 @@ def main() -> None:
         for table in scores:
             report(table["title"], ["", *table["columns"][1:]], table["rows"])
         tables, notes = [*tables, *scores], [*notes, *about]
-    write_json(options.json, {"sides": sides, "tables": tables, "notes": notes})
+    by_batch = {BATCH: sides, LARGE_BATCH: of_large}
+    told = {"sides": sides, "by_batch": by_batch, "tables": tables, "notes": notes}
+    write_json(options.json, told)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,16 @@ def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
     assert reading.paddle.is_met is None
 
 
+def test_word2vec_is_told_of_by_batch(tmp_path: Path) -> None:
+    rows = {row.work: row for row in target_rows(recorded(tmp_path)) if "word2vec" in row.work}
+    small, large = (
+        rows[f"word2vec geo 2x2, batch {batch}: pairs/s (in the middle: over gensim)"]
+        for batch in (100, 1000)
+    )
+    assert (small.torch.found, large.torch.found) == (1.0, None)
+    assert (small.paddle.found, small.paddle.target) == (None, 2.0)
+
+
 def test_missed_targets_say_where_their_time_goes(tmp_path: Path) -> None:
     record = recorded(tmp_path)
     for entry in record.parts.values():
