@@ -19,50 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ctr_files import drawn_files
-from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
+from ctr_groups import GROUPS, QUICK_SIDES
+from ctr_names import PRODUCTS
 from ctr_rounds import RoundsConfig, run_rounds
-from ctr_start import SideSpec, Sources, fleet
+from ctr_start import Sources
 from measure import argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
 
-FLOOR = (
-    SideSpec(engine=PRODUCTS, workers=2),
-    SideSpec(engine=PRODUCTS, threads=2),
-)
-DDP = SideSpec(engine=TORCH, workers=2)
-GROUPS: dict[str, tuple[SideSpec, ...]] = {
-    "local": (
-        *FLOOR,
-        *(SideSpec(engine=e, threads=t) for t in (1, 2) for e in (TORCH, OURS, PADDLE)),
-    ),
-    "rounds": (
-        *FLOOR,
-        DDP,
-        *(fleet(mode) for mode in ("sync", "half_async", "hybrid")),
-        fleet("sync", transport="tls"),
-        *(fleet(mode, PADDLE) for mode in ("sync", "half_async")),
-    ),
-    "background": (
-        *FLOOR,
-        DDP,
-        *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
-        fleet("async", transport="tls"),
-    ),
-    "files": (
-        *FLOOR,
-        *(SideSpec(engine=OURS, threads=threads, from_files=True) for threads in (1, 2)),
-        *(fleet(mode, from_files=True) for mode in ("sync", "half_async", "async", "geo")),
-        SideSpec(engine=PADDLE, threads=2, from_files=True),
-        fleet("async", PADDLE, from_files=True),
-    ),
-}
-QUICK_SIDES = {
-    "local": ("products 2x1", "torch local 2", "sparsefleet local 2", "PaddlePaddle local 2"),
-    "rounds": ("torch DDP 2", "sparsefleet sync 2x2", "PaddlePaddle sync 2x2"),
-    "background": ("sparsefleet async 2x2", "sparsefleet geo 2x2"),
-    "files": ("sparsefleet async 2x2, files", "PaddlePaddle local 2, files"),
-}
-"""Each kind once: processes take seconds to start, and a quick run has few minutes."""
 NUM_FILES = 2
 LINES = {False: 10_000, True: 2_000}
 PADDLE_LINES = {False: 6_000, True: 1_000}

@@ -85,6 +85,7 @@ class NodeJob:
     def run(self) -> Ending:
         """From here to the end of all processes."""
         ending = self._watch()
+        heeded = min(self._signals.count, 1)  # one more counts, also while this one is told of
         may_restart = ending.culprit is not None and self._restarts < self._config.max_restarts
         if self._link is not None and ending.is_ours and ending.exit_code != 0:
             node = f"node {self._config.node_rank} ({self._config.nodes[self._config.node_rank]})"
@@ -95,7 +96,7 @@ class NodeJob:
                 self._link.report_failure(ending.exit_code, reason)
         if ending.exit_code != 0:
             self._complain(ending)
-        self._stop_all()
+        self._stop_all(heeded)
         self._refresh()
         for shown in self._shown:
             self._display.show_output(shown.last_lines())
@@ -204,15 +205,14 @@ class NodeJob:
             lines.append(f"processes of this node that are ended now: {running}")
         print("\n".join(lines), file=sys.stderr, flush=True)
 
-    def _stop_all(self) -> None:
-        """SIGTERM, the time of grace, SIGKILL; a signal meanwhile cuts the grace short."""
+    def _stop_all(self, heeded: int) -> None:
+        """SIGTERM, the time of grace, SIGKILL; a signal beyond those heeded cuts it short."""
         for child in self._children:
             child.terminate()
-        signals_before = self._signals.count
         deadline = time.monotonic() + self._config.grace_s
         while any(child.is_running for child in self._children):
             remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._signals.count > signals_before:
+            if remaining_s <= 0 or self._signals.count > heeded:
                 break
             self._signals.wait(min(_REFRESH_S, remaining_s))
             for child in self._children:

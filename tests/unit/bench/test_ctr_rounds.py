@@ -6,7 +6,7 @@ import pytest
 from tests.unit.bench import bench_path  # noqa: F401
 
 import ctr_rounds
-from ctr_dnn import GROUPS, QUICK_SIDES
+from ctr_groups import GROUPS, QUICK_SIDES
 from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
 from ctr_rounds import RoundsConfig, run_rounds
 from ctr_start import SideSpec, Sources, StartedSide, fleet
