@@ -121,6 +121,7 @@ def _rate_bars(sides: Mapping[str, Any]) -> Figure:
     figure, axes = _side_bars({n: statistics.median(one["rate"]) for n, one in told.items()})
     axes.set_xlabel(next(iter(told.values())).get("unit", "a second"))
     axes.xaxis.set_major_formatter(THOUSANDS)
+    axes.locator_params(axis="x", nbins=4)  # long numbers
     return figure
 
 

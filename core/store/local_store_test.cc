@@ -83,8 +83,7 @@ const Test kBarrierDeadline("a barrier that stays incomplete ends at its deadlin
   LocalStore store;
   const Status status = store.Barrier("b", 2, 0.05);
   ExpectCode(status, Code::kDeadlineExceeded);
-  Expect(status.message().find("1 of 2 arrived within 0.0") != std::string::npos,
-         status.message());
+  Expect(status.message().find("1 of 2 arrived within 0.0") != std::string::npos, status.message());
 });
 
 const Test kVersions("a wait for a version ends with the push that reaches it", [] {
