@@ -118,7 +118,7 @@ def as_workers(
 
 
 @pytest.mark.parametrize(
-    "every", [{"every_s": 0.02}, pytest.param({"every_steps": 4}, marks=pytest.mark.slow)]
+    "every", [{"every_s": 0.003}, pytest.param({"every_steps": 4}, marks=pytest.mark.slow)]
 )
 def test_two_workers_with_uneven_data_resume_to_the_bit(
     every: dict[str, Any], tmp_path: Path
