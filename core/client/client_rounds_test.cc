@@ -10,8 +10,8 @@
 #include "client/client.h"
 #include "server/server.h"
 #include "store/local_store.h"
-#include "testing/channel_pair.h"
 #include "testing/check.h"
+#include "testing/test_fleet.h"
 
 namespace sparsefleet::testing {
 namespace {
@@ -20,32 +20,6 @@ constexpr double kTimeout_s = 60;
 constexpr std::uint32_t kServers = 2;
 constexpr std::uint32_t kMembers = 3;
 constexpr std::size_t kTower = 60'000;  // its parts are taken over by the server, not copied
-
-class Fleet {
- public:
-  Fleet() {
-    for (std::uint32_t i = 0; i < kServers; ++i) {
-      ServerOptions options;
-      options.security = Security(TransportKind::kPlain);
-      options.index = i;
-      options.num_servers = kServers;
-      options.num_threads = 2;
-      servers_.push_back(RequireOk(Server::Start(options)));
-    }
-  }
-  std::unique_ptr<Client> NewClient(const std::string& name) const {
-    ClientOptions options;
-    for (const auto& server : servers_) {
-      options.endpoints.push_back("127.0.0.1:" + std::to_string(server->port()));
-    }
-    options.security = Security(TransportKind::kPlain);
-    options.name = name;
-    return RequireOk(Client::Connect(options));
-  }
-
- private:
-  std::vector<std::unique_ptr<Server>> servers_;
-};
 
 void DefineTables(Store& store) {
   SparseSpec ads;
@@ -115,7 +89,7 @@ const Test kSameBits("rounds over servers end in the bits of those in one proces
   DefineTables(local);
   Store* const here[] = {&local, &local, &local};
   TakeRounds(here, 6);
-  const Fleet fleet;
+  const Fleet fleet(kServers, TransportKind::kPlain);
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<Store*> there;
   for (std::uint32_t rank = 0; rank < kMembers; ++rank) {
@@ -129,7 +103,7 @@ const Test kSameBits("rounds over servers end in the bits of those in one proces
 });
 
 const Test kGone("a member that ends without leaving is named to the one that waits", [] {
-  const Fleet fleet;
+  const Fleet fleet(kServers, TransportKind::kPlain);
   const auto waiting = fleet.NewClient("worker-0");
   auto going = fleet.NewClient("worker-1");
   RequireOk(going->AdvanceClock({"g", 1, 2}, 1, {}, kTimeout_s));
@@ -144,7 +118,7 @@ const Test kGone("a member that ends without leaving is named to the one that wa
 });
 
 const Test kGoneBefore("a member that ended before the others came is named to them", [] {
-  const Fleet fleet;
+  const Fleet fleet(kServers, TransportKind::kPlain);
   const auto coming = fleet.NewClient("worker-0");
   auto going = fleet.NewClient("worker-1");
   RequireOk(going->AdvanceClock({"g", 1, 2}, 0, {}, kTimeout_s));
@@ -163,7 +137,7 @@ double RoundsAsked(Store& store, std::uint32_t server) {
 }
 
 const Test kRefused("a refused round is over on every server before the next one begins", [] {
-  const Fleet fleet;
+  const Fleet fleet(kServers, TransportKind::kPlain);
   const auto first = fleet.NewClient("worker-0");
   const auto second = fleet.NewClient("worker-1");
   const auto looker = fleet.NewClient("looker");
@@ -219,7 +193,7 @@ std::vector<Key> TakeKeys(Store& store) {
 }
 
 const Test kWatchers("each watching client takes all changes once, while others push", [] {
-  const Fleet fleet;
+  const Fleet fleet(kServers, TransportKind::kPlain);
   const auto pusher = fleet.NewClient("pusher");
   DefineTables(*pusher);
   const auto first = fleet.NewClient("first");

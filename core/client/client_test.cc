@@ -11,45 +11,13 @@
 
 #include "server/server.h"
 #include "store/local_store.h"
-#include "testing/channel_pair.h"
 #include "testing/check.h"
+#include "testing/test_fleet.h"
 
 namespace sparsefleet::testing {
 namespace {
 
 constexpr double kTimeout_s = 60;
-
-// Servers in this process, and clients to all of them.
-class Fleet {
- public:
-  explicit Fleet(std::uint32_t num_servers, TransportKind kind = TransportKind::kTls,
-                 std::uint64_t max_frame_bytes = 256ull << 20)
-      : kind_(kind) {
-    for (std::uint32_t i = 0; i < num_servers; ++i) {
-      ServerOptions options;
-      options.security = Security(kind);
-      options.index = i;
-      options.num_servers = num_servers;
-      options.max_frame_bytes = max_frame_bytes;
-      options.num_threads = 2;
-      servers_.push_back(RequireOk(Server::Start(options)));
-    }
-  }
-  ClientOptions Options() const {
-    ClientOptions options;
-    for (const auto& server : servers_) {
-      options.endpoints.push_back("127.0.0.1:" + std::to_string(server->port()));
-    }
-    options.security = Security(kind_);
-    return options;
-  }
-  std::unique_ptr<Client> NewClient() const { return RequireOk(Client::Connect(Options())); }
-  Server& server(std::size_t i) { return *servers_[i]; }
-
- private:
-  const TransportKind kind_;
-  std::vector<std::unique_ptr<Server>> servers_;
-};
 
 SparseSpec Ads(std::uint32_t dim = 3) {
   SparseSpec spec;

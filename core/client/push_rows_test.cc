@@ -9,8 +9,8 @@
 #include "client/client.h"
 #include "server/server.h"
 #include "store/local_store.h"
-#include "testing/channel_pair.h"
 #include "testing/check.h"
+#include "testing/test_fleet.h"
 
 namespace sparsefleet::testing {
 namespace {
@@ -18,41 +18,6 @@ namespace {
 constexpr double kTimeout_s = 60;
 constexpr std::uint32_t kDim = 3;  // odd: sections end between multiples of 8
 constexpr std::uint64_t kTower = 1001;
-
-class Fleet {
- public:
-  explicit Fleet(std::uint32_t num_servers, std::uint64_t max_frame_bytes = 256ull << 20) {
-    for (std::uint32_t i = 0; i < num_servers; ++i) {
-      ServerOptions options;
-      options.security = Security(TransportKind::kPlain);
-      options.index = i;
-      options.num_servers = num_servers;
-      options.num_threads = 2;
-      options.max_frame_bytes = max_frame_bytes;
-      servers_.push_back(RequireOk(Server::Start(options)));
-    }
-  }
-  std::unique_ptr<Client> NewClient() const {
-    ClientOptions options;
-    for (const auto& server : servers_) {
-      options.endpoints.push_back("127.0.0.1:" + std::to_string(server->port()));
-    }
-    options.security = Security(TransportKind::kPlain);
-    return RequireOk(Client::Connect(options));
-  }
-  double Requests(const std::string& type) const {
-    double sum = 0;
-    for (const auto& server : servers_) {
-      const auto stats = server->Stats();
-      const auto found = stats.find("server.requests." + type);
-      if (found != stats.end()) sum += found->second;
-    }
-    return sum;
-  }
-
- private:
-  std::vector<std::unique_ptr<Server>> servers_;
-};
 
 void DefineTables(Store& store) {
   SparseSpec ads;
@@ -129,7 +94,7 @@ RowBatch AllRows(Store& store) {
 
 const Test kAfterPush("wanted rows are those that a training pull after the push would read", [] {
   for (const std::uint32_t servers : {1u, 2u, 3u}) {
-    const Fleet fleet(servers);
+    const Fleet fleet(servers, TransportKind::kPlain);
     const auto client = fleet.NewClient();
     LocalStore local, pulling;
     Example there, here, apart;
@@ -155,7 +120,7 @@ const Test kAfterPush("wanted rows are those that a training pull after the push
 });
 
 const Test kAfterRound("every member of a round gets its rows as the round has left them", [] {
-  const Fleet fleet(2);
+  const Fleet fleet(2, TransportKind::kPlain);
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<Example> examples;
   for (Key rank = 0; rank < 3; ++rank) {
@@ -180,7 +145,7 @@ const Test kAfterRound("every member of a round gets its rows as the round has l
 });
 
 const Test kTooMuch("rows that do not fit into the frame of the push are pulled after it", [] {
-  const Fleet fleet(2, 64 << 10);
+  const Fleet fleet(2, TransportKind::kPlain, 64 << 10);
   const auto client = fleet.NewClient();
   DefineTables(*client);
   Example example(0, 5000);  // 50 KB of gradients a server, 20 KB of keys that are wanted
@@ -193,7 +158,7 @@ const Test kTooMuch("rows that do not fit into the frame of the push are pulled 
 });
 
 const Test kTooMany("rows of more sections than a push may have are pulled after it", [] {
-  const Fleet fleet(2);
+  const Fleet fleet(2, TransportKind::kPlain);
   const auto client = fleet.NewClient();
   DefineTables(*client);
   Example example;
@@ -214,7 +179,7 @@ const Test kTooMany("rows of more sections than a push may have are pulled after
 });
 
 const Test kBadWants("room for another number of rows is refused, and nothing is applied", [] {
-  const Fleet fleet(2);
+  const Fleet fleet(2, TransportKind::kPlain);
   const auto client = fleet.NewClient();
   LocalStore local;
   for (Store* store : {static_cast<Store*>(client.get()), static_cast<Store*>(&local)}) {

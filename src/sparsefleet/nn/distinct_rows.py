@@ -5,7 +5,7 @@ Letters: N ids, U distinct ones, D row width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +50,7 @@ class DistinctLeaf:
     def has_gradient(self) -> bool:
         return self._values.grad is not None
 
-    def take(self, indexes: Iterable[int]) -> DistinctRows:
+    def take(self, indexes: Collection[int]) -> DistinctRows:
         """The rows of a lookup, given where it is among the table's: several are of equal ids."""
         self._made.update(indexes)
         return DistinctRows(self._values, self._array, self._rows.places_of(min(indexes)))
