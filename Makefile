@@ -7,6 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 JOBS ?= $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 FUZZ_SECONDS ?= 60
+CLANGXX ?= clang++
 DEMO_FLAGS ?=
 BENCH_FLAGS ?=
 
@@ -103,6 +104,21 @@ lint: $(STAMPS)/package  ## Check style, types and spelling
 	$(BIN)/mypy
 	@echo clang-format --dry-run -Werror; $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/codespell
+	$(MAKE) lint-locks
+
+# clang alone checks the annotations of core/sync/thread_annotations.h.
+LOCK_SOURCES = $(shell find core bindings -name '*.cc' | grep -vE '_(test|fuzz|bench|kqueue|avx2)\.cc$$')
+LOCK_FLAGS = -std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Werror=thread-safety -Icore -Ibindings \
+  $$($(BIN)/python -c "import nanobind, sysconfig; print('-isystem', nanobind.include_dir(), '-isystem', sysconfig.get_path('include'))")
+
+.PHONY: lint-locks
+lint-locks: $(STAMPS)/tools  ## Check with clang that guarded members are used under their locks
+	@if command -v $(CLANGXX) >/dev/null; then \
+	  echo "$(CLANGXX) -Wthread-safety"; flags="$(LOCK_FLAGS)"; \
+	  printf '%s\n' $(LOCK_SOURCES) | xargs -P $(JOBS) -n 4 $(CLANGXX) $$flags; \
+	else \
+	  echo "no $(CLANGXX): locks are not checked; install it with scripts/install_system_packages.sh clang"; \
+	fi
 
 .PHONY: format
 format: $(STAMPS)/requirements  ## Put Python and C++ files into the agreed form
@@ -137,6 +153,24 @@ fuzz: $(STAMPS)/tools  ## Run the libFuzzer targets for FUZZ_SECONDS each (needs
 	  $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
 	    build/fuzz/corpus/$$(basename $$target); \
 	done
+	$(MAKE) fuzz-python
+
+.PHONY: fuzz-python
+fuzz-python: $(STAMPS)/package  ## Fuzz exports, checkpoints and HTTP bodies for FUZZ_SECONDS each
+	$(VENV)/bin/python -W ignore -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+# In an environment of its own: what audits the dependencies is not one of them. --strict: what
+# cannot be looked up is a failure, too.
+.PHONY: audit
+audit:  ## Look up known vulnerabilities of all pinned packages (needs PyPI's advisories)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt pip-audit
+	build/audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt $(AUDIT_FLAGS)
+
+STRESS_RUNS ?= 50
+.PHONY: stress
+stress: $(STAMPS)/package  ## Run the fault tests STRESS_RUNS times under load; print what failed
+	$(BIN)/python scripts/stress.py --runs $(STRESS_RUNS) $(STRESS_FLAGS)
 
 .PHONY: clean
 clean:  ## Remove .venv and everything built

@@ -39,6 +39,8 @@ class SideSpec:
     """Out of MultiSlot files, not out of memory."""
     transport: str | None = None
     """Between workers and servers; None is what ours choose by themselves."""
+    durability: str | None = None
+    """Of the servers; None is what they choose by themselves."""
     is_proxied: bool = False
     """Every byte to and from servers passes a proxy that can delay it."""
 
@@ -57,6 +59,7 @@ class SideSpec:
         else:
             how += f" {self.threads}"
         how += f", {self.transport}" if self.transport else ""
+        how += f", {self.durability}" if self.durability else ""
         return f"{self.engine} {how}{', files' if self.from_files else ''}"
 
 
@@ -154,7 +157,14 @@ def _start_workers(
 
 
 def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | None]:
-    servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY)
+    flags: list[list[str]] = [[]] * spec.servers
+    if spec.durability not in (None, "off"):
+        place = tempfile.mkdtemp(dir=sources.folder)
+        flags = [
+            ["--durability", str(spec.durability), "--log-dir", f"{place}/{index}"]
+            for index in range(spec.servers)
+        ]
+    servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY, flags)
     proxy = None
     if spec.is_proxied:
         proxy = SideProcess([sys.executable, str(DELAY_PROGRAM), *endpoints], {})

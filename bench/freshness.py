@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from measure import write_json
 from sparsefleet import Trainer, optim
-from sparsefleet.export import read_manifest
 from sparsefleet.nn import SparseEmbeddingBag
-from sparsefleet.serve.row_stores import UpdatedRows, open_rows
+from sparsefleet.serving.export import read_manifest
+from sparsefleet.serving.row_stores import UpdatedRows, open_rows
 from sparsefleet.train import PublishConfig, TrainerConfig
 
 DIM = 16

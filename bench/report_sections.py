@@ -133,15 +133,24 @@ def checkpoint_section(figures: Figures) -> list[str]:
     return [table(["", "median"], rows)]
 
 
+def skip_gram_section(figures: Figures) -> list[str]:
+    columns = ["", "words/s", "range", "WordSim-353", "SimLex-999", "analogies"]
+    about = f"The estimator `embed.SkipGram` trains {figures['ratio']:.2f}x as fast as gensim."
+    return [table(columns, figures["rows"]), about]
+
+
 def doors_section(figures: Figures) -> list[str]:
     blocks = []
-    for batch in BATCHES:
+    measured = [name for name in figures if name not in ("examples", "machine")]
+    for name in measured:  # "1000" in one process, "sync 1000" on servers
         rows = []
-        for name, passes in figures[str(batch)].items():
+        for side, passes in figures[name].items():
             rates = [figures["examples"] / seconds for seconds, _ in passes]
             cpu_us = [1e6 * cpu_s / figures["examples"] for _, cpu_s in passes]
-            rows.append([name, spread(rates), spread(cpu_us, 1)])
-        blocks.append(table([f"batch {batch}", "examples/s", "CPU us/example"], rows))
+            rows.append([side, spread(rates), spread(cpu_us, 1)])
+        mode, _, batch = name.rpartition(" ")
+        title = f"{mode or 'local'}, batch {batch}"
+        blocks.append(table([title, "examples/s", "CPU us/example"], rows))
     return blocks
 
 
@@ -194,6 +203,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Figures], list[str]]]] = {
     "ctr-files": ("CTR-DNN from MultiSlot files, through a Dataset", ctr_section),
     "quality": ("CTR-DNN: AUC after one epoch", quality_section),
     "word2vec": ("word2vec", sides_section),
+    "skip-gram": ("Skip-gram as an estimator, beside gensim", skip_gram_section),
     "growth-rows": ("Growth: rows", growth_section),
     "growth-width": ("Growth: width", growth_section),
     "growth-batch": ("Growth: batch", growth_section),

@@ -67,7 +67,7 @@ class Service:
 
 @contextlib.contextmanager
 def serving(directory: Path, *flags: str) -> Iterator[Service]:
-    command = [sys.executable, "-m", "sparsefleet.cli", "serve", str(directory), "--port", "0"]
+    command = [sys.executable, "-m", "sparsefleet", "serve", str(directory), "--port", "0"]
     process = subprocess.Popen(
         [*command, "--engine", "onnx", *flags], stdout=subprocess.PIPE, text=True
     )
@@ -100,7 +100,7 @@ def redis_with_rows(directory: Path) -> Iterator[str | None]:
         try:
             wait_for(port)
             url = f"redis://127.0.0.1:{port}/0?model=bench"
-            push = [sys.executable, "-m", "sparsefleet.cli", "push-rows", str(directory), url]
+            push = [sys.executable, "-m", "sparsefleet", "push-rows", str(directory), url]
             subprocess.run([*push, "--activate"], check=True, stdout=subprocess.DEVNULL)
             yield url
         finally:

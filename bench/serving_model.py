@@ -16,10 +16,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from sparsefleet.export import read_manifest, save_inference_model
 from sparsefleet.nn import SparseEmbedding, bind
 from sparsefleet.optim import SGD
-from sparsefleet.serve import FileRows
+from sparsefleet.serving import FileRows
+from sparsefleet.serving.export import read_manifest, save_inference_model
 from sparsefleet.store import LocalStore, Normal
 
 SLOTS, DENSE, DIM, WIDTH = 26, 13, 10, 400

@@ -226,11 +226,11 @@ class Side:
 
 
 def start_servers(
-    count: int, transport: str | None, job_key: str
+    count: int, transport: str | None, job_key: str, flags: Sequence[Sequence[str]] = ()
 ) -> tuple[list[SideProcess], list[str]]:
     """`sparsefleet server` processes on free ports, and their endpoints.
 
-    transport: None is what they choose by themselves.
+    transport: None is what they choose by themselves. flags: more of each server.
     """
     servers: list[SideProcess] = []
     try:
@@ -239,6 +239,7 @@ def start_servers(
             command += ["--index", str(index), "--num-servers", str(count)]
             command += ["--log-level", "warning"]
             command += [] if transport is None else ["--transport", transport]
+            command += flags[index] if flags else []
             servers.append(SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key}))
         endpoints = [server.wait_for(r"listening on (\S+)", READY_S)[1] for server in servers]
     except Exception:

@@ -228,7 +228,7 @@ def _cpu(ctr: SideMedians) -> list[TargetRow]:
             torch = ctr.cpu_us(wanted.group, wanted.torch_side, batch)
             rows.append(
                 TargetRow(
-                    f"CTR-DNN {wanted.title}, batch {batch}: CPU time an example",
+                    f"CTR-DNN {wanted.title}, batch {batch}: CPU time per example",
                     Verdict(ratio(ours, paddle), CPU_PADDLE, is_upper=True),
                     Verdict(ratio(ours, torch), CPU_TORCH, is_upper=True),
                     account=ctr_account(ctr, wanted.group, f"{OURS} {wanted.how}", batch),

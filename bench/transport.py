@@ -53,7 +53,7 @@ JOB_KEY = os.urandom(32).hex()
 @contextlib.contextmanager
 def server(transport: str | None) -> Iterator[str]:
     """A `sparsefleet server` process; its endpoint."""
-    command = [sys.executable, "-m", "sparsefleet.cli", "server", "--endpoint", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, *([] if transport is None else ["--transport", transport])],
         env={**os.environ, "SPARSEFLEET_JOB_KEY": JOB_KEY},

@@ -17,9 +17,11 @@ void BindCut(nanobind::module_& m);
 void BindCsv(nanobind::module_& m);
 void BindDots(nanobind::module_& m);
 void BindMerge(nanobind::module_& m);
+void BindPairs(nanobind::module_& m);
 void BindParse(nanobind::module_& m);
 void BindRagged(nanobind::module_& m);
 void BindReplica(nanobind::module_& m);
+void BindSender(nanobind::module_& m);
 void BindStore(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 

@@ -1,4 +1,4 @@
-// Commands of clients, as the program around a server takes and answers them.
+// Client commands, as the program running a server takes and answers them.
 #include "bind_command.h"
 
 #include <nanobind/stl/string.h>
@@ -27,7 +27,7 @@ void Reply(const CommandHandle& handle, const nb::bytes& reply) {
   Check(status);
 }
 
-// Any text becomes UTF-8: messages quote what others have sent, such as half of a surrogate pair.
+// Converts any text to UTF-8: messages quote what others sent, such as half of a surrogate pair.
 std::string Utf8Of(const nb::str& text) {
   const auto bytes =
       nb::steal<nb::bytes>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
@@ -60,14 +60,17 @@ CommandHandle::~CommandHandle() {
 
 void BindCommand(nb::module_& m) {
   nb::class_<CommandHandle>(m, "Command",
-                            "A client's request to the program around the server. Dropped without "
-                            "an answer it fails.")
+                            "A client's request to the program running the server. It fails if "
+                            "dropped without an answer.")
       .def_prop_ro(
           "name", [](const CommandHandle& h) { return ReadableText((*h).name()); },
           nb::sig("def name(self) -> str"))
       .def_prop_ro(
           "client", [](const CommandHandle& h) { return ReadableText((*h).client()); },
           nb::sig("def client(self) -> str"), "The name of the client that sent it.")
+      .def_prop_ro(
+          "session", [](const CommandHandle& h) { return (*h).session(); },
+          "The number of that client's session, unique on this server.")
       .def_prop_ro(
           "body",
           [](const CommandHandle& h) {
@@ -76,11 +79,13 @@ void BindCommand(nb::module_& m) {
           },
           "A copy of what the client sent.")
       .def("reply", &Reply, "body"_a,
-           "Answers. Raises if it was answered before, or if the body is over the server's limit: "
-           "then the client is told so as well.")
-      .def("fail", &Fail, "code"_a, "message"_a,
-           "Answers with an error, by the name of its code in docs/wire_format.md. Does nothing if "
-           "it was answered before.");
+           "Sends the answer. Raises if it was already answered, or if the body exceeds the "
+           "server's "
+           "limit, which the client learns too.")
+      .def(
+          "fail", &Fail, "code"_a, "message"_a,
+          "Answers with an error, named by its code in docs/wire_format.md. Does nothing if it was "
+          "already answered.");
 }
 
 }  // namespace sparsefleet::python

@@ -1,4 +1,4 @@
-// The Python face of a Command.
+// The Python wrapper of a Command.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,7 +15,7 @@ class CommandHandle {
   explicit CommandHandle(std::unique_ptr<Command> command) : command_(std::move(command)) {}
   CommandHandle(const CommandHandle&) = delete;
   CommandHandle& operator=(const CommandHandle&) = delete;
-  // One that was not answered fails, which is a reply to be sent; not by a fork.
+  // An unanswered command fails, which sends a reply; a fork must not do that.
   ~CommandHandle();
 
   Command& operator*() const {

@@ -1,4 +1,4 @@
-// Separated text with a schema.
+// CSV with a schema.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -22,11 +22,11 @@ using namespace nb::literals;
 namespace sparsefleet::python {
 namespace {
 
-// (name, whether its values are floats, values of each record or 0, seed of the hash, separator of
-// values or "", missing id, missing float)
+// (name, whether its values are floats, values per record or 0, hash seed, list separator or "",
+// missing id, missing float)
 using SlotTuple = std::tuple<std::string, bool, std::uint32_t, std::optional<std::uint64_t>,
                              std::string, std::optional<std::int64_t>, std::optional<float>>;
-// (name, slot or None, which field of the slot)
+// (name, slot or None, index of the field in the slot)
 using FieldTuple = std::tuple<std::string, std::optional<std::uint32_t>, std::uint32_t>;
 
 char ByteOf(const std::string& text, const char* noun) {
@@ -46,7 +46,7 @@ FormatHandle CsvOf(const std::string& separator, const std::string& quote,
   for (const auto& [name, is_float, width, seed, list, missing_id, missing_float] : slots) {
     options.slots.push_back({{name, is_float ? ValueKind::kFloat : ValueKind::kUint64, width},
                              seed,
-                             ByteOf(list, "the separator of values"),
+                             ByteOf(list, "the list separator"),
                              missing_id,
                              missing_float});
   }
@@ -60,8 +60,8 @@ FormatHandle CsvOf(const std::string& separator, const std::string& quote,
 
 void BindCsv(nb::module_& m) {
   m.def("csv_format", &CsvOf, "separator"_a, "quote"_a, "missing_texts"_a, "slots"_a, "fields"_a,
-        "Lines of fields. Slots: (name, floats?, values of each record or 0, seed or None, "
-        "separator of values, missing id, missing float); fields: (name, slot or None, index).");
+        "Lines of fields. Slots: (name, floats?, values per record or 0, seed or None, "
+        "list separator, missing id, missing float); fields: (name, slot or None, index).");
 }
 
 }  // namespace sparsefleet::python

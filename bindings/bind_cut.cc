@@ -1,10 +1,11 @@
-// Open cuts: rows as of one moment, chunk by chunk, as NumPy columns.
+// Open cuts: rows as of one moment, in chunks, as NumPy columns.
 #include "bind_cut.h"
 
 #include <nanobind/nanobind.h>
 
 #include "bind.h"
 #include "raise.h"
+#include "sync/mutex.h"
 
 namespace nb = nanobind;
 
@@ -22,7 +23,7 @@ nb::object RowsToNumpy(RowBatch rows, const TableInfo& info) {
 
 }  // namespace
 
-// Ending a cut is a call to a server, and its store may be the last reference to it.
+// Ending a cut calls a server, and the cut may hold the last reference to its store.
 CutHandle::~CutHandle() {
   if (owner_.IsForked()) {
     Leak(std::move(cut_));
@@ -40,7 +41,7 @@ nb::object CutHandle::Next(std::size_t max_rows) {
   Result<bool> more = false;
   {
     nb::gil_scoped_release release;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (cut_ != nullptr) {
       more = cut_->Next(max_rows, rows);
       if (!more.ok() || !more.value()) End(more);
@@ -52,7 +53,7 @@ nb::object CutHandle::Next(std::size_t max_rows) {
 
 void CutHandle::End(const Result<bool>& last) {
   if (last.ok()) {
-    if (commit_ == CutCommit::kExplicit) return;  // it goes on watching its rows until then
+    if (commit_ == CutCommit::kExplicit) return;  // it keeps watching its rows until then
     removed_ = cut_->Removed();
   }
   cut_.reset();
@@ -63,7 +64,7 @@ nb::object CutHandle::Removed() {
   Result<std::vector<Key>> removed = std::vector<Key>();
   {
     nb::gil_scoped_release release;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     removed = cut_ != nullptr ? cut_->Removed() : removed_;
   }
   auto keys = Check(std::move(removed));
@@ -73,19 +74,19 @@ nb::object CutHandle::Removed() {
 
 void CutHandle::Commit() {
   owner_.Check("cut");
-  Status status(Code::kInvalidArgument, "the cut is closed, it cannot be committed");
+  Status status(Code::kInvalidArgument, "the cut is closed and cannot be committed");
   {
     nb::gil_scoped_release release;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (cut_ != nullptr) status = cut_->Commit();
   }
   Check(status);
 }
 
 void CutHandle::Close() {
-  if (owner_.IsForked()) return;  // the parent's to close; a fork ends its generators here
+  if (owner_.IsForked()) return;  // left for the parent to close; a fork's generators end here
   nb::gil_scoped_release release;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   cut_.reset();
 }
 
@@ -97,12 +98,12 @@ void BindCut(nb::module_& m) {
            " or None at the end.")
       .def("removed", &CutHandle::Removed,
            nb::sig("def removed(self) -> numpy.typing.NDArray[numpy.uint64]"),
-           "Of a cut of dirty rows in this process: keys removed since the last cut that cleared.")
-      .def(
-          "commit", &CutHandle::Commit,
-          "Of a cut opened with commit=\"explicit\" and read to its end: clears what it was opened "
-          "to clear. Closed without, it clears nothing.")
-      .def("close", &CutHandle::Close, "Ends the cut and frees what it held back.");
+           "For a cut of dirty rows in this process: keys removed since the last clearing cut.")
+      .def("commit", &CutHandle::Commit,
+           "For a cut opened with commit=\"explicit\" and read to its end: clears what it was "
+           "opened "
+           "to clear. Without a commit, closing clears nothing.")
+      .def("close", &CutHandle::Close, "Ends the cut and frees its memory.");
 }
 
 }  // namespace sparsefleet::python

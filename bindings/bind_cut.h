@@ -1,14 +1,14 @@
-// The Python face of a StoreCut.
+// The Python wrapper of a StoreCut.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "owner_process.h"
 #include "store/store.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet::python {
 
@@ -28,14 +28,14 @@ class CutHandle {
   void Close();
 
  private:
-  // REQUIRES: mutex_ is held, and there is a cut, which Next() has ended with this.
-  void End(const Result<bool>& last);
+  // REQUIRES: a cut that Next() has ended with this status.
+  void End(const Result<bool>& last) REQUIRES(mutex_);
 
   OwnerProcess owner_;
   std::shared_ptr<Store> store_;
-  std::mutex mutex_;
-  std::unique_ptr<StoreCut> cut_;
-  Result<std::vector<Key>> removed_ =
+  Mutex mutex_;
+  std::unique_ptr<StoreCut> cut_ GUARDED_BY(mutex_);
+  Result<std::vector<Key>> removed_ GUARDED_BY(mutex_) =
       Status(Code::kInvalidArgument, "the cut was closed before its end");  // without a cut
   TableInfo info_;
   const CutCommit commit_;

@@ -37,7 +37,7 @@ Status CheckSide(const Matrix<const float>& rows, const Places& inverse) {
           "inverse names row " + std::to_string(*beyond) + " of " + std::to_string(count)};
 }
 
-// The two sides of a call, and what it has for each pair: as many as the right side has places.
+// The two sides of a call and its values per pair, as many as the right side has places.
 struct Pairs {
   const Matrix<const float>& left;
   const Places& left_inverse;
@@ -75,13 +75,13 @@ void Dots(const Matrix<const float>& left, const Places& left_inverse,
   Check(status);
 }
 
-// Nothing without sums.
+// Empty without sums.
 Status CheckSums(const Sums& sums, const Matrix<const float>& rows) {
   if (!sums || (sums->shape(0) == rows.shape(0) && sums->shape(1) == rows.shape(1))) {
     return Status::Ok();
   }
   return {Code::kShapeMismatch, "sums [" + std::to_string(sums->shape(0)) + ", " +
-                                    std::to_string(sums->shape(1)) + "] are not of the shape of " +
+                                    std::to_string(sums->shape(1)) + "] do not have the shape of " +
                                     "the rows " + ShapeText(rows)};
 }
 

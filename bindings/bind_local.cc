@@ -1,4 +1,4 @@
-// What only a store in this process has: its parameters in place.
+// Functions that only a store in this process has: its parameters in place.
 #include "bind_local.h"
 
 #include <nanobind/stl/string.h>
@@ -44,7 +44,7 @@ nb::object LiveDense(const StoreHandle& handle, const std::string& table) {
 
 void BindLocal(nb::module_& m, nb::class_<StoreHandle>& store) {
   m.def("keep_freed_memory", &KeepFreedMemory,
-        "Memory that this process frees stays with it, to be used again without page faults.");
+        "Keeps memory that this process frees for reuse without page faults.");
   store.def("live_dense", &LiveDense, "table"_a,
             nb::sig("def live_dense(self, table: str) -> numpy.typing.NDArray[numpy.float32]"));
 }

@@ -1,4 +1,4 @@
-// What only a store in this process has.
+// Functions that only a store in this process has.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@
 
 namespace sparsefleet::python {
 
-// kInvalidArgument naming the call if the store is another one.
+// kInvalidArgument naming the call if the store is remote.
 Result<LocalStore*> LocalOf(Store& store, const char* call);
 
 void BindLocal(nanobind::module_& m, nanobind::class_<StoreHandle>& store);

@@ -1,4 +1,4 @@
-// Keys of a batch made unique, rows spread over a batch and gradients brought together.
+// Makes the keys of a batch unique, spreads rows over a batch and sums gradients.
 // Every call releases the GIL. Letters: N keys of a batch, U distinct ones, D row width.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -37,7 +37,7 @@ Status CheckRanges(std::size_t num_keys, const std::vector<PaddedRange>& ranges)
   for (const PaddedRange& range : ranges) {
     if (range.begin < at || range.end < range.begin || range.end > num_keys) {
       return {Code::kInvalidArgument,
-              "padded ranges must be in order, apart from each other and "
+              "padded ranges must be in order, disjoint and "
               "within the " +
                   std::to_string(num_keys) + " keys"};
     }
@@ -59,7 +59,7 @@ nb::tuple Unique(const Array<const Key>& keys, const std::vector<RangeTuple>& pa
   std::vector<std::uint32_t> inverse;
   {
     nb::gil_scoped_release release;
-    thread_local UniqueKeys unique;  // its hash table is as large as the batch: worth keeping
+    thread_local UniqueKeys unique;  // reuses its hash table, which is as large as the batch
     unique.Build(SpanOf(keys), ranges);
     distinct.assign(unique.keys().begin(), unique.keys().end());
     inverse.assign(unique.inverse().begin(), unique.inverse().end());
@@ -70,7 +70,7 @@ nb::tuple Unique(const Array<const Key>& keys, const std::vector<RangeTuple>& pa
                         ToNumpy(std::move(inverse), inverse_shape));
 }
 
-// `few` has a row for each distinct key, `many` one for each key of the batch.
+// `few` has one row per distinct key, `many` one per key of the batch.
 Status CheckShapes(const Array<const std::uint32_t>& inverse, std::size_t few_rows,
                    std::size_t few_dim, std::size_t many_rows, std::size_t many_dim) {
   if (few_dim != many_dim || many_rows != inverse.size()) {
@@ -117,7 +117,7 @@ void Sum(const Matrix<const float>& rows, const Array<const std::uint32_t>& inve
 
 using PartArrays = std::vector<Array<const float>>;
 
-// Calls use(parts) without the GIL, when they are as many elements as the `whole`.
+// Calls use(parts) without the GIL if they have as many elements as `whole`.
 template <typename Use>
 auto WithParts(const PartArrays& arrays, const Array<float>& whole, Use use) {
   std::vector<std::span<const float>> parts;
@@ -154,7 +154,7 @@ void BindMerge(nb::module_& m) {
       nb::sig("def unique(keys: NDArray[numpy.uint64], padding: Sequence[tuple[int, int, int]] = "
               "...) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint32]]"),
       "The distinct keys uint64[U] in order of first occurrence, and where each key went, "
-      "uint32[N]. `padding` lists (begin, end, key): there the key gets no row but PADDING_PLACE.");
+      "uint32[N]. `padding` lists (begin, end, key): there the key gets PADDING_PLACE, not a row.");
   m.def("gather_rows", &Gather, "rows"_a, "inverse"_a, "out"_a,
         "Copies rows[inverse[i]] (float32[U, D]) to out[i] (float32[N, D]); zeros for "
         "PADDING_PLACE.");
@@ -162,8 +162,9 @@ void BindMerge(nb::module_& m) {
         "Sums rows[i] (float32[N, D]) into out[inverse[i]] (float32[U, D]), which starts from "
         "zero.");
   m.def("join_parts", &Join, "parts"_a, "out"_a,
-        "Copies flat float32 arrays, one after another, to out (float32, as many elements).");
-  m.def("add_parts", &AddTo, "parts"_a, "out"_a, "The same, added to what out holds.");
+        "Copies flat float32 arrays in order to out (float32, the same number of elements).");
+  m.def("add_parts", &AddTo, "parts"_a, "out"_a,
+        "Adds flat float32 arrays in order to out (float32, the same number of elements).");
   m.def("step_by_parts", &StepBy, "parts"_a, "learning_rate"_a, "values"_a,
         "values -= learning_rate * parts. False, with nothing changed, where a part holds NaN or "
         "infinity.");

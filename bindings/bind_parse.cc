@@ -1,4 +1,4 @@
-// Text into columns, and the hash of texts. Parsing releases the GIL; columns go to NumPy without
+// Parses text into columns and hashes texts. Parsing releases the GIL; columns go to NumPy without
 // a copy. Letters: B records, N values.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -31,7 +31,7 @@ using namespace nb::literals;
 namespace sparsefleet::python {
 namespace {
 
-// (name, what its values are, values of each record or 0)
+// (name, type of its values, values per record or 0)
 using SlotTuple = std::tuple<std::string, std::string, std::uint32_t>;
 
 ValueKind KindOf(const std::string& dtype) {
@@ -85,7 +85,7 @@ nb::list TakeColumns(ColumnBatch& batch) {
   return taken;
 }
 
-// Holds on to the block that is being parsed.
+// Keeps the block being parsed alive.
 class ParserHandle {
  public:
   ParserHandle(const FormatHandle& format, std::size_t max_line_bytes)
@@ -165,7 +165,7 @@ void BindParse(nb::module_& m) {
   m.def(
       "hash64", [](nb::handle text, std::uint64_t seed) { return Hash64(BytesOf(text), seed); },
       "text"_a, "seed"_a = 0, nb::sig("def hash64(text: str | bytes, seed: int = 0) -> int"),
-      "XXH64 of the bytes, of a str those of UTF-8.");
+      "XXH64 of the bytes; a str is encoded as UTF-8.");
   const char* const about_hash_texts =
       "hash64 of bytes[offsets[i] .. offsets[i + 1]) for each i, int64 by bit pattern.";
   m.def("hash_texts", &HashTexts<std::int32_t>, "bytes"_a, "offsets"_a, "seed"_a,
@@ -177,15 +177,15 @@ void BindParse(nb::module_& m) {
                 "int) -> NDArray[numpy.int64]"),
         about_hash_texts);
   nb::class_<FormatHandle>(m, "RecordFormat");
-  m.def(
-      "multi_slot_format", &MultiSlotOf, "slots"_a,
-      "Lines of slots (name, \"uint64\", \"float\" or \"text\", values of each record or 0 for any "
-      "number).");
+  m.def("multi_slot_format", &MultiSlotOf, "slots"_a,
+        "Lines of slots (name, \"uint64\", \"float\" or \"text\", values per record or 0 for any "
+        "number).");
   m.def(
       "read_binary_records",
       [](nb::bytes bytes, std::size_t begin, ColumnBatch& batch, std::size_t max_records) {
         const std::string_view all(bytes.c_str(), bytes.size());
-        if (begin > all.size()) Raise({Code::kInvalidArgument, "begin lies beyond the bytes"});
+        if (begin > all.size())
+          Raise({Code::kInvalidArgument, "begin is beyond the end of the bytes"});
         auto used = [&] {
           nb::gil_scoped_release release;
           return ReadBinaryRecords(all.substr(begin), batch, max_records);
@@ -193,7 +193,7 @@ void BindParse(nb::module_& m) {
         return Check(std::move(used));
       },
       "bytes"_a, "begin"_a, "batch"_a, "max_records"_a,
-      "Adds whole records of MultiSlot in binary until the batch has max_records or the next is "
+      "Adds complete binary MultiSlot records until the batch has max_records or the next is "
       "cut off; returns the bytes used.");
   m.def(
       "criteo_format",
@@ -213,14 +213,17 @@ void BindParse(nb::module_& m) {
       .def("take", &TakeColumns,
            nb::sig("def take(self) -> list[tuple[NDArray[numpy.int64] | NDArray[numpy.float32] | "
                    "NDArray[numpy.uint8], NDArray[numpy.int64] | None]]"),
-           "Columns as (values, offsets or None), whose memory is theirs; leaves no records.");
+           "Returns columns as (values, offsets or None), which own their memory; empties the "
+           "batch.");
+  m.attr("BATCH_FULL") = static_cast<int>(ParseOutcome::kBatchFull);
+  m.attr("BAD_LINE") = static_cast<int>(ParseOutcome::kBadLine);
   nb::class_<ParserHandle>(m, "RecordParser")
       .def(nb::init<const FormatHandle&, std::size_t>(), "format"_a, "max_line_bytes"_a)
       .def("begin_file", &ParserHandle::BeginFile, "skip_lines"_a = 0)
       .def("feed", &ParserHandle::Feed, "block"_a)
       .def("finish", &ParserHandle::Finish)
       .def("parse", &ParserHandle::Parse, "batch"_a, "max_records"_a,
-           "0: needs the next block; 1: the batch is full; 2: bad_line was skipped.")
+           "0: needs the next block; BATCH_FULL; BAD_LINE: bad_line was skipped.")
       .def_prop_ro("line", &ParserHandle::line)
       .def_prop_ro("bad_line", &ParserHandle::bad_line,
                    nb::sig("def bad_line(self) -> tuple[int, int, str, bytes]"),

@@ -1,4 +1,4 @@
-// Records of any length, taken by number. Releases the GIL. Letters: R records held, B taken.
+// Gathers records of any length by number. Releases the GIL. Letters: R records held, B taken.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -39,7 +39,7 @@ nb::tuple Gather(const AnyArray& values, std::span<const Length> lengths, const 
   return nb::make_tuple(ToNumpy(std::move(out), shape), ToNumpy(std::move(offsets), offsets_shape));
 }
 
-// The marks must lie within the values, so that no record can be read from beyond them.
+// The marks must be within the values, so that no record is read from beyond them.
 template <typename Length>
 Status CheckRecords(std::size_t num_values, std::span<const Length> lengths, const Marks& marks,
                     const Records& records) {
@@ -101,8 +101,8 @@ void BindRagged(nb::module_& m) {
                 "NDArray[numpy.uint64], records: NDArray[numpy.uint32]) -> "
                 "tuple[NDArray[numpy.int64] | NDArray[numpy.float32] | NDArray[numpy.uint8], "
                 "NDArray[numpy.int64]]"),
-        "Values of the records uint32[B], one after the other, and int64[B + 1] where each begins. "
-        "Of R records, lengths[R] long, every RECORDS_PER_MARK-th begins at a mark.");
+        "Returns the values of the records uint32[B] in order, and int64[B + 1] where each begins. "
+        "Every RECORDS_PER_MARK-th of the R records, of lengths[R], begins at a mark.");
 }
 
 }  // namespace sparsefleet::python

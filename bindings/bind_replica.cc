@@ -1,4 +1,4 @@
-// A worker's own copy of a table's rows. Letters: N keys, U unknown ones, D row width.
+// A worker's copy of a table's rows. Letters: N keys, U unknown ones, D row width.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 
@@ -57,9 +57,9 @@ void BindReplica(nb::module_& m) {
             return Check(Released([&] { return walk.Next(SpanOf(keys), Flat(deltas)); }));
           },
           "keys"_a, "deltas"_a,
-          "Writes further rows' keys and differences (uint64[N], float32[N, D]) from the front on; "
-          "how many, 0 at the end.");
-  nb::class_<ReplicaTable>(m, "Replica", "Rows trained here beside what the servers have.")
+          "Writes the next rows' keys and differences (uint64[N], float32[N, D]) from the front; "
+          "returns how many, 0 at the end.");
+  nb::class_<ReplicaTable>(m, "Replica", "Rows trained here, beside the servers' values.")
       .def_static(
           "create", [](const SparseSpec& spec) { return Check(ReplicaTable::Create(spec)); },
           "spec"_a)
@@ -72,21 +72,22 @@ void BindReplica(nb::module_& m) {
            nb::sig("def pull(self, keys: numpy.typing.NDArray[numpy.uint64], "
                    "out: numpy.typing.NDArray[numpy.float32]) -> "
                    "numpy.typing.NDArray[numpy.uint32]"),
-           "Rows as trained here into out (float32[N, D]); the places of keys without one.")
+           "Copies rows as trained here to out (float32[N, D]); returns the positions of keys "
+           "without one.")
       .def(
           "insert",
           [](ReplicaTable& replica, const Array<const Key>& keys, const Matrix<const float>& rows) {
             Check(Released([&] { return replica.Insert(SpanOf(keys), Flat(rows)); }));
           },
-          "keys"_a, "rows"_a, "Rows from the servers (float32[N, D]), where there are none yet.")
+          "keys"_a, "rows"_a, "Adds rows from the servers (float32[N, D]) for keys without one.")
       .def("step", &Step, "keys"_a, "gradients"_a,
-           "One step of SGD (float32[N, D]); how many rows were skipped for NaN or infinity.")
+           "One step of SGD (float32[N, D]); returns how many rows were skipped as non-finite.")
       .def("stepped", &WalkStepped, "share"_a,
-           "Takes a `share`-th of what is unsent of the rows stepped since the last time.")
+           "Takes 1/`share` of the unsent difference of the rows stepped since the last time.")
       .def(
           "unsent",
           [](const Replica& replica) { return ReplicaWalk(replica, ReplicaPart::kUnsent, 1.0F); },
-          "Takes all that is unsent of all rows. Nobody may step meanwhile.")
+          "Takes the whole unsent difference of all rows. Nobody may step meanwhile.")
       .def(
           "take_over",
           [](ReplicaTable& replica, const Array<const Key>& keys, const Matrix<const float>& served,
@@ -94,7 +95,7 @@ void BindReplica(nb::module_& m) {
             Check(Released([&] { return replica.TakeOver(SpanOf(keys), Flat(served), exactly); }));
           },
           "keys"_a, "served"_a, "exactly"_a,
-          "Rows as the servers have them now (float32[N, D]); keys without a row are passed over.");
+          "Takes over the servers' current rows (float32[N, D]); skips keys without a row.");
 }
 
 }  // namespace sparsefleet::python

@@ -22,20 +22,15 @@ using namespace nb::literals;
 namespace sparsefleet::python {
 namespace {
 
-// A RoundMember that owns its name.
-struct MemberOf {
-  std::string group;
-  std::uint32_t rank;
-  std::uint32_t size;
-  bool go_on_without_lost;
-  RoundMember view() const { return {group, rank, size, go_on_without_lost}; }
-};
-
 PushTotals PushRound(const StoreHandle& handle, const MemberOf& member, std::uint64_t round,
-                     const std::vector<PushTuple>& parts, std::uint64_t step, double timeout_s) {
-  const auto sections = SectionsOf(parts);
+                     const std::vector<std::vector<PushTuple>>& batches,
+                     const std::vector<PushTuple>& wanted, std::uint64_t step, double timeout_s,
+                     const std::vector<DataTuple>& data) {
+  const MergedSections merged(batches, wanted, data);
   return TotalsOf(Check(Wait(handle, [&](Store& s) {
-    return s.PushRound(member.view(), round, sections, step, timeout_s);
+    return merged.Merge([&](auto sections) {
+      return s.PushRound(member.view(), round, sections, step, timeout_s);
+    });
   })));
 }
 
@@ -70,10 +65,10 @@ CutHandle* TakeChanges(const StoreHandle& handle, const std::string& table, std:
 void BindRounds(nb::module_& m, nb::class_<StoreHandle>& store) {
   nb::class_<MemberOf>(m, "RoundMember", "See sparsefleet.store.RoundMember.")
       .def(nb::init<std::string, std::uint32_t, std::uint32_t, bool>(), "group"_a, "rank"_a,
-           "size"_a, "go_on_without_lost"_a);
+           "size"_a, "continue_without_lost"_a);
   store
-      .def("push_round", &PushRound, "member"_a, "round_number"_a, "sections"_a, "step"_a,
-           "timeout_s"_a)
+      .def("push_round", &PushRound, "member"_a, "round_number"_a, "batches"_a, "wanted"_a,
+           "step"_a, "timeout_s"_a, "data"_a = std::vector<DataTuple>())
       .def(
           "advance_clock",
           [](const StoreHandle& h, const MemberOf& member, std::uint64_t clock,

@@ -1,7 +1,12 @@
-// Server: started by its constructor, ended by stop() or when it is dropped.
+// Server: started by its constructor, stopped by stop() or on destruction.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <exception>
+#include <span>
 
 #include "bind.h"
 #include "bind_command.h"
@@ -21,8 +26,8 @@ namespace {
 // Joins its threads without the GIL, which their log lines may need.
 class ServerHandle {
  public:
-  ServerHandle(std::unique_ptr<Server> server, LogCallback log)
-      : server_(std::move(server)), log_(std::move(log)) {}
+  ServerHandle(std::unique_ptr<Server> server, LogCallback log, LogCallback write_state)
+      : server_(std::move(server)), log_(std::move(log)), write_state_(std::move(write_state)) {}
   ServerHandle(const ServerHandle&) = delete;
   ServerHandle& operator=(const ServerHandle&) = delete;
   ~ServerHandle() {
@@ -45,19 +50,34 @@ class ServerHandle {
       server_->Stop();
     }
     log_.Clear();
+    write_state_.Clear();
   }
 
  private:
   OwnerProcess owner_;
   std::unique_ptr<Server> server_;
   LogCallback log_;
+  LogCallback write_state_;
 };
+
+Durability DurabilityOf(const std::string& name) {
+  if (name == "off") return Durability::kOff;
+  if (name == "process") return Durability::kProcess;
+  if (name == "disk") return Durability::kDisk;
+  Raise(Status(Code::kInvalidArgument,
+               "durability must be 'off', 'process' or 'disk', got '" + name + "'"));
+}
 
 ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
                     const std::string& transport, std::uint32_t index, std::uint32_t num_servers,
-                    std::uint32_t num_threads, std::uint64_t max_frame_bytes, double peer_timeout_s,
+                    std::uint32_t num_threads, std::uint32_t max_connections,
+                    std::uint32_t max_unproven, std::uint32_t max_unproven_per_address,
+                    std::uint64_t max_frame_bytes, double peer_timeout_s,
                     double handshake_timeout_s, double frame_timeout_s, double drain_timeout_s,
-                    const std::map<std::string, nb::bytes>& notes, nb::object log) {
+                    const std::map<std::string, nb::bytes>& notes, nb::object log,
+                    const std::string& durability, std::string log_dir,
+                    std::uint64_t snapshot_bytes, std::vector<std::string> logged_commands,
+                    nb::object write_command_state) {
   ServerOptions options;
   options.host = std::move(host);
   options.port = port;
@@ -66,6 +86,9 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
   options.index = index;
   options.num_servers = num_servers;
   options.num_threads = num_threads;
+  options.max_connections = max_connections;
+  options.max_unproven = max_unproven;
+  options.max_unproven_per_address = max_unproven_per_address;
   options.max_frame_bytes = max_frame_bytes;
   options.peer_timeout_s = peer_timeout_s;
   options.handshake_timeout_s = handshake_timeout_s;
@@ -74,6 +97,17 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
   for (const auto& [key, value] : notes) {
     options.notes.emplace(key, std::string(value.c_str(), value.size()));
   }
+  options.durability = DurabilityOf(durability);
+  options.log_dir = std::move(log_dir);
+  options.snapshot_bytes = snapshot_bytes;
+  options.logged_commands = std::move(logged_commands);
+  LogCallback state_callback(std::move(write_command_state));
+  if (auto call = state_callback.function()) {
+    options.write_command_state = [call] {
+      call(0, "");
+      return Status::Ok();
+    };
+  }
   LogCallback callback(std::move(log));
   options.log = callback.function();
   Result<std::unique_ptr<Server>> server = Status(Code::kInternal, "not started");
@@ -81,7 +115,7 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
     nb::gil_scoped_release release;
     server = Server::Start(std::move(options));
   }
-  return new ServerHandle(Check(std::move(server)), std::move(callback));
+  return new ServerHandle(Check(std::move(server)), std::move(callback), std::move(state_callback));
 }
 
 nb::object NextCommand(const ServerHandle& handle, double timeout_s) {
@@ -99,16 +133,88 @@ nb::object NextCommand(const ServerHandle& handle, double timeout_s) {
 }  // namespace
 
 void BindServer(nb::module_& m) {
-  nb::class_<ServerHandle>(m, "Server", "Tables behind a listening socket.")
+  nb::class_<ServerHandle>(m, "Server", "Tables served over a listening socket.")
       .def(nb::new_(&Start), nb::kw_only(), "host"_a, "port"_a, "job_key"_a, "transport"_a,
-           "index"_a, "num_servers"_a, "num_threads"_a, "max_frame_bytes"_a, "peer_timeout_s"_a,
+           "index"_a, "num_servers"_a, "num_threads"_a, "max_connections"_a, "max_unproven"_a,
+           "max_unproven_per_address"_a, "max_frame_bytes"_a, "peer_timeout_s"_a,
            "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "notes"_a,
-           "log"_a.none())
+           "log"_a.none(), "durability"_a = "off", "log_dir"_a = "",
+           "snapshot_bytes"_a = std::uint64_t{128} << 20,
+           "logged_commands"_a = std::vector<std::string>(),
+           "write_command_state"_a.none() = nb::none())
+      .def(
+          "take_recovered_commands",
+          [](const ServerHandle& h) {
+            nb::list all;
+            for (const RecoveredCommand& one : (*h).TakeRecoveredCommands()) {
+              all.append(nb::make_tuple(one.is_state, one.name, ReadableText(one.client),
+                                        one.session, nb::bytes(one.body.data(), one.body.size()),
+                                        nb::bytes(one.reply.data(), one.reply.size())));
+            }
+            return all;
+          },
+          nb::sig("def take_recovered_commands(self) -> list[tuple[bool, str, str, int, bytes, "
+                  "bytes]]"),
+          "Logged commands found at the start: (is a state, name, client, session, body, reply).")
+      .def(
+          "append_command_state",
+          [](const ServerHandle& h, const std::string& name, const nb::bytes& state) {
+            const auto* first = static_cast<const std::byte*>(state.data());
+            const std::span<const std::byte> bytes(first, state.size());
+            Status status;
+            {
+              nb::gil_scoped_release release;
+              status = (*h).AppendCommandState(name, bytes);
+            }
+            Check(status);
+          },
+          "name"_a, "state"_a, "Logs the state that the commands of this name have led to.")
+      .def(
+          "change_in_bulk",
+          [](const ServerHandle& h, const nb::callable& change) {
+            std::exception_ptr raised;
+            Status status;
+            {
+              nb::gil_scoped_release release;
+              status = (*h).ChangeInBulk([&] {
+                nb::gil_scoped_acquire gil;
+                try {
+                  change();
+                  return Status::Ok();
+                } catch (...) {
+                  raised = std::current_exception();
+                  return Status(Code::kInternal, "raised");
+                }
+              });
+            }
+            if (raised) std::rethrow_exception(raised);
+            Check(status);
+          },
+          "change"_a,
+          "Calls `change`, which changes tables without requests; durable when it returns.")
+      .def(
+          "snapshot",
+          [](const ServerHandle& h) {
+            Status status;
+            {
+              nb::gil_scoped_release release;
+              status = (*h).Snapshot();
+            }
+            Check(status);
+          },
+          "Writes a snapshot of a durable server, and removes the log before it.")
+      .def_prop_ro(
+          "failure", [](const ServerHandle& h) -> std::string { return (*h).failure().message(); },
+          "Why the server cannot go on, or nothing.")
       .def_prop_ro("port", [](const ServerHandle& h) { return (*h).port(); })
       .def(
           "has_client",
           [](const ServerHandle& h, const std::string& name) { return (*h).HasClient(name); },
-          "name"_a, "Whether a client of this name has come, and has neither gone nor been lost.")
+          "name"_a, "Whether a client of this name is connected and not considered lost.")
+      .def(
+          "has_session",
+          [](const ServerHandle& h, std::uint64_t number) { return (*h).HasSession(number); },
+          "number"_a, "Whether the client of this session is connected and not considered lost.")
       .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
       .def(
           "wait_for_shutdown_request",
@@ -119,7 +225,7 @@ void BindServer(nb::module_& m) {
           "timeout_s"_a)
       .def(
           "tables", [](const ServerHandle& h) { return new StoreHandle((*h).TablesAsStore()); },
-          "What this server holds of the tables, as a store in this process.")
+          "The part of the tables held by this server, as a store in this process.")
       .def("next_command", &NextCommand, "timeout_s"_a,
            nb::sig("def next_command(self, timeout_s: float) -> Command | None"),
            "The next command of a client, or None after `timeout_s`; raises once drained.")
@@ -129,7 +235,7 @@ void BindServer(nb::module_& m) {
             nb::gil_scoped_release release;
             (*h).DrainCommands();
           },
-          "No further commands are handed out; those that wait, and new ones, fail.")
+          "Hands out no further commands; waiting and new ones fail.")
       .def("stop", &ServerHandle::Stop);
 }
 

@@ -1,4 +1,4 @@
-// Table descriptions as plain objects with settable fields; sparsefleet.store fills them in.
+// Table specs as plain objects with settable fields; sparsefleet.store fills them in.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -27,7 +27,8 @@ void BindEnums(nb::module_& m) {
       .value("rmsprop", OptimizerKind::kRmsprop)
       .value("adam", OptimizerKind::kAdam)
       .value("adamax", OptimizerKind::kAdamax)
-      .value("ftrl", OptimizerKind::kFtrl);
+      .value("ftrl", OptimizerKind::kFtrl)
+      .value("adamw", OptimizerKind::kAdamw);
   nb::enum_<AdmissionKind>(m, "AdmissionKind")
       .value("always", AdmissionKind::kAlways)
       .value("count", AdmissionKind::kCount)

@@ -47,10 +47,13 @@ void Pull(const StoreHandle& handle, const std::vector<PullTuple>& parts, PullMo
   Check(Call(handle, [&](Store& s) { return s.Pull(sections, mode, step, timeout_s); }));
 }
 
-PushTotals Push(const StoreHandle& handle, const std::vector<PushTuple>& parts, std::uint64_t step,
-                double timeout_s) {
-  const auto sections = SectionsOf(parts);
-  return TotalsOf(Check(Call(handle, [&](Store& s) { return s.Push(sections, step, timeout_s); })));
+PushTotals Push(const StoreHandle& handle, const std::vector<std::vector<PushTuple>>& batches,
+                const std::vector<PushTuple>& wanted, std::uint64_t step, double timeout_s,
+                const std::vector<DataTuple>& data) {
+  const MergedSections merged(batches, wanted, data);
+  return TotalsOf(Check(Call(handle, [&](Store& s) {
+    return merged.Merge([&](auto sections) { return s.Push(sections, step, timeout_s); });
+  })));
 }
 
 void Import(const StoreHandle& handle, const std::string& table, const Array<const Key>& keys,
@@ -80,7 +83,8 @@ CutHandle* OpenCut(const StoreHandle& handle, const std::string& table, bool onl
 StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
                      const std::string& transport, std::string name, double connect_timeout_s,
                      double try_timeout_s, double heartbeat_interval_s, double peer_timeout_s,
-                     std::uint64_t max_frame_bytes, nb::object log) {
+                     std::uint64_t max_frame_bytes, nb::object log, double failover_wait_s,
+                     std::string session) {
   ClientOptions options;
   options.endpoints = std::move(endpoints);
   options.security.job_key = std::string(job_key.c_str(), job_key.size());
@@ -91,6 +95,8 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
   options.heartbeat_interval_s = heartbeat_interval_s;
   options.peer_timeout_s = peer_timeout_s;
   options.max_frame_bytes = max_frame_bytes;
+  options.failover_wait_s = failover_wait_s;
+  options.session = std::move(session);
   options.log = LogCallback(std::move(log)).function();
   Result<std::unique_ptr<Client>> client = Status(Code::kInternal, "not connected");
   {
@@ -121,7 +127,10 @@ void BindCalls(nb::class_<StoreHandle>& store) {
           },
           "table"_a, "timeout_s"_a)
       .def("pull", &Pull, "sections"_a, "mode"_a, "step"_a, "timeout_s"_a)
-      .def("push", &Push, "sections"_a, "step"_a, "timeout_s"_a)
+      .def("push", &Push, "batches"_a, "wanted"_a, "step"_a, "timeout_s"_a,
+           "data"_a = std::vector<DataTuple>(),
+           "Pushes the mean of the mini-batches, each a list of sections, and reads the requested "
+           "rows.")
       .def(
           "write_dense",
           [](const StoreHandle& h, const std::string& table, const Array<const float>& values,
@@ -226,7 +235,7 @@ void BindMeeting(nb::class_<StoreHandle>& store) {
 }  // namespace
 
 void BindStore(nb::module_& m) {
-  nb::class_<TableInfo>(m, "TableInfo", "What a table looks like from outside.")
+  nb::class_<TableInfo>(m, "TableInfo", "The shape of a table.")
       .def_ro("dense", &TableInfo::dense)
       .def_ro("size", &TableInfo::size)
       .def_ro("dim", &TableInfo::dim)
@@ -234,17 +243,40 @@ void BindStore(nb::module_& m) {
       .def_ro("counter_dim", &TableInfo::counter_dim);
   nb::class_<StoreHandle> store(
       m, "Store",
-      "Tables in this process or on servers; see sparsefleet.store for the public face.");
+      "Tables in this process or on servers; see sparsefleet.store for the public API.");
   store
       .def_static(
           "local", [] { return new StoreHandle(std::make_shared<LocalStore>()); },
           "Tables in this process.")
       .def_static("connect", &Connect, "endpoints"_a, nb::kw_only(), "job_key"_a, "transport"_a,
                   "name"_a, "connect_timeout_s"_a, "try_timeout_s"_a, "heartbeat_interval_s"_a,
-                  "peer_timeout_s"_a, "max_frame_bytes"_a, "log"_a.none(), "Tables on servers.")
+                  "peer_timeout_s"_a, "max_frame_bytes"_a, "log"_a.none(),
+                  "failover_wait_s"_a = 0.0, "session"_a = "", "Tables on servers.")
+      .def(
+          "applied_data",
+          [](const StoreHandle& h, double timeout_s) {
+            auto all = Check(Call(h, [&](Store& s) { return s.AppliedData(timeout_s); }));
+            std::vector<std::vector<DataTuple>> tuples;
+            for (const auto& marks : all) {
+              auto& one = tuples.emplace_back();
+              for (const DataMark& mark : marks) {
+                one.emplace_back(mark.stream, mark.epoch, mark.position);
+              }
+            }
+            return tuples;
+          },
+          "timeout_s"_a,
+          "By server: the latest (stream, epoch, position) of each stream that it has applied.")
       .def_prop_ro(
           "num_servers",
           [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })
+      .def_prop_rw(
+          "step", [](const StoreHandle& h) { return h.step()->load(); },
+          [](StoreHandle& h, std::uint64_t step) { h.step()->store(step); },
+          "The step of the latest push.")
+      .def(
+          "next_step", [](StoreHandle& h) { return h.step()->fetch_add(1) + 1; },
+          "Counts one more push; returns its step.")
       .def("close", &StoreHandle::Close, "Ends the connections; calls after it raise. Idempotent.");
   BindCalls(store);
   BindMeeting(store);

@@ -1,4 +1,4 @@
-// The tables of a store in this process as a whole: what saving and loading work with.
+// All tables of a store in this process, for saving and loading.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -100,8 +100,8 @@ nb::object SpecOf(const StoreHandle& handle, const std::string& table) {
 }
 
 void BindDenseCut(nb::module_& m) {
-  nb::class_<DenseCut>(m, "DenseCut", "A copy of what is held of a dense table.")
-      .def_ro("begin", &DenseCut::begin, "The first element's place in the whole table.")
+  nb::class_<DenseCut>(m, "DenseCut", "A copy of the held part of a dense table.")
+      .def_ro("begin", &DenseCut::begin, "The first element's index in the whole table.")
       .def_prop_ro(
           "values",
           [](DenseCut& cut) {
@@ -117,7 +117,7 @@ void BindDenseCut(nb::module_& m) {
             return nb::ndarray<nb::numpy, float>(cut.state.data(), {rows, n}, nb::find(cut));
           },
           nb::sig("def state(self) -> numpy.typing.NDArray[numpy.float32]"),
-          "float32[S, n], S floats of optimizer state an element");
+          "float32[S, n], S floats of optimizer state per element");
 }
 
 }  // namespace
@@ -131,7 +131,8 @@ void BindTables(nb::module_& m, nb::class_<StoreHandle>& store) {
           nb::sig("def open_cuts(self, only_dirty: bool, clear_dirty: bool, commit: str = "
                   "'at_end', tables: collections.abc.Sequence[str] | None = None) -> "
                   "dict[str, Cut | DenseCut]"),
-          "All tables, or those named, as of one moment, which splits no push. With `clear_dirty` "
+          "Opens all tables, or those named, as of one moment, which splits no push. With "
+          "`clear_dirty` "
           "rows count as saved once their cut is at its end or, if commit is \"explicit\", has got "
           "commit().")
       .def(
@@ -142,7 +143,7 @@ void BindTables(nb::module_& m, nb::class_<StoreHandle>& store) {
           },
           "table"_a)
       .def("write_dense_part", &WriteDensePart, "table"_a, "begin"_a, "values"_a, "state"_a.none(),
-           "Elements from `begin` on; with None their state stays.")
+           "Writes elements from `begin` on; None keeps their state.")
       .def(
           "clear",
           [](const StoreHandle& h, const std::string& table) {

@@ -1,4 +1,4 @@
-// A format of lines, shared by the parsers that read with it.
+// A line format, shared by the parsers that use it.
 #pragma once
 
 #include <memory>

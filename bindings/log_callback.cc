@@ -6,7 +6,7 @@ namespace nb = nanobind;
 
 namespace sparsefleet::python {
 
-// Touched under the GIL only; leaked if the interpreter is already gone.
+// Used only under the GIL; leaked if the interpreter is already gone.
 struct LogCallback::Cell {
   explicit Cell(PyObject* held) : callable(held) {}
   Cell(const Cell&) = delete;

@@ -1,4 +1,4 @@
-// A Python callable behind the log hook of servers and clients.
+// A Python callable as the log function of servers and clients.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,17 +11,17 @@ namespace sparsefleet::python {
 
 using LogFunction = std::function<void(int, const std::string&)>;
 
-// Holds a Python callable (or None) so that any native thread may call it and any thread may
-// drop the last copy. An exception in it is reported as unraisable, not passed on.
+// Holds a Python callable (or None) so that any native thread may call it and any thread may drop
+// the last copy. An exception in it is reported as unraisable, not propagated.
 class LogCallback {
  public:
   explicit LogCallback(nanobind::object callable);
 
-  // What to hand to native code; shares the callable. Empty for None.
+  // The function for native code; shares the callable. Empty for None.
   LogFunction function() const;
 
-  // Lets go of the callable; later messages are dropped. Breaks the cycle of a callable that
-  // refers to the object that logs. REQUIRES: the GIL is held.
+  // Releases the callable; later messages are dropped. Breaks the cycle of a callable that refers
+  // to the object that logs. REQUIRES: the GIL is held.
   void Clear();
 
  private:

@@ -1,7 +1,7 @@
-// The process that made a native object with threads and sockets.
+// The process that created a native object with threads and sockets.
 //
-// A fork shares the sockets but has none of the threads: there the object must be neither used
-// nor ended, or the parent's connections break. What a fork holds of it is leaked.
+// A fork shares the sockets but has none of the threads: there the object must be neither used nor
+// destroyed, or the parent's connections break. A fork leaks its copy.
 #pragma once
 
 #include <unistd.h>
@@ -20,17 +20,17 @@ class OwnerProcess {
   // Raises in a fork. `what` names the object.
   void Check(const char* what) const {
     if (!IsForked()) return;
-    Raise(Status(Code::kInvalidArgument, std::string("this ") + what + " was made in process " +
+    Raise(Status(Code::kInvalidArgument, std::string("this ") + what + " was created in process " +
                                              std::to_string(pid_) +
                                              " and cannot be used in its fork " +
-                                             std::to_string(getpid()) + ": make a new one here"));
+                                             std::to_string(getpid()) + ": create a new one here"));
   }
 
  private:
   pid_t pid_ = getpid();
 };
 
-// Keeps `owned` for ever.
+// Keeps `owned` forever.
 template <typename T>
 void Leak(T owned) {
   [[maybe_unused]] auto* kept = new T(std::move(owned));

@@ -1,4 +1,4 @@
-// Gradients as Python hands them over. Header only.
+// Gradients as Python passes them. Header only.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,23 +14,25 @@
 #include <vector>
 
 #include "bind.h"
+#include "store/gradient_merge.h"
 #include "table/table_set.h"
 
 namespace sparsefleet::python {
 
-// (table, keys or None for a dense table, gradients in parts, keys are unique, add past the
+// (table, keys or None for a dense table, gradients in parts, keys are unique, add without the
 // optimizer, room for a dense table's values after the push or None)
 using PushTuple =
     std::tuple<std::string, std::optional<Array<const Key>>, std::vector<Array<const float>>, bool,
                bool, std::optional<Array<float>>>;
+// stream, epoch, position: see DataMark
+using DataTuple = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
 // applied, rejected_non_finite, not_admitted
 using PushTotals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
 
-// Point into the tuples they are made of.
+// Sections that point into the tuples they are built from.
 struct PushSections {
   std::vector<PushSection> sections;
   std::vector<std::vector<std::span<const float>>> parts;  // of each
-  operator std::span<const PushSection>() const { return sections; }
 };
 
 inline PushSections SectionsOf(const std::vector<PushTuple>& tuples) {
@@ -53,6 +55,46 @@ inline PushSections SectionsOf(const std::vector<PushTuple>& tuples) {
   }
   return made;
 }
+
+// The mini-batches of one push, each a list of tuples, and the rows requested after it.
+class MergedSections {
+ public:
+  MergedSections(const std::vector<std::vector<PushTuple>>& batches,
+                 const std::vector<PushTuple>& wanted, const std::vector<DataTuple>& data = {})
+      : wanted_(SectionsOf(wanted)) {
+    for (const auto& [stream, epoch, position] : data) marks_.push_back({stream, epoch, position});
+    batches_.reserve(batches.size());
+    contributions_.reserve(batches.size());
+    for (const auto& batch : batches) {
+      batches_.push_back(SectionsOf(batch));
+      contributions_.push_back({.sections = batches_.back().sections, .refusal = {}, .memory = {}});
+    }
+  }
+
+  // Calls `push(sections)` with the mean of the mini-batches. Needs no GIL.
+  template <typename Push>
+  Result<PushResult> Merge(Push push) const {
+    thread_local GradientMerge merge;  // reuses its buffers, which are as large as a push
+    std::vector<const Contribution*> contributions;
+    for (const auto& contribution : contributions_) contributions.push_back(&contribution);
+    auto merged = merge.Build(contributions);
+    if (!merged.ok()) return merged.status();
+    std::vector<PushSection> sections(merged.value().begin(), merged.value().end());
+    sections.insert(sections.end(), wanted_.sections.begin(), wanted_.sections.end());
+    if (!marks_.empty()) {
+      PushSection data;
+      data.marks = marks_;
+      sections.push_back(data);
+    }
+    return push(std::span<const PushSection>(sections));
+  }
+
+ private:
+  const PushSections wanted_;
+  std::vector<DataMark> marks_;
+  std::vector<PushSections> batches_;
+  std::vector<Contribution> contributions_;
+};
 
 inline PushTotals TotalsOf(const PushResult& result) {
   return {result.applied, result.rejected_non_finite, result.not_admitted};

@@ -14,7 +14,7 @@ nb::object ReadableText(std::string_view bytes) {
 void Raise(const Status& status) {
   const nb::object error =
       nb::module_::import_("sparsefleet.errors")
-          .attr("error_for")(static_cast<int>(status.code()), ReadableText(status.message()));
+          .attr("error_named")(CodeName(status.code()).c_str(), ReadableText(status.message()));
   PyErr_SetObject(error.type().ptr(), error.ptr());
   throw nb::python_error();
 }

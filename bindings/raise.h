@@ -1,4 +1,4 @@
-// From a core status to the Python exception class of its code.
+// Turns a core status into the Python exception class of its code.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,10 +10,10 @@
 
 namespace sparsefleet::python {
 
-// Text for people from bytes that a peer may have sent: what is not UTF-8 is replaced.
+// Readable text from bytes that a peer may have sent: invalid UTF-8 is replaced.
 nanobind::object ReadableText(std::string_view bytes);
 
-// Throws the exception that sparsefleet.errors.error_for(code, message) makes.
+// Throws the exception that sparsefleet.errors.error_named(name, message) creates.
 // REQUIRES: !status.ok(), the GIL is held.
 [[noreturn]] void Raise(const Status& status);
 

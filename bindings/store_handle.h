@@ -1,14 +1,16 @@
-// A store as Python holds it: closed at most once, and not while a call is inside.
+// A store as Python holds it: closed at most once, and never during a call.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "owner_process.h"
 #include "raise.h"
 #include "store/store.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet::python {
 
@@ -19,19 +21,22 @@ class StoreHandle {
   StoreHandle& operator=(const StoreHandle&) = delete;
   ~StoreHandle() { Drop(std::move(store_)); }
 
-  // The store, kept alive for the length of a call; raises once closed, and in a fork.
+  // The store, kept alive during a call; raises once closed, and in a fork.
   std::shared_ptr<Store> Get() const {
     owner_.Check("store");
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (store_ == nullptr) Raise(Status(Code::kInvalidArgument, "the store is closed"));
     return store_;
   }
+
+  // The step of the latest push, shared by all that push to the store.
+  const std::shared_ptr<std::atomic<std::uint64_t>>& step() const { return step_; }
 
   void Close() {
     owner_.Check("store");
     std::shared_ptr<Store> last;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       last = std::move(store_);
     }
     Drop(std::move(last));
@@ -49,8 +54,10 @@ class StoreHandle {
   }
 
   OwnerProcess owner_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<Store> store_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Store> store_ GUARDED_BY(mutex_);
+  const std::shared_ptr<std::atomic<std::uint64_t>> step_ =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 }  // namespace sparsefleet::python

@@ -1,4 +1,4 @@
-// "auto", "tls" and "plain", as people write them.
+// Parses "auto", "tls" and "plain".
 #pragma once
 
 #include <string>

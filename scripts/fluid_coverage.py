@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparsefleet.as_paddle.api_coverage import coverage
+from sparsefleet.fluid.paddle.api_coverage import coverage
 
 PAGE = Path(__file__).parents[1] / "docs" / "coming_from_fluid.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
@@ -18,7 +18,7 @@ def table() -> str:
     """The table of the page."""
     names = coverage()
     lines = [
-        f"{sum(name.is_here for name in names)} of {len(names)} names are there.\n",
+        f"{sum(name.is_here for name in names)} of {len(names)} names are supported.\n",
         "| name | |\n|---|---|",
         *(f"| `{one.name}` | {'yes' if one.is_here else 'not yet'} |" for one in names),
     ]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.rank_processes import RankProcesses
-from tests.server_process import ServerProcess
+from tests.support.rank_processes import RankProcesses
+from tests.support.server_process import ServerProcess
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,8 +30,8 @@ def start_server() -> Iterator[Callable[..., ServerProcess]]:
     """Starts `sparsefleet server` processes; those still running are ended with the test."""
     started: list[ServerProcess] = []
 
-    def start(*flags: str) -> ServerProcess:
-        server = ServerProcess(*flags)
+    def start(*flags: str, open_files: tuple[int, int] | None = None) -> ServerProcess:
+        server = ServerProcess(*flags, open_files=open_files)
         started.append(server)
         return server
 

@@ -7,24 +7,27 @@
 #include <memory>
 
 #include "client/seconds.h"
+#include "key/key.h"
 #include "store/interrupt.h"
-#include "table/key.h"
 
 namespace sparsefleet {
 namespace {
 
 using TimePoint = SteadyClock::time_point;
 
-// A call looks this often whether the heartbeat has given a server up.
+// Servers that restart are looked for this often, at least.
+constexpr double kFailoverBackoffS = 0.2;
+// How often a call checks whether the heartbeat has declared a server lost.
 constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
-// A long call that hears nothing for so many try_timeout_s is sent again over a new connection: the
-// old one may be dead without a word, and the server hands the reply to the newest.
+// A long call that hears nothing for this many try_timeout_s is sent again over a new connection:
+// the old one may have died silently, and the server sends the reply to the newest.
 constexpr double kTriesToRenew = 2.0;
-constexpr auto kTimeToTell = std::chrono::milliseconds(200);
-// A server that goes down closes connections like one that has another key: ask again.
+constexpr auto kReplyMargin = std::chrono::milliseconds(200);
+// A server that shuts down closes connections just like one with another key: ask again.
 constexpr int kMaxAuthFailures = 4;
+constexpr auto kQuietStart = std::chrono::seconds(5);
 
-// The state of one part.
+// The state of one server's part.
 struct PartState {
   ServerPart* part = nullptr;
   ServerLink* link = nullptr;
@@ -34,16 +37,19 @@ struct PartState {
   bool is_done = false;
   int tries = 0;
   int auth_failures = 0;
-  std::uint64_t session = 0;  // of the server, that a recorded request may have reached
+  std::uint64_t session = 0;  // that a recorded request may have reached
   TimePoint next_try;
-  TimePoint began;  // this try, or its renewal
+  TimePoint began;  // when this try started or was renewed
   Status last;
 };
 
 class Call {
  public:
   Call(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts)
-      : core_(core), spec_(spec), deadline_(SteadyClock::now() + ToDuration(spec.timeout_s)) {
+      : core_(core),
+        spec_(spec),
+        begun_(SteadyClock::now()),
+        deadline_(begun_ + ToDuration(spec.timeout_s)) {
     for (auto& part : parts) {
       PartState state;
       state.part = &part;
@@ -82,6 +88,7 @@ class Call {
 
   ClientCore& core_;
   const CallSpec& spec_;
+  const TimePoint begun_;
   const TimePoint deadline_;
   std::uint64_t sequence_ = 0;
   std::vector<PartState> states_;
@@ -96,7 +103,7 @@ Status Call::CheckSizes() const {
     if (!is_reply && state.part->request.bytes <= limit.bytes) continue;
     const std::uint64_t bytes = is_reply ? state.part->reply_bytes : state.part->request.bytes;
     return {Code::kTooLarge, Where(state) + ": the " + (is_reply ? "reply" : "request") +
-                                 " would have " + std::to_string(bytes) + " bytes, the " +
+                                 " needs " + std::to_string(bytes) + " bytes, but the " +
                                  (limit.by_server ? "server's" : "client's") +
                                  " max_frame_bytes is " + std::to_string(limit.bytes) +
                                  ": use smaller batches or raise it"};
@@ -113,14 +120,14 @@ Status Call::Run() {
       if (!state.is_done) Advance(state, now);
       all_done = all_done && state.is_done;
     }
-    // What other servers were asked is not left half way, unless that may take long. A round that
-    // one refuses ends on all: half way, it would be in the way of the next one.
+    // Requests to other servers are not abandoned halfway, unless they may take long. A round that
+    // one server rejects ends on all of them: left halfway, it would block the next one.
     const bool may_leave = spec_.is_long && failure_.code() != Code::kNonFinite;
     if (all_done || (may_leave && !failure_.ok())) return failure_;
     if (Await()) {
       if (!ScopedInterrupt::IsDue()) continue;
       const auto open = std::ranges::find(states_, false, &PartState::is_done);
-      return {Code::kDeadlineExceeded, Where(*open) + ": interrupted"};
+      return {Code::kDeadlineExceeded, Where(*open) + ": the call was interrupted"};
     }
     if (!failure_.ok()) return failure_;
     const auto late = std::ranges::find(states_, false, &PartState::is_done);
@@ -180,7 +187,7 @@ void Call::BeginTry(PartState& state, TimePoint now) {
   Send(state, now);
 }
 
-// The try goes on over a new connection.
+// The try continues over a new connection.
 void Call::Renew(PartState& state, TimePoint now) {
   state.connection = state.link->OpenNew();
   state.is_reused = false;
@@ -201,15 +208,15 @@ void Call::Send(PartState& state, TimePoint now) {
 
 TimePoint Call::ReplyBy(TimePoint now) const {
   if (!spec_.is_long) return deadline_;
-  // A server whose wait ends without the event says who is missing: in time to be heard.
-  return deadline_ - std::min<SteadyClock::duration>((deadline_ - now) / 10, kTimeToTell);
+  // A server whose wait times out reports who is missing; leave time for that reply to arrive.
+  return deadline_ - std::min<SteadyClock::duration>((deadline_ - now) / 10, kReplyMargin);
 }
 
 void Call::Finish(PartState& state) {
   state.is_done = true;
   state.link->Heard();
   const Status outcome = state.connection->outcome();
-  // The server hangs up after these.
+  // The server closes the connection after these.
   const bool hangs_up = outcome.code() == Code::kProtocol || outcome.code() == Code::kTooLarge;
   if (!hangs_up) state.link->GiveBack(std::move(state.connection));
   state.connection.reset();
@@ -227,7 +234,7 @@ bool Call::MayRetry(const PartState& state, Code code) const {
 void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
   state.connection.reset();
   if (state.is_reused && cause.code() == Code::kPeerLost) {
-    // It broke while nobody used it, and so have, likely, the others: no try was lost.
+    // It broke while idle, and the other idle ones probably did too: this does not count as a try.
     state.link->CloseIdle();
     --state.tries;
     state.next_try = now;
@@ -241,14 +248,18 @@ void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
   }
   const ClientOptions& options = core_.options;
   const double longest =
-      std::min(options.max_backoff_s,
+      std::min(options.failover_wait_s > 0 ? std::min(kFailoverBackoffS, options.max_backoff_s)
+                                           : options.max_backoff_s,
                options.first_backoff_s * static_cast<double>(1u << std::min(state.tries - 1, 30)));
-  // Half of it by chance, so that clients cut off together do not come back together.
+  // Half of it is random, so that clients cut off together do not come back together.
   const double chance = static_cast<double>(Mix64(core_.next_request_id++) >> 11) * 0x1p-53;
   const double pause = longest * (0.5 + 0.5 * chance);
   state.next_try = now + ToDuration(pause);
-  core_.Log(1, Where(state) + ": try " + std::to_string(state.tries) +
-                   " failed: " + cause.message() + "; again in " + ShowSeconds(pause));
+  // A server that has never answered is most likely still starting: no reason to alarm anybody.
+  const bool is_starting = !state.link->was_greeted() && now - begun_ < kQuietStart;
+  core_.Log(is_starting ? 0 : 1, Where(state) + ": try " + std::to_string(state.tries) +
+                                     " failed: " + cause.message() + "; retrying in " +
+                                     ShowSeconds(pause));
 }
 
 void Call::GiveUp(PartState& state, Status status) {
@@ -257,7 +268,7 @@ void Call::GiveUp(PartState& state, Status status) {
   if (failure_.ok()) failure_ = std::move(status);
 }
 
-// Waits until a part can go on; false once the call's time is up.
+// Waits until a part can proceed; false once the call has timed out.
 bool Call::Await() {
   const TimePoint now = SteadyClock::now();
   if (now >= deadline_) return false;
@@ -283,14 +294,14 @@ bool Call::Await() {
 
 Status Call::TimedOut(const PartState& state) const {
   std::string cause = state.last.message();
-  if (cause.empty()) cause = "no answer so far";
+  if (cause.empty()) cause = "no answer yet";
   return {Code::kDeadlineExceeded,
           Where(state) + " timed out after " + ShowSeconds(spec_.timeout_s) + ", " +
               std::to_string(state.tries) + (state.tries == 1 ? " try: " : " tries: ") + cause};
 }
 
 Status Call::Lost(const PartState& state) const {
-  std::string text = Where(state) + ": the server is lost, it has been silent for " +
+  std::string text = Where(state) + ": the server is lost; it has been silent for " +
                      ShowSeconds(ToSeconds(state.link->Silence())) + " (peer_timeout_s is " +
                      ShowSeconds(core_.options.peer_timeout_s) + ")";
   if (!state.last.ok()) text += ": " + state.last.message();
@@ -300,8 +311,8 @@ Status Call::Lost(const PartState& state) const {
 Status Call::Forgotten(const PartState& state) const {
   return {Code::kPeerLost,
           Where(state) +
-              ": the request was sent before, and since then the server has forgotten this "
-              "client, which was away for too long: it may or may not have been carried out"};
+              ": the request was sent, but the server has since forgotten this "
+              "client, which was silent for too long: the request may or may not have run"};
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One call to one or more servers: requests out, replies in, tries and deadlines.
+// One call to one or more servers: requests, replies, retries and deadlines.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@
 
 namespace sparsefleet {
 
-// What a call is, and how its errors begin: "table 'ads': " "pull from" " server 2 (host:port)".
+// The kind of a call, and how its errors begin: "table 'ads': " "pull from" " server 2
+// (host:port)".
 struct CallSpec {
   MessageType type = MessageType::kHeartbeat;
   std::string subject;
   std::string action;
   double timeout_s = 0;
-  // The server may take the whole of timeout_s to answer: a try has no deadline of its own.
+  // The server may take all of timeout_s to answer: a try has no deadline of its own.
   bool is_long = false;
 };
 
-// One server's share of a call. Stays where it is while the call runs.
+// One server's share of a call. Must not move while the call runs.
 struct ServerPart {
   ServerPart() = default;
   ServerPart(std::uint32_t to, GatheredBody body) : server(to), request(std::move(body)) {}
@@ -38,18 +39,17 @@ struct ServerPart {
   std::uint32_t server = 0;
   GatheredBody request;
   ReplyBuffer reply;
-  std::uint64_t reply_bytes = 0;  // that the caller expects, if it knows
+  std::uint64_t reply_bytes = 0;  // the expected size, if known
 };
 
-// Sends every part and gathers the replies. A lost connection or a try without an answer is
-// tried again, under the same sequence, until the deadline; what a server says no to is not.
-// Errors name the server. After an error, a part may or may not have been carried out.
-// Thread-safe.
+// Sends every part and collects the replies. A lost connection or an unanswered try is retried
+// under the same sequence until the deadline; a request that the server rejects is not. Errors name
+// the server. After an error, a part may or may not have run. Thread-safe.
 Status RunCall(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts);
 
-// The same request to all servers.
+// Sends the same request to all servers.
 Result<std::vector<Body>> CallAll(ClientCore& core, const CallSpec& spec, const Body& body);
-// To one server.
+// Sends a request to one server.
 Result<Body> CallOne(ClientCore& core, const CallSpec& spec, std::uint32_t server, Body body);
 
 }  // namespace sparsefleet

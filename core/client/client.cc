@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "client/client_core.h"
 #include "client/resolve.h"
 #include "client/table_lookup.h"
+#include "key/key.h"
 #include "transport/channel_kinds.h"
 #include "transport/key_proof.h"
 
@@ -19,7 +21,8 @@ Status CheckOptions(const ClientOptions& options) {
   if (options.endpoints.empty()) return {Code::kInvalidArgument, "no server endpoint was given"};
   if (options.name.size() > kMaxClientNameBytes) {
     return {Code::kInvalidArgument, "client name of " + std::to_string(options.name.size()) +
-                                        " bytes, at most " + std::to_string(kMaxClientNameBytes)};
+                                        " bytes, expected at most " +
+                                        std::to_string(kMaxClientNameBytes)};
   }
   const std::pair<const char*, double> positive[] = {
       {"connect_timeout_s", options.connect_timeout_s},
@@ -43,6 +46,28 @@ Status CheckOptions(const ClientOptions& options) {
   return Status::Ok();
 }
 
+// FNV-1a, mixed.
+std::uint64_t IdOfSession(std::string_view session) {
+  std::uint64_t id = 0xcbf29ce484222325;
+  for (const char letter : session) id = (id ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+  return Mix64(id);
+}
+
+// The calls of the process that had the session before are over; ours come after them.
+Status TakeSessionOver(ClientCore& core, double timeout_s) {
+  const CallSpec spec{MessageType::kResume, "", "taking the session over at", timeout_s};
+  auto replies = CallAll(core, spec, Encode(ResumeRequest{true}));
+  if (!replies.ok()) return replies.status();
+  for (const Body& body : replies.value()) {
+    auto reply = DecodeResumeReply(body);
+    if (!reply.ok()) return reply.status();
+    for (std::size_t window = 0; window < kNumWindows; ++window) {
+      core.windows[window].BeginAt(reply.value().next_sequence[window]);
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 ClientCore::ClientCore(ClientOptions given, std::vector<ResolvedEndpoint> servers,
@@ -54,7 +79,7 @@ ClientCore::ClientCore(ClientOptions given, std::vector<ResolvedEndpoint> server
 }
 
 ClientCore::~ClientCore() {
-  // Says goodbye, if need be over an idle connection.
+  // Says goodbye, over an idle connection if necessary.
   heartbeat.reset();
   for (const auto& link : links) link->CloseIdle();
 }
@@ -72,7 +97,7 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   }
   auto channels = ChannelFactory::Create(options.security);
   if (!channels.ok()) return channels.status();
-  auto client_id = RandomNumber();
+  auto client_id = options.session.empty() ? RandomNumber() : Result(IdOfSession(options.session));
   if (!client_id.ok()) return client_id.status();
   LinkOptions link_options;
   link_options.client_id = client_id.value();
@@ -91,12 +116,16 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   auto core = std::make_shared<ClientCore>(std::move(options), std::move(servers).value(),
                                            std::move(link_options));
 
-  // Servers may still be starting: a beat to each, tried again until they are there.
+  // Servers may still be starting: send each a heartbeat, retried until it answers.
   const CallSpec spec{MessageType::kHeartbeat, "", "connecting to", clock.left_s()};
   if (auto reached = CallAll(*core, spec, {}); !reached.ok()) return reached.status();
+  if (!core->options.session.empty()) {
+    if (Status s = TakeSessionOver(*core, clock.left_s()); !s.ok()) return s;
+  }
   HeartbeatOptions beats;
   beats.interval_s = core->options.heartbeat_interval_s;
   beats.peer_timeout_s = core->options.peer_timeout_s;
+  beats.lost_after_s = std::max(core->options.peer_timeout_s, core->options.failover_wait_s);
   beats.acked_below = [raw = core.get()] {
     return raw->SequencesOf(MessageType::kHeartbeat).AckedBelow();
   };
@@ -126,13 +155,46 @@ Result<std::vector<StatMap>> Client::Stats(double timeout_s) {
   return all;
 }
 
+Result<std::vector<std::vector<DataMark>>> Client::AppliedData(double timeout_s) {
+  auto replies =
+      CallAll(*core_, {MessageType::kResume, "", "asking for applied data at", timeout_s},
+              Encode(ResumeRequest{false}));
+  if (!replies.ok()) return replies.status();
+  std::vector<std::vector<DataMark>> all;
+  for (const Body& body : replies.value()) {
+    auto reply = DecodeResumeReply(body);
+    if (!reply.ok()) return reply.status();
+    all.push_back(std::move(reply.value().marks));
+  }
+  return all;
+}
+
 Status Client::Shutdown(double timeout_s) {
   core_->heartbeat->ExpectEnd();
   const CallSpec spec{MessageType::kShutdown, "", "shutting down", timeout_s};
   const Status status = CallAll(*core_, spec, {}).status();
-  // Another client was faster.
+  // Another client requested the shutdown first.
   if (status.code() == Code::kShuttingDown) return Status::Ok();
   return status;
+}
+
+Result<std::vector<std::byte>> Client::Command(std::uint32_t server, std::string_view name,
+                                               std::span<const std::byte> body, double timeout_s) {
+  if (name.empty() || name.size() > kMaxCommandNameBytes) {
+    return Status(Code::kInvalidArgument, "command name of " + std::to_string(name.size()) +
+                                              " bytes, expected 1 to " +
+                                              std::to_string(kMaxCommandNameBytes));
+  }
+  const std::string subject = "command '" + std::string(name) + "': ";
+  if (server >= core_->num_servers()) {
+    return Status(Code::kInvalidArgument, subject + "there is no server " + std::to_string(server) +
+                                              "; the number of servers is " +
+                                              std::to_string(core_->num_servers()));
+  }
+  ServerPart part(server, Gather(CommandRequest{name, body}));
+  const CallSpec spec{MessageType::kCommand, subject, "asking", timeout_s, true};
+  if (Status s = RunCall(*core_, spec, {&part, 1}); !s.ok()) return s;
+  return std::move(part.reply.body);
 }
 
 }  // namespace sparsefleet

@@ -1,8 +1,8 @@
 // The store whose tables live on servers.
 //
-// Keys are dealt over the servers by OwnerOf(); a call's requests go out to all servers
-// before the first reply is awaited, and replies land in the caller's buffer.
-// Thread-safe: calls of different threads use connections of their own.
+// OwnerOf() assigns keys to servers; a call sends its requests to all servers before it waits for
+// the first reply, and replies land in the caller's buffer.
+// Thread-safe: concurrent calls use separate connections.
 #pragma once
 
 #include <cstdint>
@@ -22,32 +22,39 @@ struct ClientCore;
 struct ClientOptions {
   std::vector<std::string> endpoints;  // "host:port" or "[v6]:port", in server order
   SecurityOptions security;
-  std::string name = "client";  // how servers call this client in messages, e.g. "worker-0"
+  std::string name = "client";  // this client's name in server messages, e.g. "worker-0"
+
+  // Servers know clients of the same text as one: a process that takes the place of another one
+  // continues its sequences, and learns which data is applied. Empty: a session of its own.
+  std::string session;
 
   // Behaviour.
   double connect_timeout_s = 30.0;    // Connect(): servers may still be starting
-  double try_timeout_s = 10.0;        // one try of a call; a lost connection is noticed sooner
-  double heartbeat_interval_s = 2.0;  // a beat to each server, on a connection of its own
-  double peer_timeout_s = 10.0;       // a server silent for this long counts as lost
-  double first_backoff_s = 0.05;      // doubles from try to try
+  double try_timeout_s = 10.0;        // per try of a call; a lost connection is noticed sooner
+  double heartbeat_interval_s = 2.0;  // to each server, on a separate connection
+  double peer_timeout_s = 10.0;       // a server silent for this long is considered lost
+  // A server that went away may come back, with its tables, within this: until then it does not
+  // count as lost, and calls to it are tried again as long as their own time allows. 0: not.
+  double failover_wait_s = 0;
+  double first_backoff_s = 0.05;  // doubles with every try
   double max_backoff_s = 2.0;
   std::uint64_t max_frame_bytes = 256ull << 20;
 
-  // Told of a retry, a lost or returned server, on a thread of any kind; it may take its time.
-  // Severity as in ServerOptions.
+  // Receives retries and lost or returned servers, on any thread; it may block. Severity as in
+  // ServerOptions.
   std::function<void(int severity, const std::string& message)> log;
 };
 
 class Client final : public Store {
  public:
-  // Looks the endpoints up, once: a client does not follow a server to another address, where it
-  // would come without its tables anyway. Reaches every server, proves the key, compares protocol
+  // Resolves the endpoints once: a client does not follow a server to another address, where it
+  // would have lost its tables anyway. Connects to every server, proves the key, compares protocol
   // version and number of servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that
   // failed.
   static Result<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client() override;
 
-  // ... the whole of Store, see store/store.h ...
+  // Store, see store/store.h.
   std::uint32_t num_servers() const override;
   Status Define(const SparseSpec& spec, double timeout_s) override;
   Status Define(const DenseSpec& spec, double timeout_s) override;
@@ -86,6 +93,9 @@ class Client final : public Store {
                                          std::span<const std::byte> body,
                                          double timeout_s) override;
   Status Shutdown(double timeout_s) override;
+
+  // The latest mark of each stream of data that each server has applied pushes of, in the session.
+  Result<std::vector<std::vector<DataMark>>> AppliedData(double timeout_s) override;
 
  private:
   explicit Client(std::shared_ptr<ClientCore> core);

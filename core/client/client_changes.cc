@@ -1,4 +1,4 @@
-// The changes of a table on all servers: watched, and taken server by server.
+// Changes of a table on all servers: watched, and taken server by server.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,6 +8,7 @@
 #include "client/client.h"
 #include "client/client_core.h"
 #include "client/table_lookup.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
@@ -21,7 +22,7 @@ class ClientChanges final : public StoreCut {
         watched_(std::move(watched)),
         timeout_s_(timeout_s) {}
 
-  // The servers say how many rows a chunk has.
+  // The servers choose the number of rows per chunk.
   Result<bool> Next(std::size_t /*max_rows*/, RowBatch& out) override;
 
  private:
@@ -31,8 +32,8 @@ class ClientChanges final : public StoreCut {
   const std::string table_;
   const std::shared_ptr<WatchedTable> watched_;
   const double timeout_s_;
-  std::uint32_t server_ = 0;  // whose rows are being handed out
-  bool begins_ = true;        // with the first request to that server
+  std::uint32_t server_ = 0;  // the server whose rows are being read
+  bool begins_ = true;        // the next request is the first to that server
 };
 
 Result<bool> ClientChanges::Next(std::size_t /*max_rows*/, RowBatch& out) {
@@ -52,7 +53,7 @@ Result<bool> ClientChanges::Next(std::size_t /*max_rows*/, RowBatch& out) {
 }
 
 Result<RowBatch> ClientChanges::NextOf(std::uint32_t server) {
-  std::lock_guard lock(watched_->mutex);
+  MutexLock lock(watched_->mutex);
   TableRequest request{table_};
   request.number = watched_->received[server];
   request.flags = begins_ ? kFlagBeginTaking : 0;
@@ -72,7 +73,7 @@ Status Client::WatchChanges(std::string_view table, double timeout_s) {
   const CallClock clock(timeout_s);
   if (auto info = FindTable(*core_, table, false, clock); !info.ok()) return info.status();
   const auto watched = core_->watched.Get(table, core_->num_servers());
-  std::lock_guard lock(watched->mutex);
+  MutexLock lock(watched->mutex);
   const CallSpec spec{MessageType::kWatchChanges, TableSubject(table), "watching its changes on",
                       clock.left_s()};
   auto replies = CallAll(*core_, spec, Encode(TableRequest{table}));
@@ -80,7 +81,7 @@ Status Client::WatchChanges(std::string_view table, double timeout_s) {
   for (std::size_t server = 0; server < replies.value().size(); ++server) {
     auto taken = DecodeNumber(replies.value()[server]);
     if (!taken.ok()) return taken.status().WithPrefix(spec.subject);
-    // Below what was received: the server had dropped the watch, and counts anew.
+    // Lower than what was received: the server had dropped the watch and started over.
     std::uint64_t& received = watched->received[server];
     received = std::min(received, taken.value());
   }

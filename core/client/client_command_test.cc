@@ -1,4 +1,4 @@
-// Commands from a client through a real server to the program around it.
+// Commands from a client through a real server to the program running it.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -21,7 +21,7 @@ std::string TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Answers commands with "<name>:<body>", those called "fail" with an error; "drop" not at all.
+// Answers commands with "<name>:<body>", "fail" with an error and "drop" not at all.
 class Program {
  public:
   explicit Program(Server& server)
@@ -59,11 +59,11 @@ Body Request(const std::string& name) { return Encode(CommandRequest{name, Bytes
 
 std::unique_ptr<Command> Take(Server& server) {
   auto command = RequireOk(server.NextCommand(kTimeout_s));
-  Require(command != nullptr, "no command came");
+  Require(command != nullptr, "no command arrived");
   return command;
 }
 
-const Test kAnswers("a command brings back the answer of the program, or its error", [] {
+const Test kAnswers("a command returns the program's answer or error", [] {
   TestServer server;
   auto client = NewClient(server);
   {
@@ -85,7 +85,7 @@ const Test kAnswers("a command brings back the answer of the program, or its err
   ExpectCode(LocalStore().Command(0, "echo", {}, kTimeout_s).status(), Code::kInvalidArgument);
 });
 
-const Test kName("the program is told who sent a command", [] {
+const Test kName("the program learns who sent a command", [] {
   TestServer server;
   auto client = NewClient(server);
   std::thread caller([&] { RequireOk(client->Command(0, "who", {}, kTimeout_s)); });
@@ -114,7 +114,7 @@ const Test kLimits("requests and replies over the limit are kTooLarge, and nothi
 
 const Test kCut("a command whose connection breaks at any point is handled once", [] {
   TestServer server;
-  // Broken while it is handled: the answer goes to the retry.
+  // Broken while it is handled: the retry gets the answer.
   server.Join(7, "worker-7")->Request(MessageType::kCommand, Request("one"), 1);
   const auto first = Take(*server.server);
   auto retry = server.Join(7, "worker-7");
@@ -133,7 +133,7 @@ const Test kCut("a command whose connection breaks at any point is handled once"
   ExpectCode(later->ReadReply().status, Code::kInternal);
 });
 
-const Test kGone("the answer to a client that is gone goes nowhere", [] {
+const Test kGone("the answer to a disconnected client is discarded", [] {
   TestServer server;
   auto client = server.Join(7, "worker-7");
   client->Request(MessageType::kCommand, Request("one"), 1);
@@ -152,21 +152,21 @@ const Test kDeadline("a command that nobody takes ends in time and says so", [] 
   Expect(RequireOk(server.server->NextCommand(0)) == nullptr, "it is not handed out later");
 });
 
-const Test kStop("a server that stops fails commands that wait and those not answered", [] {
+const Test kStop("a server that stops fails waiting and unanswered commands", [] {
   TestServer server;
   auto waits = server.Join(1, "waits");
   auto taken = server.Join(2, "taken");
   taken->Request(MessageType::kCommand, Request("taken"), 1);
   const auto command = Take(*server.server);
   waits->Request(MessageType::kCommand, Request("waits"), 1);
-  // The reply to a later request of this connection says that the command is in the queue.
+  // The reply to a later request on this connection shows that the command is in the queue.
   waits->Call(MessageType::kStats, {});
   server.server->Stop();
   ExpectCode(waits->ReadReply().status, Code::kShuttingDown);
   ExpectCode(taken->ReadReply().status, Code::kShuttingDown);
   ExpectCode(server.server->NextCommand(kTimeout_s).status(), Code::kShuttingDown);
   server.server.reset();
-  RequireOk(command->Reply({}));
+  ExpectCode(command->Reply({}), Code::kShuttingDown);  // too late
 });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What all calls of one client share. Kept alive by the client and by its open cuts.
+// State shared by all calls of a client. Kept alive by the client and its open cuts.
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ struct ClientCore {
   ScratchPool scratch;
   LeftGroups left_groups;
   WatchedTables watched;
-  std::unique_ptr<LogQueue> log_queue;   // for what the heartbeat has to say
-  std::unique_ptr<Heartbeat> heartbeat;  // begins when every server has been reached
+  std::unique_ptr<LogQueue> log_queue;   // for the heartbeat's log lines
+  std::unique_ptr<Heartbeat> heartbeat;  // starts once every server has been reached
 };
 
 }  // namespace sparsefleet

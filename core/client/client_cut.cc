@@ -34,7 +34,7 @@ class ClientCut final : public StoreCut {
 
  private:
   Result<RowBatch> NextOf(std::uint32_t server, std::size_t max_rows);
-  // Asks every server on past its end, at which it clears its dirty bits.
+  // Requests past every server's end, where the server clears its dirty bits.
   void CommitAtServers();
   Status Close();
 
@@ -44,7 +44,7 @@ class ClientCut final : public StoreCut {
   const double timeout_s_;
   bool clears_;
   std::vector<std::optional<std::uint64_t>> ids_;  // by server; none: closed there
-  std::uint32_t server_ = 0;                       // whose rows are being handed out
+  std::uint32_t server_ = 0;                       // the server whose rows are being read
   Status failure_;
 };
 
@@ -52,7 +52,7 @@ Result<bool> ClientCut::Next(std::size_t max_rows, RowBatch& out) {
   out.clear();
   if (!failure_.ok()) return failure_;
   if (max_rows == 0) {
-    return Status(Code::kInvalidArgument, subject_ + "next of cut: max_rows is 0, wanted >= 1");
+    return Status(Code::kInvalidArgument, subject_ + "next of cut: max_rows is 0, expected >= 1");
   }
   for (; server_ < ids_.size(); ++server_) {
     auto rows = NextOf(server_, max_rows);
@@ -72,7 +72,7 @@ Result<bool> ClientCut::Next(std::size_t max_rows, RowBatch& out) {
 }
 
 void ClientCut::CommitAtServers() {
-  // A server that cannot be told keeps its rows dirty: they are handed out again, none is lost.
+  // A server that cannot be reached keeps its rows dirty: they are sent again, none is lost.
   for (std::uint32_t i = 0; i < ids_.size(); ++i) {
     if (ids_[i] && !core_->links[i]->is_lost()) (void)NextOf(i, 1);
   }
@@ -97,7 +97,7 @@ Result<RowBatch> ClientCut::NextOf(std::uint32_t server, std::size_t max_rows) {
 Status ClientCut::Close() {
   std::vector<ServerPart> parts;
   for (std::uint32_t i = 0; i < ids_.size(); ++i) {
-    // A lost server forgets the client and its cuts by itself.
+    // A lost server forgets the client and its cuts on its own.
     if (ids_[i] && !core_->links[i]->is_lost()) parts.emplace_back(i, EncodeNumber(*ids_[i]));
     ids_[i].reset();
   }
@@ -123,7 +123,7 @@ Result<std::unique_ptr<StoreCut>> OpenClientCut(std::shared_ptr<ClientCore> core
   const CallSpec spec{MessageType::kOpenCut, TableSubject(table), "opening a cut on",
                       clock.left_s()};
   const Status opened = RunCall(*core, spec, parts);
-  // Also after a failure: where it was opened it is closed as `cut` goes.
+  // After a failure too: the destructor of `cut` closes it where it was opened.
   for (const auto& part : parts) {
     auto id = DecodeNumber(part.reply.body);
     if (id.ok()) cut->SetId(part.server, id.value());

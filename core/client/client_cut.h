@@ -10,8 +10,8 @@
 
 namespace sparsefleet {
 
-// Opened on all servers at once, so that their moments are near each other; each call
-// of the cut has `timeout_s`.
+// Opens the cut on all servers at once, to keep their moments close together; each call of the cut
+// has `timeout_s`.
 Result<std::unique_ptr<StoreCut>> OpenClientCut(std::shared_ptr<ClientCore> core,
                                                 std::string_view table, bool only_dirty,
                                                 bool clear_dirty, double timeout_s);

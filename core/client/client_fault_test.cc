@@ -17,7 +17,7 @@ namespace {
 
 using Kind = Act::Kind;
 
-// Remembers what was logged; tests wait for a text to come.
+// Records log lines; tests wait for one to appear.
 class LogBook {
  public:
   std::function<void(int, const std::string&)> Sink() {
@@ -56,7 +56,7 @@ ClientOptions Options(const std::vector<const FakeServer*>& servers) {
   return options;
 }
 
-// Replies to everything, counting pushes as a table would: once a sequence.
+// Replies to everything, counting pushes as a table would: once per sequence.
 class CountingScript {
  public:
   Act Answer(const FrameHeader& header) {
@@ -136,7 +136,7 @@ const Test kOnlyFailed("only the server that did not reply is asked again", [] {
   ExpectEqual(scripts[1].requests(MessageType::kPush), 2);
 });
 
-const Test kTryTimeout("a try without an answer is given up and made again", [] {
+const Test kTryTimeout("an unanswered try is abandoned and repeated", [] {
   CountingScript script;
   std::atomic<int> pushes{0};
   FakeServer server([&](const FrameHeader& header, auto) {
@@ -166,7 +166,7 @@ const Test kDeadline("a call that never gets an answer names server, time, tries
   Expect(Has(status, "tries: no answer within try_timeout_s"), status.message());
 });
 
-const Test kGarbage("bytes that are no frame are kProtocol and are not retried", [] {
+const Test kGarbage("an invalid frame is kProtocol and is not retried", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) {
     const Act act = script.Answer(header);
@@ -191,7 +191,7 @@ const Test kErrorReply("an error reply keeps its code, names the server, is not 
   ExpectEqual(script.requests(MessageType::kPush), 1);
 });
 
-const Test kWrongReply("a reply of another size than asked for is kProtocol", [] {
+const Test kWrongReply("a reply of the wrong size is kProtocol", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) {
     return header.type == MessageType::kPull ? Act::Reply(Body(12)) : script.Answer(header);
@@ -203,7 +203,7 @@ const Test kWrongReply("a reply of another size than asked for is kProtocol", []
   ExpectCode(client->Pull({&section, 1}, PullMode::kTrain, 0, 20), Code::kProtocol);
 });
 
-const Test kRestart("a server that comes back as another is kServerRestarted and is named", [] {
+const Test kRestart("a restarted server is kServerRestarted and is named", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) { return script.Answer(header); });
   LogBook log;
@@ -220,7 +220,7 @@ const Test kRestart("a server that comes back as another is kServerRestarted and
   Expect(log.Await("restarted"));
 });
 
-const Test kSameLife("a server that cut its connections is used again without a word", [] {
+const Test kSameLife("a server that cut its connections is used again silently", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) { return script.Answer(header); });
   auto client = RequireOk(Client::Connect(Options({&server})));
@@ -231,7 +231,7 @@ const Test kSameLife("a server that cut its connections is used again without a 
   }
 });
 
-const Test kVersion("a server of another version is kVersionMismatch at once", [] {
+const Test kVersion("a server of another version is kVersionMismatch immediately", [] {
   FakeServer server([](const FrameHeader&, auto) { return Act::Reply(); });
   server.version = 9;
   const auto client = Client::Connect(Options({&server}));
@@ -292,7 +292,7 @@ const Test kLost("a silent server is lost after the peer timeout; long waits end
                    ExpectEqual(log.CountOf("is lost"), 1);
                  });
 
-const Test kDeadBeat("a heartbeat whose connection died unnoticed is sent over another one", [] {
+const Test kDeadBeat("a heartbeat whose connection died silently is sent over another one", [] {
   CountingScript script;
   std::mutex mutex;
   std::condition_variable changed;
@@ -300,7 +300,7 @@ const Test kDeadBeat("a heartbeat whose connection died unnoticed is sent over a
   FakeServer server([&](const FrameHeader& header, auto) {
     std::lock_guard lock(mutex);
     changed.notify_all();
-    // The first is that of Connect(), the second the first of the control connection.
+    // The first is from Connect(), the second is the first on the control connection.
     const bool is_unheard = header.type == MessageType::kHeartbeat && ++beats == 3;
     return is_unheard ? Act::Only(Kind::kSilence) : script.Answer(header);
   });
@@ -318,7 +318,7 @@ const Test kDeadBeat("a heartbeat whose connection died unnoticed is sent over a
   RequireOk(PushOne(*client).status());
 });
 
-const Test kBarrierRetry("a barrier cut off on the way is joined again under its sequence", [] {
+const Test kBarrierRetry("a barrier whose connection broke is joined again under its sequence", [] {
   CountingScript script;
   std::mutex mutex;
   std::vector<std::uint64_t> sequences;
@@ -334,7 +334,7 @@ const Test kBarrierRetry("a barrier cut off on the way is joined again under its
   Expect(sequences[0] > 0 && sequences[0] == sequences[1] && sequences[1] == sequences[2]);
 });
 
-const Test kAcks("replies in hand are acknowledged with the next request", [] {
+const Test kAcks("received replies are acknowledged with the next request", [] {
   CountingScript script;
   std::mutex mutex;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;
@@ -352,7 +352,7 @@ const Test kAcks("replies in hand are acknowledged with the next request", [] {
   Expect(seen[0].first < seen[1].first && seen[1].first < seen[2].first);
 });
 
-const Test kOwnWindow("a barrier that stays open holds up no acknowledgement of pushes", [] {
+const Test kOwnWindow("a barrier that stays open does not delay acknowledgement of pushes", [] {
   CountingScript script;
   std::mutex mutex;
   std::condition_variable changed;
@@ -378,7 +378,7 @@ const Test kOwnWindow("a barrier that stays open holds up no acknowledgement of 
   for (const auto& [sequence, acked_below] : seen) ExpectEqual(acked_below, sequence);
 });
 
-const Test kBeatsTell("heartbeats tell of a barrier that was given up", [] {
+const Test kBeatsTell("heartbeats report an abandoned barrier", [] {
   CountingScript script;
   std::mutex mutex;
   std::condition_variable changed;
@@ -423,7 +423,7 @@ const Test kForgotten("a push is not repeated to a server that has forgotten the
   RequireOk(PushOne(*client).status());
 });
 
-const Test kDeadWait("a barrier whose connection died unnoticed is joined over another one", [] {
+const Test kDeadWait("a barrier whose connection died silently is joined over another one", [] {
   CountingScript script;
   std::atomic<int> barriers{0};
   FakeServer server([&](const FrameHeader& header, auto) {
@@ -457,7 +457,7 @@ const Test kByName("a server may be given by name", [] {
   RequireOk(RequireOk(Client::Connect(options))->PutNote("k", "v", 20));
 });
 
-const Test kStuckLog("a log function that does not return holds up no heartbeat", [] {
+const Test kStuckLog("a log function that does not return delays no heartbeat", [] {
   std::mutex mutex;
   std::condition_variable changed;
   int beats = 0;
@@ -492,7 +492,7 @@ const Test kStuckLog("a log function that does not return holds up no heartbeat"
   }
 });
 
-const Test kTooLarge("a push over the server's frame limit is refused before it is sent", [] {
+const Test kTooLarge("a push over the server's frame limit is rejected before it is sent", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) { return script.Answer(header); });
   server.max_frame_bytes = 1000;
@@ -507,7 +507,7 @@ const Test kTooLarge("a push over the server's frame limit is refused before it 
   ExpectEqual(script.requests(MessageType::kPush), 0);
 });
 
-const Test kGoodbye("a client that goes says goodbye", [] {
+const Test kGoodbye("a client says goodbye when it is destroyed", [] {
   std::mutex mutex;
   std::condition_variable changed;
   int beats = 0;
@@ -519,14 +519,14 @@ const Test kGoodbye("a client that goes says goodbye", [] {
     changed.notify_all();
     return Act::Reply();
   });
-  // At once, before the control connection is there, and after its first beat.
+  // Immediately, before the control connection exists, and after its first beat.
   RequireOk(Client::Connect(Options({&server}))).reset();
   ExpectEqual(goodbyes, 1);
   beats = 0;
   auto client = RequireOk(Client::Connect(Options({&server})));
   {
     std::unique_lock lock(mutex);
-    // The first beat is that of Connect(), the second comes over the control connection.
+    // The first beat is from Connect(), the second comes over the control connection.
     Require(changed.wait_for(lock, std::chrono::seconds(20), [&] { return beats >= 2; }));
   }
   client.reset();

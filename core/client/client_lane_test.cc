@@ -1,4 +1,4 @@
-// Clients and servers of one host: when they share memory, and that nothing else changes by it.
+// Clients and servers on one host: when they share memory, and that nothing else changes.
 #include <dirent.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -64,21 +64,23 @@ double LaneConnections(const Server& server) {
   return server.Stats().at("server.lane_connections_total");
 }
 
-const Test kUsesLane("a client of this host moves to shared memory, for frames of any length", [] {
-  const auto server = StartServer(TransportKind::kAuto);
-  const auto client = Connect(*server, TransportKind::kAuto);
-  const std::size_t size = 3'000'000;  // 12 MB, more than the memory has
-  RequireOk(client->Define(Tower(size), kTimeout_s));
-  std::vector<float> gradients(size);
-  std::iota(gradients.begin(), gradients.end(), 0.0F);
-  Push(*client, gradients);
-  const auto values = Pull(*client, size);
-  Expect(std::ranges::equal(values, gradients, [](float a, float b) { return a == -b; }));
-  ExpectEqual(LaneConnections(*server), 1.0);
-  ExpectEqual(server->Stats().at("server.requests.lane"), 1.0);
-});
+const Test kUsesLane("a client on this host switches to shared memory, for frames of any length",
+                     [] {
+                       const auto server = StartServer(TransportKind::kAuto);
+                       const auto client = Connect(*server, TransportKind::kAuto);
+                       const std::size_t size = 3'000'000;  // 12 MB, more than the shared memory
+                       RequireOk(client->Define(Tower(size), kTimeout_s));
+                       std::vector<float> gradients(size);
+                       std::iota(gradients.begin(), gradients.end(), 0.0F);
+                       Push(*client, gradients);
+                       const auto values = Pull(*client, size);
+                       Expect(std::ranges::equal(values, gradients,
+                                                 [](float a, float b) { return a == -b; }));
+                       ExpectEqual(LaneConnections(*server), 1.0);
+                       ExpectEqual(server->Stats().at("server.requests.lane"), 1.0);
+                     });
 
-const Test kForcedTls("an end that asks for TLS gets it", [] {
+const Test kForcedTls("an end that requires TLS gets it", [] {
   for (const auto& [ours, theirs] : {std::pair(TransportKind::kTls, TransportKind::kAuto),
                                      std::pair(TransportKind::kAuto, TransportKind::kTls),
                                      std::pair(TransportKind::kTls, TransportKind::kTls)}) {
@@ -91,7 +93,7 @@ const Test kForcedTls("an end that asks for TLS gets it", [] {
   }
 });
 
-const Test kNotRoundAProxy("the lane is told only to who has connected to the server itself", [] {
+const Test kNotRoundAProxy("only a client connected directly to the server learns of the lane", [] {
   const auto server = StartServer(TransportKind::kAuto);
   WireClient client(server->port(), Security(TransportKind::kAuto));
   RequireOk(client.handshake());
@@ -138,7 +140,7 @@ const Test kExactlyOnce("pushes over a lane that keeps breaking are applied exac
   std::jthread cutter([&] {
     for (int push = 1; push <= kPushes; ++push) {
       while (begun < push) std::this_thread::yield();
-      for (int i = 0; i < push % 20; ++i) std::this_thread::yield();  // at different moments of it
+      for (int i = 0; i < push % 20; ++i) std::this_thread::yield();  // at varying moments
       CutLanes();
     }
   });
@@ -154,7 +156,7 @@ const Test kExactlyOnce("pushes over a lane that keeps breaking are applied exac
   Expect(std::ranges::all_of(values, [](float value) { return value == -kPushes; }));
 });
 
-const Test kComesBack("after its connections broke a client is back on the lane", [] {
+const Test kComesBack("a client returns to the lane after its connections broke", [] {
   const auto server = StartServer(TransportKind::kAuto);
   const auto client = Connect(*server, TransportKind::kAuto);
   RequireOk(client->Define(Tower(10), kTimeout_s));
@@ -166,7 +168,7 @@ const Test kComesBack("after its connections broke a client is back on the lane"
   ExpectEqual(LaneConnections(*server), 4.0);
 });
 
-const Test kLost("a server that is gone is lost for a client on the lane as for any other", [] {
+const Test kLost("a client on the lane notices a lost server like any other", [] {
   auto server = StartServer(TransportKind::kAuto);
   const auto client = Connect(*server, TransportKind::kAuto);
   RequireOk(client->Define(Tower(10), kTimeout_s));

@@ -1,4 +1,4 @@
-// Pull: keys dealt to their servers, replies read into the caller's memory.
+// Pull: assigns keys to their servers and reads replies into the caller's memory.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -12,7 +12,7 @@
 namespace sparsefleet {
 namespace {
 
-// One pull while it is put together and run.
+// One pull while it is built and run.
 class PullCall {
  public:
   PullCall(ClientCore& core, std::span<const PullSection> sections, PullMode mode,
@@ -41,7 +41,7 @@ class PullCall {
   std::vector<TableInfo> infos_;
   std::vector<PullRequest> requests_;  // by server
   std::vector<ReplyBuffer> replies_;
-  std::array<std::byte, 8> padding_;  // read and forgotten
+  std::array<std::byte, 8> padding_;  // read and discarded
 };
 
 Status PullCall::Check(const PullSection& section, const TableInfo& info) const {
@@ -51,13 +51,14 @@ Status PullCall::Check(const PullSection& section, const TableInfo& info) const 
         section.out.size() <= info.size && section.offset <= info.size - section.out.size();
     if (fits && section.keys.empty()) return Status::Ok();
     return {Code::kShapeMismatch,
-            subject + "it has " + std::to_string(info.size) + " elements, the pull asks for " +
+            subject + "it has " + std::to_string(info.size) + " elements; the pull asks for " +
                 std::to_string(section.out.size()) + " from " + std::to_string(section.offset) +
                 " on, and for " + std::to_string(section.keys.size()) + " keys"};
   }
   if (section.keys.size() > INT32_MAX) {
     return {Code::kTooLarge, subject + std::to_string(section.keys.size()) +
-                                 " keys in one pull, at most " + std::to_string(INT32_MAX)};
+                                 " keys in one pull, expected at most " +
+                                 std::to_string(INT32_MAX)};
   }
   if (section.out.size() == section.keys.size() * info.dim) return Status::Ok();
   return {Code::kShapeMismatch, subject + std::to_string(section.keys.size()) + " keys of width " +
@@ -83,13 +84,13 @@ void PullCall::AddSparse(std::size_t i) {
     return;
   }
   SectionScratch& scratch = scratch_.section(i);
-  scratch.deal.Build(section.keys, n);
-  const auto dealt = Room(scratch.dealt, section.out.size());
+  scratch.partition.Build(section.keys, n);
+  const auto partitioned = Room(scratch.partitioned, section.out.size());
   for (std::uint32_t server = 0; server < n; ++server) {
-    const auto keys = scratch.deal.KeysOf(server);
+    const auto keys = scratch.partition.KeysOf(server);
     if (keys.empty()) continue;
     Add(server, {section.table, false, dim, keys.size(), 0, keys},
-        dealt.subspan(scratch.deal.BeginOf(server) * dim, keys.size() * dim));
+        partitioned.subspan(scratch.partition.BeginOf(server) * dim, keys.size() * dim));
   }
 }
 
@@ -137,7 +138,8 @@ void PullCall::PutBack() {
   for (std::size_t i = 0; i < sections_.size(); ++i) {
     if (sections_[i].dense || sections_[i].keys.empty()) continue;
     SectionScratch& scratch = scratch_.section(i);
-    UndealRows(scratch.dealt, scratch.deal.places(), infos_[i].dim, sections_[i].out);
+    RestoreRows(scratch.partitioned, scratch.partition.positions(), infos_[i].dim,
+                sections_[i].out);
   }
 }
 

@@ -1,4 +1,4 @@
-// Push, alone or as a part of a round; clocks and leaving.
+// Push, alone or as part of a round; clocks and leaving.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -20,7 +20,8 @@ std::string GroupSubject(const RoundMember& member) {
 Status CheckGroupName(const RoundMember& member) {
   if (!member.group.empty() && member.group.size() <= kMaxGroupNameBytes) return Status::Ok();
   return {Code::kInvalidArgument, "group name of " + std::to_string(member.group.size()) +
-                                      " bytes, wanted 1 to " + std::to_string(kMaxGroupNameBytes)};
+                                      " bytes, expected 1 to " +
+                                      std::to_string(kMaxGroupNameBytes)};
 }
 
 bool WantsRows(std::span<const PushSection> sections) {
@@ -34,7 +35,7 @@ bool Fit(const ClientCore& core, std::span<const ServerPart> parts) {
   });
 }
 
-// A push and the rows wanted after it, which together are more than a frame, or a push, holds.
+// Whether a push and the rows requested with it are too large for one frame, or one push.
 template <typename Push>
 Result<PushResult> PushThenPull(Client& client, std::span<const PushSection> sections,
                                 std::uint64_t step, const CallClock& clock, Push push) {
@@ -69,7 +70,9 @@ Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint
   std::vector<ServerPart> parts;
   for (std::uint32_t server = 0; server < core_->num_servers(); ++server) {
     const PushRequest& request = push.requests()[server];
-    if (!request.sections.empty()) parts.push_back(push.PartOf(server, Gather(request)));
+    if (!request.sections.empty() || !request.marks.empty()) {
+      parts.push_back(push.PartOf(server, Gather(request)));
+    }
   }
   if (WantsRows(sections) && !Fit(*core_, parts)) {
     return PushThenPull(*this, sections, step, clock, apart);
@@ -98,8 +101,8 @@ Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t ro
   const Status built = push.Build(clock);
   const bool is_refused = built.code() == Code::kNonFinite;
   if (!built.ok() && !is_refused) return built;
-  // Every server, whatever it gets: each waits for all members, and none may apply a round that
-  // another one must refuse.
+  // Every server, even without a section: each waits for all members, and none may apply a round
+  // that another must reject.
   std::vector<ServerPart> parts;
   for (std::uint32_t server = 0; server < core_->num_servers(); ++server) {
     PushRoundRequest request{member, round, {}, {}};
@@ -127,7 +130,7 @@ Result<std::uint64_t> Client::AdvanceClock(const RoundMember& member, std::uint6
   core_->left_groups.SetLeft(member, false);
   const CallSpec spec{MessageType::kAdvanceClock, GroupSubject(member),
                       "clock " + std::to_string(clock) + " at", timeout_s, bound.has_value()};
-  // The first server keeps the clocks. At 0 a member joins: all servers are to notice its loss.
+  // The first server keeps the clocks. A clock of 0 joins: every server must notice a lost member.
   const std::uint32_t num_told = clock == 0 && !bound ? core_->num_servers() : 1;
   std::vector<ServerPart> parts;
   for (std::uint32_t server = 0; server < num_told; ++server) {

@@ -19,7 +19,7 @@ namespace {
 constexpr double kTimeout_s = 60;
 constexpr std::uint32_t kServers = 2;
 constexpr std::uint32_t kMembers = 3;
-constexpr std::size_t kTower = 60'000;  // its parts are taken over by the server, not copied
+constexpr std::size_t kTower = 60'000;  // its parts are kept by the server, not copied
 
 void DefineTables(Store& store) {
   SparseSpec ads;
@@ -84,7 +84,7 @@ std::vector<float> AllValues(Store& store) {
   return rows;
 }
 
-const Test kSameBits("rounds over servers end in the bits of those in one process", [] {
+const Test kSameBits("rounds over servers give the same bits as those in one process", [] {
   LocalStore local;
   DefineTables(local);
   Store* const here[] = {&local, &local, &local};
@@ -102,7 +102,7 @@ const Test kSameBits("rounds over servers end in the bits of those in one proces
   ExpectEqual(RequireOk(there[0]->Version("tower", kTimeout_s)), 6u);
 });
 
-const Test kGone("a member that ends without leaving is named to the one that waits", [] {
+const Test kGone("a waiting member's error names one that ended without leaving", [] {
   const Fleet fleet(kServers, TransportKind::kPlain);
   const auto waiting = fleet.NewClient("worker-0");
   auto going = fleet.NewClient("worker-1");
@@ -117,7 +117,7 @@ const Test kGone("a member that ends without leaving is named to the one that wa
   Expect(seen.message().find("rank 1 ('worker-1')") != std::string::npos, seen.message());
 });
 
-const Test kGoneBefore("a member that ended before the others came is named to them", [] {
+const Test kGoneBefore("later members' errors name one that ended before they came", [] {
   const Fleet fleet(kServers, TransportKind::kPlain);
   const auto coming = fleet.NewClient("worker-0");
   auto going = fleet.NewClient("worker-1");
@@ -132,11 +132,44 @@ const Test kGoneBefore("a member that ended before the others came is named to t
   RequireOk(fresh->PushRound({"g", 0, 1}, 1, {}, 1, kTimeout_s));
 });
 
+const Test kForeign("a third client can neither leave nor act for a live worker", [] {
+  const Fleet fleet(kServers, TransportKind::kPlain);
+  const auto first = fleet.NewClient("worker-0");
+  auto second = fleet.NewClient("worker-1");
+  const auto stale = fleet.NewClient("worker-1");
+  const RoundMember member{"g", 1, 2};
+  RequireOk(second->AdvanceClock(member, 0, {}, kTimeout_s));
+  const Status refused[] = {stale->LeaveGroup(member, kTimeout_s),
+                            stale->PushRound(member, 1, {}, 1, kTimeout_s).status(),
+                            stale->AdvanceClock(member, 5, {}, kTimeout_s).status()};
+  for (const Status& status : refused) {
+    ExpectCode(status, Code::kNotOwner);
+    Expect(
+        status.message().find("rank 1 belongs to client 'worker-1' (session ") != std::string::npos,
+        status.message());
+  }
+  {
+    const std::jthread other(
+        [&] { ExpectCode(second->PushRound(member, 1, {}, 1, kTimeout_s).status(), Code::kOk); });
+    ExpectCode(first->PushRound({"g", 0, 2}, 1, {}, 1, kTimeout_s).status(), Code::kOk);
+  }
+  // Its owner ends without leaving: the rank is free, and its successor starts from scratch.
+  RequireOk(second->AdvanceClock(member, 3, {}, kTimeout_s));
+  second.reset();
+  RequireOk(stale->AdvanceClock(member, 0, {}, kTimeout_s));
+  {
+    const std::jthread other(
+        [&] { ExpectCode(stale->PushRound(member, 2, {}, 1, kTimeout_s).status(), Code::kOk); });
+    ExpectCode(first->PushRound({"g", 0, 2}, 2, {}, 1, kTimeout_s).status(), Code::kOk);
+  }
+  RequireOk(stale->LeaveGroup(member, kTimeout_s));
+});
+
 double RoundsAsked(Store& store, std::uint32_t server) {
   return RequireOk(store.Stats(kTimeout_s))[server]["server.requests.push_round"];
 }
 
-const Test kRefused("a refused round is over on every server before the next one begins", [] {
+const Test kRefused("a rejected round is over on every server before the next one begins", [] {
   const Fleet fleet(kServers, TransportKind::kPlain);
   const auto first = fleet.NewClient("worker-0");
   const auto second = fleet.NewClient("worker-1");
@@ -146,7 +179,7 @@ const Test kRefused("a refused round is over on every server before the next one
   strict.dim = 64;
   strict.non_finite = NonFinitePolicy::kRaise;
   RequireOk(first->Define(strict, kTimeout_s));
-  // All for the second server, which has the whole of it long after the first one has refused.
+  // All for the second server, which has received it long after the first has rejected the round.
   std::vector<Key> keys;
   for (Key key = 0; keys.size() < 100'000; ++key) {
     if (OwnerOf(key, kServers) == 1) keys.push_back(key);

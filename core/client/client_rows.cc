@@ -1,4 +1,4 @@
-// The calls that move or remove whole rows: shrink, erase, import, cuts.
+// Calls that move or remove whole rows: shrink, erase, import, cuts.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -7,15 +7,16 @@
 #include "client/client.h"
 #include "client/client_core.h"
 #include "client/client_cut.h"
-#include "client/dealing.h"
+#include "client/key_partition.h"
 #include "client/table_lookup.h"
 
 namespace sparsefleet {
 namespace {
 
-// Rows go out in frames of about this size: enough for full speed, little to hold at once.
+// Rows are sent in frames of about this size: large enough for full speed, small enough to hold.
 constexpr std::uint64_t kImportFrameBytes = 8 << 20;
-constexpr std::uint64_t kRowsHeadBytes = 512;  // of EncodeRows: name, lengths and padding
+constexpr std::uint64_t kRowsHeadBytes =
+    512;  // upper bound on EncodeRows' name, lengths and padding
 
 Result<std::uint64_t> SumOfNumbers(std::span<const ServerPart> parts, const std::string& subject) {
   std::uint64_t sum = 0;
@@ -47,30 +48,30 @@ Status CheckRows(std::string_view table, const RowBatch& rows, const TableInfo& 
   for (const auto& column : columns) {
     if (!is_wrong(column.found, column.width, column.may_lack)) continue;
     return {Code::kShapeMismatch, subject + std::to_string(column.found) + " " + column.name +
-                                      ", wanted " + std::to_string(n * column.width)};
+                                      ", expected " + std::to_string(n * column.width)};
   }
   return Status::Ok();
 }
 
-// Rows `places` of `rows`, each column `width` wide.
+// Rows `positions` of `rows`, each column `width` wide.
 template <typename T>
-void Pick(const std::vector<T>& from, std::span<const std::uint32_t> places, std::size_t width,
+void Pick(const std::vector<T>& from, std::span<const std::uint32_t> positions, std::size_t width,
           std::vector<T>& to) {
   if (from.empty()) return;
-  to.reserve(places.size() * width);
-  for (const std::uint32_t place : places) {
-    const auto first = from.begin() + static_cast<std::ptrdiff_t>(place * width);
+  to.reserve(positions.size() * width);
+  for (const std::uint32_t position : positions) {
+    const auto first = from.begin() + static_cast<std::ptrdiff_t>(position * width);
     to.insert(to.end(), first, first + static_cast<std::ptrdiff_t>(width));
   }
 }
 
-RowBatch PickRows(const RowBatch& rows, std::span<const std::uint32_t> places,
+RowBatch PickRows(const RowBatch& rows, std::span<const std::uint32_t> positions,
                   const TableInfo& info) {
   RowBatch picked;
-  Pick(rows.keys, places, 1, picked.keys);
-  Pick(rows.values, places, info.dim, picked.values);
-  Pick(rows.state, places, info.state_dim, picked.state);
-  Pick(rows.counters, places, info.counter_dim, picked.counters);
+  Pick(rows.keys, positions, 1, picked.keys);
+  Pick(rows.values, positions, info.dim, picked.values);
+  Pick(rows.state, positions, info.state_dim, picked.state);
+  Pick(rows.counters, positions, info.counter_dim, picked.counters);
   return picked;
 }
 
@@ -95,13 +96,15 @@ Result<std::uint64_t> Client::Erase(std::string_view table, std::span<const Key>
   if (auto info = FindTable(*core_, table, false, clock); !info.ok()) return info.status();
   if (keys.size() > INT32_MAX) {
     return Status(Code::kTooLarge, TableSubject(table) + std::to_string(keys.size()) +
-                                       " keys in one erase, at most " + std::to_string(INT32_MAX));
+                                       " keys in one erase, expected at most " +
+                                       std::to_string(INT32_MAX));
   }
-  KeyDeal deal;
-  deal.Build(keys, core_->num_servers());
+  KeyPartition partition;
+  partition.Build(keys, core_->num_servers());
   std::vector<ServerPart> parts;
   for (std::uint32_t i = 0; i < core_->num_servers(); ++i) {
-    if (deal.SizeOf(i) > 0) parts.emplace_back(i, Encode(EraseRequest{table, deal.KeysOf(i)}));
+    if (partition.SizeOf(i) > 0)
+      parts.emplace_back(i, Encode(EraseRequest{table, partition.KeysOf(i)}));
   }
   const CallSpec spec{MessageType::kErase, TableSubject(table), "erasing rows on", clock.left_s()};
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
@@ -121,17 +124,17 @@ Status Client::Import(std::string_view table, const RowBatch& rows, double timeo
   const std::uint64_t row_bytes =
       sizeof(Key) + 4 * (std::uint64_t{info.dim} + info.state_dim + info.counter_dim);
   const std::uint64_t room = frame_bytes > kRowsHeadBytes ? frame_bytes - kRowsHeadBytes : 0;
-  const std::size_t rows_a_frame = std::max<std::uint64_t>(1, room / row_bytes);
-  KeyDeal deal;
-  deal.Build(rows.keys, core_->num_servers());
-  // Round by round, one frame a server.
-  for (std::size_t begin = 0;; begin += rows_a_frame) {
+  const std::size_t rows_per_frame = std::max<std::uint64_t>(1, room / row_bytes);
+  KeyPartition partition;
+  partition.Build(rows.keys, core_->num_servers());
+  // In turns of one frame per server.
+  for (std::size_t begin = 0;; begin += rows_per_frame) {
     std::vector<ServerPart> parts;
     for (std::uint32_t i = 0; i < core_->num_servers(); ++i) {
-      if (begin >= deal.SizeOf(i)) continue;
-      const auto places = deal.places().subspan(deal.BeginOf(i) + begin,
-                                                std::min(rows_a_frame, deal.SizeOf(i) - begin));
-      parts.emplace_back(i, EncodeRows(table, PickRows(rows, places, info)));
+      if (begin >= partition.SizeOf(i)) continue;
+      const auto positions = partition.positions().subspan(
+          partition.BeginOf(i) + begin, std::min(rows_per_frame, partition.SizeOf(i) - begin));
+      parts.emplace_back(i, EncodeRows(table, PickRows(rows, positions, info)));
     }
     if (parts.empty()) return Status::Ok();
     const CallSpec spec{MessageType::kImport, TableSubject(table), "importing rows to",

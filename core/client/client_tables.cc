@@ -1,4 +1,4 @@
-// The calls that define, describe and set tables, and that wait for one another.
+// Calls that define, describe and set tables, and calls that wait.
 #include <algorithm>
 #include <string>
 
@@ -16,7 +16,7 @@ std::string Quoted(std::string_view what, std::string_view name) {
   return text.append(" '").append(name.substr(0, 100)).append("': ");
 }
 
-// The servers that hold a part of the table, and so count its pushes.
+// The servers that hold a part of the table, and therefore count its pushes.
 std::vector<std::uint32_t> HoldersOf(const ClientCore& core, const TableInfo& info) {
   std::vector<std::uint32_t> holders;
   const std::uint32_t n = core.num_servers();
@@ -31,7 +31,7 @@ std::vector<std::uint32_t> HoldersOf(const ClientCore& core, const TableInfo& in
 Status CheckText(std::string_view what, std::string_view text, std::size_t most) {
   if (!text.empty() && text.size() <= most) return Status::Ok();
   return {Code::kInvalidArgument, std::string(what) + " of " + std::to_string(text.size()) +
-                                      " bytes, wanted 1 to " + std::to_string(most)};
+                                      " bytes, expected 1 to " + std::to_string(most)};
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ Status Client::WriteDense(std::string_view table, std::span<const float> values,
   if (values.size() != info.value().size) {
     return {Code::kShapeMismatch,
             TableSubject(table) + "it has " + std::to_string(info.value().size) +
-                " elements, the write brings " + std::to_string(values.size())};
+                " elements, but the write has " + std::to_string(values.size())};
   }
   std::vector<ServerPart> parts;
   for (const std::uint32_t server : HoldersOf(*core_, info.value())) {
@@ -140,7 +140,7 @@ Status Client::PutNote(std::string_view key, std::string_view value, double time
   if (Status s = CheckText("note key", key, kMaxNoteKeyBytes); !s.ok()) return s;
   if (value.size() > kMaxNoteValueBytes) {
     return {Code::kTooLarge, Quoted("note", key) + "a value of " + std::to_string(value.size()) +
-                                 " bytes, the limit is " + std::to_string(kMaxNoteValueBytes)};
+                                 " bytes, but the limit is " + std::to_string(kMaxNoteValueBytes)};
   }
   const CallSpec spec{MessageType::kPutNote, Quoted("note", key), "putting it on", timeout_s};
   return CallOne(*core_, spec, 0, Encode(NoteRequest{key, value})).status();

@@ -1,4 +1,4 @@
-// The client with real servers, held against LocalStore wherever both can do the same.
+// The client with real servers, compared with LocalStore wherever both can do the same.
 #include "client/client.h"
 
 #include <algorithm>
@@ -94,7 +94,7 @@ Rows RowsOf(Store& store, const TableInfo& info, bool only_dirty, std::size_t ch
   return rows;
 }
 
-// One step of a random history, done to both stores.
+// One step of a random history, applied to both stores.
 void RandomStep(std::mt19937_64& generator, Store& a, Store& b, std::uint64_t dense_size) {
   const auto keys = RandomKeys(generator, generator() % 200, 300);
   const auto gradients = RandomValues(generator, keys.size() * 3);
@@ -166,7 +166,7 @@ const Test kSecondClient("a table is used by a client that did not define it", [
   ExpectEqual(RequireOk(client->Info("ads", kTimeout_s)).size, 3u);
 });
 
-const Test kBadInput("bad input is a typed error and leaves the tables as they were", [] {
+const Test kBadInput("bad input is a typed error and leaves the tables unchanged", [] {
   Fleet fleet(2);
   auto client = fleet.NewClient();
   SparseSpec strict = Ads();
@@ -219,7 +219,7 @@ const Test kDensePoison("a bad dense gradient is skipped by all servers and coun
   Expect(PullDense(*client, 0, 30) == std::vector<float>(30, 0.0f));
 });
 
-const Test kWriteDense("written dense values are read back, and conflict with no other size", [] {
+const Test kWriteDense("written dense values are read back, and another size conflicts", [] {
   Fleet fleet(3);
   auto client = fleet.NewClient();
   RequireOk(client->Define(Tower(100), kTimeout_s));
@@ -232,7 +232,7 @@ const Test kWriteDense("written dense values are read back, and conflict with no
              Code::kShapeMismatch);
 });
 
-const Test kImport("imported rows come out of a cut as they were, over small frames", [] {
+const Test kImport("imported rows come back unchanged in a cut, over small frames", [] {
   Fleet fleet(2, TransportKind::kPlain, 4096);
   auto client = fleet.NewClient();
   RequireOk(client->Define(Ads(), kTimeout_s));
@@ -269,7 +269,7 @@ const Test kTooLarge("a pull over the frame limit is kTooLarge and names the set
   Expect(status.message().find("max_frame_bytes") != std::string::npos, status.message());
 });
 
-const Test kLarge("a pull and push of megabytes arrive whole", [] {
+const Test kLarge("a pull and push of megabytes arrive intact", [] {
   for (const auto kind : {TransportKind::kTls, TransportKind::kPlain}) {
     Fleet fleet(2, kind);
     auto client = fleet.NewClient();
@@ -326,7 +326,7 @@ const Test kWaits("barriers, notes and versions make clients wait for each other
     if (done.ok()) done = other->Barrier("epoch", 2, kTimeout_s);
     Expect(done.ok(), done.message());
   });
-  // No key of either server: the push counts all the same.
+  // No key of either server: the push still counts.
   PushSection nothing{"ads", {}, {}, false, false, false};
   RequireOk(client->Push({&nothing, 1}, 1, kTimeout_s).status());
   ExpectEqual(RequireOk(client->GetNote("address", true, kTimeout_s)), std::string("10.0.0.1"));
@@ -342,7 +342,7 @@ const Test kWaits("barriers, notes and versions make clients wait for each other
   ExpectCode(client->PutNote("", "x", kTimeout_s), Code::kInvalidArgument);
 });
 
-const Test kStats("statistics come one map a server, learning rates are set on all", [] {
+const Test kStats("statistics have one map per server, learning rates are set on all", [] {
   Fleet fleet(2);
   auto client = fleet.NewClient();
   RequireOk(client->Define(Ads(), kTimeout_s));
@@ -354,7 +354,7 @@ const Test kStats("statistics come one map a server, learning rates are set on a
              Code::kInvalidArgument);
 });
 
-const Test kCutGivenUp("a clearing cut given up at the last server leaves all rows dirty", [] {
+const Test kCutGivenUp("a clearing cut abandoned at the last server leaves all rows dirty", [] {
   Fleet fleet(2);
   auto client = fleet.NewClient();
   RequireOk(client->Define(Ads(), kTimeout_s));
@@ -382,7 +382,7 @@ const Test kCutUntracked("dirty rows of a table that does not track them are ref
   RequireOk(client->OpenCut("ads", false, false, kTimeout_s).status());
 });
 
-const Test kCutOutlives("a cut works on after its client is gone", [] {
+const Test kCutOutlives("a cut keeps working after its client is destroyed", [] {
   Fleet fleet(2);
   auto client = fleet.NewClient();
   RequireOk(client->Define(Ads(), kTimeout_s));
@@ -396,7 +396,7 @@ const Test kCutOutlives("a cut works on after its client is gone", [] {
   ExpectEqual(rows, keys.size());
 });
 
-const Test kMiscounted("a client that counts the servers otherwise is refused", [] {
+const Test kMiscounted("a client that expects another number of servers is refused", [] {
   Fleet fleet(2);
   auto options = fleet.Options();
   std::swap(options.endpoints[0], options.endpoints[1]);
@@ -405,7 +405,7 @@ const Test kMiscounted("a client that counts the servers otherwise is refused", 
   ExpectCode(Client::Connect(options).status(), Code::kInvalidArgument);
 });
 
-const Test kOptions("options without sense are refused by name", [] {
+const Test kOptions("errors for invalid options name them", [] {
   Fleet fleet(1);
   auto options = fleet.Options();
   options.endpoints.clear();
@@ -426,7 +426,7 @@ const Test kShutdown("shutdown reaches every server", [] {
   Expect(fleet.server(1).WaitForShutdownRequest(kTimeout_s));
 });
 
-const Test kStopped("a server stopped in order is kPeerLost or kShuttingDown, not a hang", [] {
+const Test kStopped("a cleanly stopped server is kPeerLost or kShuttingDown, not a hang", [] {
   Fleet fleet(1);
   auto options = fleet.Options();
   options.heartbeat_interval_s = 0.05;

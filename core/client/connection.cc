@@ -42,7 +42,7 @@ Result<bool> Connection::Step() {
   }
   if (is_other_session()) {
     return Status(Code::kPeerLost,
-                  "the server has forgotten this client, which was away for too long");
+                  "the server has forgotten this client, which was silent for too long");
   }
   return exchange_.Step(*channel_, host_.max_reply_bytes());
 }
@@ -66,7 +66,7 @@ Result<bool> Connection::StepPhase() {
 }
 
 bool Connection::Start() {
-  // Heartbeats stay on TCP: they are few, and so is what can go wrong with them.
+  // Heartbeats stay on TCP: there are few of them, and less can go wrong.
   const auto lane = control_ || avoids_lane_ ? std::nullopt : host_.lane();
   on_lane_ = lane.has_value();
   dialer_.emplace(on_lane_ ? LaneAddress(*lane, host_.address().endpoint) : host_.address());
@@ -120,8 +120,8 @@ Result<bool> Connection::Ask() {
   if (!whole.ok() || !whole.value()) return whole;
   const auto name = DecodeText(own_reply_.body);
   const bool is_told = own_.outcome().ok() && name.ok();
-  host_.LaneTold(is_told ? std::string(name.value()) : std::string());
-  // A server that does not know the request hangs up after its answer.
+  host_.SetLane(is_told ? std::string(name.value()) : std::string());
+  // A server that does not know the request closes the connection after its answer.
   return is_told ? Result<bool>(true) : Status(Code::kPeerLost, "the server offers no host lane");
 }
 

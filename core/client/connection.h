@@ -1,7 +1,7 @@
-// One connection to a server: being made, greeting it, then one exchange after another. Over the
-// host lane where there is one, else over TCP.
+// One connection to a server: dialing, greeting, then one exchange after another. Uses the host
+// lane where there is one, TCP otherwise.
 //
-// Nothing here waits: Step() does what the socket allows. Not thread-safe.
+// Never blocks: Step() does what the socket allows. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@
 
 namespace sparsefleet {
 
-// What a connection asks of whoever knows the server (ServerLink).
+// What a connection needs from its ServerLink.
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
   virtual const ResolvedEndpoint& address() const = 0;
   virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd, bool on_lane) = 0;
   virtual Body MakeHello(bool control) const = 0;
-  // The answer to hello: kServerRestarted if the server is not the one known so far.
+  // Handles the answer to hello: kServerRestarted if the server has restarted since the last one.
   virtual Status Greeted(const HelloReply& reply) = 0;
   virtual std::uint64_t max_reply_bytes() const = 0;
 
-  // The server's host lane, if there is one for us.
+  // The server's host lane, if this client can use it.
   virtual std::optional<std::string> lane() const = 0;
-  // Whether to ask the server for it, over a connection with this socket.
+  // Whether to ask the server for its lane over a connection with this socket.
   virtual bool AsksForLane(int fd) const = 0;
-  virtual void LaneTold(std::string name) = 0;  // empty: there is none
-  virtual void LaneFailed() = 0;                // no connection could be made
+  virtual void SetLane(std::string name) = 0;  // empty: the server has none
+  virtual void LaneFailed() = 0;               // no connection could be made
 };
 
 class Connection {
@@ -42,20 +42,20 @@ class Connection {
   Connection(ConnectionHost& host, bool control) : host_(host), control_(control) {}
 
   // Begins an exchange, see Exchange::Begin. On a new connection it waits for the greeting.
-  // REQUIRES: none is under way.
-  // Not sent where the server greets with another session than `only_session` (0: any).
+  // Not sent if the server greets with a session other than `only_session` (0: any).
+  // REQUIRES: no exchange in progress.
   void Begin(const FrameHeader& header, Exchange::TimePoint reply_by, std::span<const iovec> body,
              ReplyBuffer& reply, std::uint64_t only_session = 0) {
     only_session_ = only_session;
     exchange_.Begin(header, reply_by, body, reply);
   }
 
-  // Goes on: true when the reply is whole, see outcome(). After an error, which includes
-  // one that the server gave in place of a greeting, the connection is of no use.
+  // Makes progress: true when the reply is complete, see outcome(). After an error, including one
+  // that the server sent instead of a greeting, the connection is unusable.
   Result<bool> Step();
   const Status& outcome() const { return exchange_.outcome(); }
 
-  // The server's session of this client, once greeted.
+  // The server's session for this client, once greeted.
   std::uint64_t session() const { return session_; }
   bool is_other_session() const {
     return is_greeted() && only_session_ != 0 && session_ != only_session_;
@@ -72,14 +72,14 @@ class Connection {
  private:
   enum class Phase : std::uint8_t { kStart, kDialing, kShaking, kGreeting, kAsking, kReady };
 
-  // Each is true when its phase is over.
+  // Each returns true when its phase is over.
   Result<bool> StepPhase();
   bool Start();
   Result<bool> Dial();
   Result<bool> Shake();
   Result<bool> Greet();
   Result<bool> Ask();
-  // The first exchanges are the connection's own.
+  // The first exchanges are the connection's own (hello, lane).
   void BeginOwn(MessageType type, Body body);
 
   ConnectionHost& host_;

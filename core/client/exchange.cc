@@ -59,18 +59,19 @@ short Exchange::wanted_events() const {
 }
 
 Result<bool> Exchange::Step(Channel& channel, std::uint64_t max_reply_bytes) {
-  // Reading comes first, as it may take off the socket what the writing waits for.
+  // Reading comes first, as it may unblock the write.
   do {
     if (has_begun_) {
       auto received = Receive(channel, max_reply_bytes);
       if (!received.ok() || received.value() || unsent_.empty()) return received;
     }
     if (Status sent = Send(channel); !sent.ok()) {
-      // A server that refuses a request answers before it has read all of it, and hangs up.
+      // A server that rejects a request answers before reading all of it, and closes the
+      // connection.
       auto received = Receive(channel, max_reply_bytes);
       return received.ok() && received.value() ? received : sent;
     }
-    // A reply takes the server a while: looking for it at once would be in vain.
+    // The server needs a while to reply: an immediate read would find nothing.
   } while (channel.HasBufferedInput());
   return false;
 }
@@ -124,11 +125,11 @@ Status Exchange::TakeHead(std::uint64_t max_reply_bytes) {
   if (!decoded.ok()) return decoded.status();
   const FrameHeader& header = decoded.value();
   const bool is_error = (header.flags & kFlagError) != 0;
-  if ((header.flags & kFlagReply) == 0) return Broken(header_, "a request came in its place");
-  // A server that could not make out the request cannot name it in its error.
+  if ((header.flags & kFlagReply) == 0) return Broken(header_, "got a request instead");
+  // A server that could not decode the request cannot name it in its error.
   const bool is_nameless = is_error && header.request_id == 0;
   if (!is_nameless && (header.request_id != header_.request_id || header.type != header_.type)) {
-    return Broken(header_, "a reply to another request came in its place");
+    return Broken(header_, "got the reply to another request instead");
   }
   if (is_error) {
     if (header.body_bytes > kMaxErrorBytes) return Broken(header_, "the error is too long");
@@ -139,7 +140,7 @@ Status Exchange::TakeHead(std::uint64_t max_reply_bytes) {
     std::uint64_t wanted = 0;
     for (const auto& part : reply_->parts) wanted += part.size();
     if (header.body_bytes != wanted) {
-      return Broken(header_, "it has " + std::to_string(header.body_bytes) + " bytes, wanted " +
+      return Broken(header_, "it has " + std::to_string(header.body_bytes) + " bytes, expected " +
                                  std::to_string(wanted));
     }
   }

@@ -1,4 +1,4 @@
-// One request and its reply, moved over a channel as far as it goes at a time.
+// One request and its reply, moved over a channel without blocking.
 // Not thread-safe.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace sparsefleet {
 
-// Where a reply's body goes: into `parts` one after another, which it must fill exactly, or, unless
-// `in_parts`, into `body`.
+// Where a reply's body goes: with `in_parts`, into `parts` in order, which it must fill exactly;
+// otherwise into `body`.
 struct ReplyBuffer {
   bool in_parts = false;
   std::vector<std::span<std::byte>> parts;
@@ -31,9 +31,9 @@ class Exchange {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // `header.body_bytes` is set here, and `timeout_ms` when the first byte goes out: the time left
-  // until `reply_by` then. The buffers of `body`, and `reply`, must stay where they are
-  // until the exchange has ended or is not stepped any more.
+  // Sets `header.body_bytes`, and `timeout_ms` when the first byte goes out: the time left until
+  // `reply_by`. The buffers of `body`, and `reply`, must stay valid until the exchange has ended or
+  // is no longer stepped.
   void Begin(const FrameHeader& header, TimePoint reply_by, std::span<const iovec> body,
              ReplyBuffer& reply);
 
@@ -41,7 +41,7 @@ class Exchange {
   bool has_sent() const { return unsent_.empty(); }
   short wanted_events() const;  // for poll()
 
-  // True when the reply is whole: see outcome(). After an error the channel is of no use.
+  // True when the reply is complete, see outcome(). After an error the channel is unusable.
   Result<bool> Step(Channel& channel, std::uint64_t max_reply_bytes);
   // Ok, or the error that the server replied with.
   const Status& outcome() const { return outcome_; }
@@ -50,7 +50,7 @@ class Exchange {
   Status Send(Channel& channel);
   Result<bool> Receive(Channel& channel, std::uint64_t max_reply_bytes);
   Status TakeHead(std::uint64_t max_reply_bytes);
-  // The next bytes of the reply's body that are missing; empty when it is whole.
+  // The next missing bytes of the reply's body; empty when it is complete.
   std::span<std::byte> Missing();
 
   bool active_ = false;
@@ -59,14 +59,14 @@ class Exchange {
   TimePoint reply_by_;
   bool has_begun_ = false;
   std::array<std::byte, kFrameHeaderBytes> head_;
-  std::vector<iovec> unsent_;  // the front one may be partly sent, and is moved on then
+  std::vector<iovec> unsent_;  // the front one shrinks as it is sent
   ReplyBuffer* reply_ = nullptr;
   std::array<std::byte, kFrameHeaderBytes> reply_head_;
   std::size_t head_read_ = 0;
   std::optional<FrameHeader> reply_header_;
   Body error_body_;
-  std::size_t part_ = 0;  // of reply_->parts
-  std::size_t read_ = 0;  // bytes of that part, or of the body
+  std::size_t part_ = 0;  // index into reply_->parts
+  std::size_t read_ = 0;  // bytes read of that part, or of the body
   Status outcome_;
 };
 

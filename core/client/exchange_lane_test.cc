@@ -15,13 +15,14 @@ namespace {
 
 constexpr std::size_t kCapacity = 8192;
 
-// A channel whose peer does something right before each read.
+// A channel whose peer acts right before each read.
 class MeddledChannel final : public Channel {
  public:
   MeddledChannel(Channel& channel, std::function<void()> before_read)
       : channel_(channel), before_read_(std::move(before_read)) {}
 
   Result<Ready> Handshake() override { return channel_.Handshake(); }
+  bool HasAnswered() const override { return channel_.HasAnswered(); }
   Result<Progress> Read(std::span<std::byte> out) override {
     before_read_();
     return channel_.Read(out);
@@ -67,7 +68,7 @@ struct LaneExchange {
   }
 };
 
-const Test kRoomWhileReading("room made while the client looks for a reply is not missed", [] {
+const Test kRoomWhileReading("room freed while the client looks for a reply is not missed", [] {
   LaneExchange lane;
   std::size_t read = 0;
   MeddledChannel channel(*lane.pair.client, [&] { read += lane.ServerReads(); });
@@ -75,29 +76,30 @@ const Test kRoomWhileReading("room made while the client looks for a reply is no
   for (int i = 0; i < 100 && read < all; ++i) {
     Expect(!RequireOk(lane.exchange.Step(channel, 1000)));
     read += lane.ServerReads();
-    Require(read == all || lane.MayGoOn(), "the client waits for what has come already");
+    Require(read == all || lane.MayGoOn(), "the client waits for bytes that have already arrived");
   }
   ExpectEqual(read, all);
 });
 
-const Test kRefused("the refusal of a frame that the server does not read to its end is found", [] {
-  LaneExchange lane;
-  Expect(!RequireOk(lane.exchange.Step(*lane.pair.client, 1000)));
-  FrameHeader header;
-  header.type = MessageType::kPush;
-  header.flags = kFlagReply | kFlagError;
-  const auto error = EncodeError({Code::kProtocol, "too long"});
-  header.body_bytes = static_cast<std::uint32_t>(error.size());
-  std::array<std::byte, kFrameHeaderBytes> head;
-  EncodeFrameHeader(header, head);
-  const iovec reply[] = {{head.data(), head.size()},
-                         {const_cast<std::byte*>(error.data()), error.size()}};
-  RequireOk(lane.pair.server->Write(reply));
-  lane.pair.server.reset();
-  Expect(lane.MayGoOn());
-  Expect(RequireOk(lane.exchange.Step(*lane.pair.client, 1000)));
-  ExpectCode(lane.exchange.outcome(), Code::kProtocol);
-});
+const Test kRefused(
+    "the client finds the error for a frame that the server does not read to its end", [] {
+      LaneExchange lane;
+      Expect(!RequireOk(lane.exchange.Step(*lane.pair.client, 1000)));
+      FrameHeader header;
+      header.type = MessageType::kPush;
+      header.flags = kFlagReply | kFlagError;
+      const auto error = EncodeError({Code::kProtocol, "too long"});
+      header.body_bytes = static_cast<std::uint32_t>(error.size());
+      std::array<std::byte, kFrameHeaderBytes> head;
+      EncodeFrameHeader(header, head);
+      const iovec reply[] = {{head.data(), head.size()},
+                             {const_cast<std::byte*>(error.data()), error.size()}};
+      RequireOk(lane.pair.server->Write(reply));
+      lane.pair.server.reset();
+      Expect(lane.MayGoOn());
+      Expect(RequireOk(lane.exchange.Step(*lane.pair.client, 1000)));
+      ExpectCode(lane.exchange.outcome(), Code::kProtocol);
+    });
 
 }  // namespace
 }  // namespace sparsefleet::testing

@@ -13,10 +13,10 @@ namespace sparsefleet {
 namespace {
 
 constexpr auto kGoodbyeTime = std::chrono::seconds(1);
-// A loop that woke this much later than it meant to was stopped together with the process.
+// A loop that wakes this much too late was suspended together with the process.
 constexpr auto kOverslept = std::chrono::seconds(1);
-// A beat not answered within this part of peer_timeout_s is sent again over a new connection: the
-// old one may be dead without a word, which says nothing of the server.
+// A beat unanswered for this fraction of peer_timeout_s is sent again over a new connection: the
+// old one may have died silently, which says nothing about the server.
 constexpr double kPatience = 0.5;
 
 }  // namespace
@@ -59,7 +59,7 @@ Heartbeat::Heartbeat(HeartbeatOptions options, std::span<const std::unique_ptr<S
 Heartbeat::~Heartbeat() {
   stopping_ = true;
   const char byte = 0;
-  // A full pipe wakes the thread as well.
+  // A full pipe wakes the thread too.
   [[maybe_unused]] const auto written = ::write(wake_write_.fd(), &byte, 1);
   if (thread_.joinable()) thread_.join();
 }
@@ -82,7 +82,7 @@ void Heartbeat::Begin(Beat& beat, MessageType type, TimePoint now) {
   header.type = type;
   if (type == MessageType::kHeartbeat) header.acked_below = options_.acked_below();
   beat.began = now;
-  // Two beats may be lost before a less patient server gives this client up.
+  // Two beats may be lost before an impatient server gives up on this client.
   beat.next = now + ToDuration(std::min(options_.interval_s, beat.link->server_patience_s() / 3));
   beat.is_runnable = true;
   beat.connection->Begin(header, now + ToDuration(options_.peer_timeout_s), {}, beat.reply);
@@ -114,7 +114,7 @@ void Heartbeat::Advance(Beat& beat, TimePoint now) {
 void Heartbeat::Failed(Beat& beat, const Status& cause, TimePoint now) {
   beat.connection.reset();
   beat.last = cause;
-  // Sooner than the interval at first: most often a connection broke, and the server is there.
+  // Sooner than the interval at first: usually a connection broke and the server is still there.
   beat.next = std::min(beat.began + ToDuration(options_.interval_s),
                        now + ToDuration(options_.peer_timeout_s / 20));
   if (cause.code() == Code::kServerRestarted && !beat.told_restart) {
@@ -126,7 +126,7 @@ void Heartbeat::Failed(Beat& beat, const Status& cause, TimePoint now) {
 void Heartbeat::Judge(Beat& beat) {
   ServerLink& link = *beat.link;
   const auto silence = link.Silence();
-  const bool is_silent = silence > ToDuration(options_.peer_timeout_s);
+  const bool is_silent = silence > ToDuration(options_.lost_after_s);
   if (is_silent == link.is_lost()) return;
   if (is_silent && SteadyClock::now() < judges_from_) return;
   link.SetLost(is_silent);
@@ -143,7 +143,7 @@ bool Heartbeat::Await() {
   TimePoint until = SteadyClock::now() + ToDuration(options_.interval_s);
   for (const auto& beat : beats_) {
     const bool is_active = beat.connection && beat.connection->is_active();
-    const TimePoint silent_at = SteadyClock::now() + ToDuration(options_.peer_timeout_s) -
+    const TimePoint silent_at = SteadyClock::now() + ToDuration(options_.lost_after_s) -
                                 beat.link->Silence() + std::chrono::milliseconds(1);
     const TimePoint patient_until = beat.began + ToDuration(options_.peer_timeout_s * kPatience);
     until = std::min(until, is_active ? patient_until : beat.next);
@@ -173,7 +173,7 @@ void Heartbeat::PollUntil(TimePoint until) {
   }
 }
 
-// A beat under way gets its answer first: a connection carries one exchange at a time.
+// A beat in progress gets its answer first: a connection carries one exchange at a time.
 void Heartbeat::SayGoodbye() {
   const TimePoint until = SteadyClock::now() + kGoodbyeTime;
   std::vector<bool> said(beats_.size(), false);
@@ -182,8 +182,8 @@ void Heartbeat::SayGoodbye() {
     beat.connection.reset();
     --left;
   };
-  // One that is being made is awaited: its greeting, coming after a goodbye by another way, would
-  // bring the client back to be missed.
+  // Wait for a connection being made: its greeting, arriving after a goodbye sent another way,
+  // would register the client again.
   for (auto& beat : beats_) {
     if (!beat.connection) beat.connection = beat.link->TakeIdle();
     if (!beat.connection || beat.link->is_lost()) end(beat);

@@ -1,8 +1,8 @@
-// A thread that asks every server, now and then, whether it is there.
+// A thread that regularly asks every server whether it is alive.
 //
-// Each server gets a connection of its own for this, so that a long pull does not hold a
-// beat up; by it the server in turn knows that the client is there. A server from which nothing
-// came for too long, by this or any other connection, is marked lost until it answers again.
+// Each server gets a separate connection for this, so that a long pull does not delay a beat; beats
+// also tell the server that the client is alive. A server that is silent for too long on all
+// connections is marked lost until it answers again.
 #pragma once
 
 #include <atomic>
@@ -21,20 +21,21 @@ namespace sparsefleet {
 
 struct HeartbeatOptions {
   double interval_s = 2.0;
+  double lost_after_s = 10.0;  // a server silent for this long is lost
   double peer_timeout_s = 10.0;
-  std::function<std::uint64_t()> acked_below;                         // goes out with each beat
+  std::function<std::uint64_t()> acked_below;                         // sent with each beat
   std::function<void(int severity, const std::string& message)> log;  // may be empty
 };
 
 class Heartbeat {
  public:
-  // The links must outlive it. kIo if the system has no pipe or thread left.
+  // The links must outlive it. kIo if the system is out of pipes or threads.
   static Result<std::unique_ptr<Heartbeat>> Start(
       HeartbeatOptions options, std::span<const std::unique_ptr<ServerLink>> links);
-  // Says goodbye to the servers that answer, for a second at the most.
+  // Says goodbye to the servers that answer, for at most a second.
   ~Heartbeat();
 
-  // Servers were asked to end: that they fall silent is no news. Any thread.
+  // The servers were asked to shut down, so their silence is expected. Any thread.
   void ExpectEnd() { expects_end_ = true; }
 
  private:
@@ -45,8 +46,8 @@ class Heartbeat {
     ReplyBuffer reply;
     bool is_runnable = true;
     bool told_restart = false;
-    TimePoint next;   // the beat after this one
-    TimePoint began;  // this one
+    TimePoint next;   // when the next beat is due
+    TimePoint began;  // when this one started
     Status last;      // why the last one failed
   };
 
@@ -65,7 +66,7 @@ class Heartbeat {
 
   const HeartbeatOptions options_;
   std::vector<Beat> beats_;
-  TimePoint judges_from_;  // not before
+  TimePoint judges_from_;  // no server is declared lost before this
   std::atomic<bool> expects_end_{false};
   std::atomic<bool> stopping_{false};
   OwnedSocket wake_read_;

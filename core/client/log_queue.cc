@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 
 Result<std::unique_ptr<LogQueue>> LogQueue::Start(Function log) {
@@ -17,7 +19,7 @@ Result<std::unique_ptr<LogQueue>> LogQueue::Start(Function log) {
 
 LogQueue::~LogQueue() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -27,7 +29,7 @@ LogQueue::~LogQueue() {
 void LogQueue::Add(int severity, std::string message) {
   if (!log_) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     lines_.emplace_back(severity, std::move(message));
     if (lines_.size() > kMaxLines) {
       lines_.pop_front();
@@ -38,15 +40,15 @@ void LogQueue::Add(int severity, std::string message) {
 }
 
 void LogQueue::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !lines_.empty(); });
+    changed_.Wait(mutex_, [&]() REQUIRES(mutex_) { return stopping_ || !lines_.empty(); });
     if (lines_.empty()) return;
     const auto [severity, message] = std::move(lines_.front());
     lines_.pop_front();
     const std::size_t dropped = std::exchange(num_dropped_, 0);
     lock.unlock();
-    if (dropped > 0) log_(1, std::to_string(dropped) + " log lines were dropped here");
+    if (dropped > 0) log_(1, std::to_string(dropped) + " log lines were dropped");
     log_(severity, message);
     lock.lock();
   }

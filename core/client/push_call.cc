@@ -14,7 +14,7 @@ bool AllFinite(std::span<const float> values) {
   return BestKernels().all_finite(values.data(), values.size());
 }
 
-// The elements [begin, end) of what the parts make up, which become one section's values.
+// Adds elements [begin, end) of the concatenated parts as the section's values.
 void TakeRange(DenseParts parts, std::uint64_t begin, std::uint64_t end,
                PushRequest::Section& section) {
   std::uint64_t at = 0;
@@ -63,13 +63,19 @@ PushCall::PushCall(ClientCore& core, std::span<const PushSection> sections, std:
   requests_.resize(core.num_servers());
   replies_.resize(core.num_servers());
   for (auto& request : requests_) request.step = step;
+  // They are no section of a table.
+  for (const PushSection& section : sections) {
+    if (section.marks.empty()) continue;
+    for (auto& request : requests_) request.marks = section.marks;
+  }
 }
 
 Status PushCall::Check(const PushSection& section, const TableInfo& info) const {
   const std::string subject = TableSubject(section.table);
   const std::size_t num_keys = section.keys.size();
   if (num_keys > INT32_MAX) {
-    return {Code::kTooLarge, subject + std::to_string(num_keys) + " keys in one push, at most " +
+    return {Code::kTooLarge, subject + std::to_string(num_keys) +
+                                 " keys in one push, expected at most " +
                                  std::to_string(INT32_MAX)};
   }
   if (!section.dense && !section.parts.empty()) {
@@ -82,11 +88,11 @@ Status PushCall::Check(const PushSection& section, const TableInfo& info) const 
   if (SizeOfParts(parts) != wanted || (section.dense && num_keys > 0)) {
     return {Code::kShapeMismatch,
             subject + std::to_string(num_keys) + " keys and " + std::to_string(SizeOfParts(parts)) +
-                " values, wanted " +
+                " values, expected " +
                 (section.dense ? "no keys and all " + std::to_string(wanted) + " elements"
-                               : std::to_string(info.dim) + " values a key")};
+                               : std::to_string(info.dim) + " values per key")};
   }
-  // Before any server has its part: a push is refused as a whole.
+  // Checked before any server gets its part: a push is rejected as a whole.
   if (info.non_finite == NonFinitePolicy::kRaise && !AllFinite(parts)) {
     return section.dense ? NonFiniteElement(section.table, parts) : NonFinite(section, info.dim);
   }
@@ -101,7 +107,7 @@ Status PushCall::CheckWanted(const PushSection& section, const TableInfo& info) 
   return {
       Code::kShapeMismatch,
       TableSubject(section.table) + "room for " + std::to_string(section.out.size()) +
-          " values after the push, wanted " +
+          " values after the push, expected " +
           (may_want ? "none or " + std::to_string(wanted) : "none for rows that are pushed to")};
 }
 
@@ -127,15 +133,15 @@ Status PushCall::AddSparse(std::size_t i) {
     }
   }
   if (n > 1) {
-    scratch.deal.Build(keys, n);
-    const auto dealt = Room(scratch.dealt, values.size());
-    DealRows(values, scratch.deal.places(), dim, dealt);
-    values = dealt;
+    scratch.partition.Build(keys, n);
+    const auto partitioned = Room(scratch.partitioned, values.size());
+    PartitionRows(values, scratch.partition.positions(), dim, partitioned);
+    values = partitioned;
   }
-  // Every server, also one that owns none of the keys: each counts the pushes of a table.
+  // Every server, even one that owns none of the keys: each counts the pushes of a table.
   for (std::uint32_t server = 0; server < n; ++server) {
-    const auto part = n > 1 ? scratch.deal.KeysOf(server) : keys;
-    const std::size_t begin = n > 1 ? scratch.deal.BeginOf(server) : 0;
+    const auto part = n > 1 ? scratch.partition.KeysOf(server) : keys;
+    const std::size_t begin = n > 1 ? scratch.partition.BeginOf(server) : 0;
     requests_[server].sections.push_back({section.table, false, true, section.add, dim, part.size(),
                                           part, values.subspan(begin * dim, part.size() * dim)});
   }
@@ -148,11 +154,11 @@ void PushCall::AddDense(std::size_t i) {
   const std::uint32_t n = core_.num_servers();
   DenseParts parts = section.all_parts();
   std::span<const float> poison;
-  // Of a table that refuses such pushes, Check() has looked.
+  // If the table rejects such pushes, Check() has already looked.
   const bool is_poisoned = n > 1 && info.non_finite != NonFinitePolicy::kRaise && !AllFinite(parts);
   if (is_poisoned) {
-    // The whole push is to be skipped, so each server must find its part as bad as the others'.
-    const auto copy = Room(scratch_.section(i).dealt, info.size);
+    // The whole push must be skipped, so every server's part has to be non-finite.
+    const auto copy = Room(scratch_.section(i).partitioned, info.size);
     std::ranges::fill(copy, std::numeric_limits<float>::quiet_NaN());
     poison = copy;
     parts = {&poison, 1};
@@ -173,7 +179,7 @@ void PushCall::AddDense(std::size_t i) {
     if (section.out.empty()) continue;
     Expect(replies_[server].values, section.out.subspan(range.begin, range.size()));
   }
-  // Each server reports a skipped push; it was one.
+  // Each server reports the skipped push; count it once.
   if (is_poisoned && holders > 0) repeated_rejections_ += holders - 1;
 }
 
@@ -182,12 +188,12 @@ void PushCall::AddWantedRows(std::size_t i) {
   const std::uint32_t dim = infos_[i].dim;
   const std::uint32_t n = core_.num_servers();
   SectionScratch& scratch = scratch_.section(i);
-  if (n > 1) scratch.deal.Build(section.keys, n);
-  const auto rows = n > 1 ? Room(scratch.dealt, section.out.size()) : section.out;
+  if (n > 1) scratch.partition.Build(section.keys, n);
+  const auto rows = n > 1 ? Room(scratch.partitioned, section.out.size()) : section.out;
   for (std::uint32_t server = 0; server < n; ++server) {
-    const auto keys = n > 1 ? scratch.deal.KeysOf(server) : section.keys;
+    const auto keys = n > 1 ? scratch.partition.KeysOf(server) : section.keys;
     if (keys.empty()) continue;
-    const std::size_t begin = n > 1 ? scratch.deal.BeginOf(server) : 0;
+    const std::size_t begin = n > 1 ? scratch.partition.BeginOf(server) : 0;
     PushRequest::Section& request = requests_[server].sections.emplace_back();
     request.table = section.table;
     request.dim = dim;
@@ -205,12 +211,17 @@ void PushCall::Expect(std::vector<std::span<std::byte>>& reply, std::span<float>
 
 Status PushCall::Build(const CallClock& clock) {
   for (const auto& section : sections_) {
+    if (!section.marks.empty()) {
+      infos_.emplace_back();
+      continue;
+    }
     auto info = FindTable(core_, section.table, section.dense, clock);
     if (!info.ok()) return info.status();
     if (Status s = Check(section, info.value()); !s.ok()) return s;
     infos_.push_back(info.value());
   }
   for (std::size_t i = 0; i < sections_.size(); ++i) {
+    if (!sections_[i].marks.empty()) continue;
     if (sections_[i].dense) {
       AddDense(i);
     } else if (sections_[i].wants_rows()) {
@@ -245,7 +256,8 @@ Result<PushResult> PushCall::Finish() {
   for (std::size_t i = 0; core_.num_servers() > 1 && i < sections_.size(); ++i) {
     if (!sections_[i].wants_rows()) continue;
     SectionScratch& scratch = scratch_.section(i);
-    UndealRows(scratch.dealt, scratch.deal.places(), infos_[i].dim, sections_[i].out);
+    RestoreRows(scratch.partitioned, scratch.partition.positions(), infos_[i].dim,
+                sections_[i].out);
   }
   return sum;
 }

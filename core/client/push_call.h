@@ -1,5 +1,5 @@
-// Gradients on their way to the servers: repeated keys summed, rows dealt to their owners, nothing
-// sent that a server would refuse for its values.
+// Builds push requests: sums repeated keys, partitions rows by owner, and rejects non-finite values
+// before anything is sent.
 #pragma once
 
 #include <array>
@@ -19,24 +19,24 @@
 
 namespace sparsefleet {
 
-// One push while it is put together. Not thread-safe.
+// One push while it is built. Not thread-safe.
 class PushCall {
  public:
-  // The sections must stay where they are until the requests are sent.
+  // The sections must stay valid until the requests are sent.
   PushCall(ClientCore& core, std::span<const PushSection> sections, std::uint64_t step);
 
-  // kNonFinite where a table with that policy would refuse the push as a whole.
+  // kNonFinite where a table with that policy would reject the push as a whole.
   Status Build(const CallClock& clock);
 
-  // By server. Every server gets a section of every sparse table, and of a dense one its part.
+  // By server. Every server gets a section of every sparse table, and its part of a dense one.
   std::span<const PushRequest> requests() const { return requests_; }
-  // A server's share of the call, with a request made of requests(); once a server. Its reply comes
-  // into the sections' `out` and into what Finish() adds up: this object must outlive the call.
+  // One server's share of the call, for a request built from requests(); call once per server. The
+  // reply is written into the sections' `out` and this object, which must outlive the call.
   ServerPart PartOf(std::uint32_t server, GatheredBody request);
-  // Over the servers that were sent a part, which have replied. Then wanted rows are in their
-  // place.
+  // Sums the results of the servers that were sent a part, after they have replied, and puts
+  // requested rows in place.
   Result<PushResult> Finish();
-  // Of a dense push that each server skips and counts: all but one of those.
+  // Duplicate counts of a dense push that every server skips: all but one.
   std::uint64_t repeated_rejections() const { return repeated_rejections_; }
 
  private:
@@ -52,7 +52,7 @@ class PushCall {
   ScratchPool::Lease scratch_;
   std::vector<TableInfo> infos_;
   std::vector<PushRequest> requests_;  // by server
-  // Where its reply goes, by server.
+  // Where each server's reply goes.
   struct Reply {
     bool is_due = false;
     std::array<std::byte, kPushResultBytes> result;
@@ -60,7 +60,7 @@ class PushCall {
     std::vector<std::span<std::byte>> values;
   };
   std::vector<Reply> replies_;
-  std::array<std::byte, 4> padding_;  // read and forgotten
+  std::array<std::byte, 4> padding_;  // read and discarded
   std::uint64_t repeated_rejections_ = 0;
 };
 

@@ -1,15 +1,14 @@
 #include "client/resolve.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "client/seconds.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
@@ -18,18 +17,18 @@ constexpr auto kPause = std::chrono::milliseconds(500);
 
 // Shared with the threads, which may outlive the call.
 struct Lookups {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_over = false;      // nobody waits for the outcome any more
-  std::size_t num_open = 0;  // names without an address
-  std::vector<ResolvedEndpoint> found;
-  std::vector<Status> last;  // why there is none yet
+  Mutex mutex;
+  CondVar changed;
+  bool is_over GUARDED_BY(mutex) = false;      // nobody waits for the outcome
+  std::size_t num_open GUARDED_BY(mutex) = 0;  // names without an address
+  std::vector<ResolvedEndpoint> found GUARDED_BY(mutex);
+  std::vector<Status> last GUARDED_BY(mutex);  // the last failure of each
 };
 
 void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoint& endpoint) {
   for (;;) {
     auto found = Resolve(endpoint);
-    std::unique_lock lock(lookups->mutex);
+    MutexLock lock(lookups->mutex);
     if (found.ok()) {
       lookups->found[i] = std::move(found).value();
       --lookups->num_open;
@@ -37,7 +36,9 @@ void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoi
       return;
     }
     lookups->last[i] = found.status();
-    if (lookups->changed.wait_for(lock, kPause, [&] { return lookups->is_over; })) return;
+    if (lookups->changed.WaitFor(lookups->mutex, kPause,
+                                 [&]() REQUIRES(lookups->mutex) { return lookups->is_over; }))
+      return;
   }
 }
 
@@ -47,9 +48,9 @@ Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpo
                                                  double timeout_s) {
   const auto deadline = std::chrono::steady_clock::now() + ToDuration(timeout_s);
   const auto lookups = std::make_shared<Lookups>();
+  MutexLock lock(lookups->mutex);
   lookups->found.resize(endpoints.size());
   lookups->last.resize(endpoints.size());
-  std::unique_lock lock(lookups->mutex);
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     if (auto numeric = Resolve(endpoints[i], true); numeric.ok()) {
       lookups->found[i] = std::move(numeric).value();
@@ -64,7 +65,8 @@ Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpo
       return Status(Code::kIo, std::string("cannot start a thread: ") + error.what());
     }
   }
-  lookups->changed.wait_until(lock, deadline, [&] { return lookups->num_open == 0; });
+  lookups->changed.WaitUntil(lookups->mutex, deadline,
+                             [&]() REQUIRES(lookups->mutex) { return lookups->num_open == 0; });
   lookups->is_over = true;
   lookups->changed.notify_all();
   if (lookups->num_open == 0) return std::move(lookups->found);
@@ -74,7 +76,7 @@ Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpo
   return Status(Code::kDeadlineExceeded,
                 "connecting to server " + std::to_string(late) + " (" + endpoints[late].ToString() +
                     ") timed out after " + ShowSeconds(timeout_s) + ": " +
-                    (cause.empty() ? "its name is still being looked up" : cause));
+                    (cause.empty() ? "the name lookup has not finished" : cause));
 }
 
 }  // namespace sparsefleet

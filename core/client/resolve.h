@@ -1,4 +1,4 @@
-// The addresses of the servers, found before a deadline.
+// Resolves the addresses of the servers before a deadline.
 #pragma once
 
 #include <span>
@@ -9,9 +9,9 @@
 
 namespace sparsefleet {
 
-// Names are looked up side by side, and again until they are there: servers may still be starting.
-// kDeadlineExceeded naming the first server that has no address by then. A name server
-// that does not answer is left behind, on a thread that ends with its answer.
+// Looks up names in parallel and retries until they resolve: servers may still be starting.
+// kDeadlineExceeded naming the first server without an address by then. A lookup that never returns
+// is abandoned, on a thread that ends with it.
 Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpoints,
                                                  double timeout_s);
 

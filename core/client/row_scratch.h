@@ -1,47 +1,47 @@
-// Memory that pulls and pushes need for a moment, kept from call to call.
+// Temporary memory of pulls and pushes, reused across calls.
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "client/dealing.h"
+#include "client/key_partition.h"
 #include "merge/unique.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 
 // For one section of a pull or push.
 struct SectionScratch {
-  KeyDeal deal;
+  KeyPartition partition;
   UniqueKeys unique;
-  std::vector<float> summed;  // rows of the unique keys
-  std::vector<float> dealt;   // rows server by server
+  std::vector<float> summed;       // rows of the unique keys
+  std::vector<float> partitioned;  // rows server by server
 };
 
 struct RowScratch {
   std::vector<SectionScratch> sections;
 };
 
-// `size` floats at the front of `room`, which only ever grows: no clearing again and again.
+// `size` floats at the front of `room`, which only grows, so that it is not cleared every time.
 inline std::span<float> Room(std::vector<float>& room, std::size_t size) {
   if (room.size() < size) room.resize(size);
   return std::span(room).first(size);
 }
 
-// As many as calls run at once, not one a thread: threads come and go.
+// One per concurrent call rather than per thread: threads come and go.
 // Thread-safe.
 class ScratchPool {
  public:
-  // Given back when it goes.
+  // Returned to the pool on destruction.
   class Lease {
    public:
     Lease(ScratchPool& pool, std::unique_ptr<RowScratch> scratch)
         : pool_(pool), scratch_(std::move(scratch)) {}
     Lease(const Lease&) = delete;
     ~Lease() {
-      std::lock_guard lock(pool_.mutex_);
+      MutexLock lock(pool_.mutex_);
       pool_.idle_.push_back(std::move(scratch_));
     }
     SectionScratch& section(std::size_t i) { return scratch_->sections[i]; }
@@ -54,7 +54,7 @@ class ScratchPool {
   Lease Take(std::size_t num_sections) {
     std::unique_ptr<RowScratch> scratch;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!idle_.empty()) {
         scratch = std::move(idle_.back());
         idle_.pop_back();
@@ -66,8 +66,8 @@ class ScratchPool {
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<RowScratch>> idle_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<RowScratch>> idle_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsefleet

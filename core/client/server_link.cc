@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 
 ServerLink::ServerLink(std::uint32_t index, ResolvedEndpoint address, LinkOptions options)
@@ -16,9 +18,9 @@ std::string ServerLink::Describe() const {
 }
 
 std::unique_ptr<Connection> ServerLink::TakeIdle() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (idle_.empty()) return nullptr;
-  // The one used last: its memory is warm, and the surplus grows old at the other end.
+  // The most recently used: its memory is warm, and surplus connections age out at the other end.
   auto connection = std::move(idle_.back());
   idle_.pop_back();
   return connection;
@@ -29,8 +31,8 @@ std::unique_ptr<Connection> ServerLink::OpenNew(bool control) {
 }
 
 void ServerLink::GiveBack(std::unique_ptr<Connection> connection) {
-  std::unique_lock lock(mutex_);
-  // One made before the lane was known is not used again.
+  MutexLock lock(mutex_);
+  // A connection made before the lane was known is not reused.
   const bool is_slow = lane_ && !lane_->empty() && !connection->is_on_lane();
   lane_was_used_ = lane_was_used_ || connection->is_on_lane();
   if (idle_.size() < kMaxIdle && !is_slow) {
@@ -43,14 +45,13 @@ void ServerLink::GiveBack(std::unique_ptr<Connection> connection) {
 
 void ServerLink::CloseIdle() {
   std::vector<std::unique_ptr<Connection>> closing;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closing.swap(idle_);
 }
 
 ServerLink::FrameLimit ServerLink::frame_limit() const {
   const std::uint64_t theirs = server_max_frame_bytes_;
-  // The header counts a body in 32 bits.
-  const std::uint64_t ours = std::min<std::uint64_t>(options_.max_frame_bytes, UINT32_MAX);
+  const std::uint64_t ours = std::min(options_.max_frame_bytes, kMaxBodyBytes);
   return theirs < ours ? FrameLimit{theirs, true} : FrameLimit{ours, false};
 }
 
@@ -65,24 +66,24 @@ Result<std::unique_ptr<Channel>> ServerLink::MakeChannel(int fd, bool on_lane) {
 }
 
 std::optional<std::string> ServerLink::lane() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return lane_ && !lane_->empty() ? lane_ : std::nullopt;
 }
 
 bool ServerLink::AsksForLane(int fd) const {
   if (!options_.lane_channels || !ConnectsToOwnHost(fd)) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !lane_.has_value();
 }
 
-void ServerLink::LaneTold(std::string name) {
-  std::lock_guard lock(mutex_);
+void ServerLink::SetLane(std::string name) {
+  MutexLock lock(mutex_);
   lane_ = std::move(name);
 }
 
-// One that has served is worth asking for again, if the server is still there.
+// A lane that has worked is worth asking for again, if the server is still there.
 void ServerLink::LaneFailed() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   lane_ = std::exchange(lane_was_used_, false) ? std::nullopt : std::optional<std::string>("");
 }
 

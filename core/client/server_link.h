@@ -1,5 +1,5 @@
-// All that a client knows of one server: where it is, which life it is in, whether it
-// answers, and the connections to it that are not in use.
+// A client's view of one server: its address, its incarnation, whether it answers, and idle
+// connections to it.
 // Thread-safe.
 #pragma once
 
@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/connection.h"
 #include "status/status.h"
+#include "sync/mutex.h"
 #include "transport/channel.h"
 #include "transport/messages.h"
 #include "transport/socket.h"
@@ -23,7 +23,7 @@ namespace sparsefleet {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// What the links of one client share.
+// Options shared by the links of a client.
 struct LinkOptions {
   std::uint64_t client_id = 0;
   std::string client_name;
@@ -40,25 +40,25 @@ class ServerLink final : public ConnectionHost {
   std::uint32_t index() const { return index_; }
   std::string Describe() const;  // "server 2 (10.0.0.7:9100)"
 
-  // A connection that was used before and given back, or nothing.
+  // An idle connection, or null.
   std::unique_ptr<Connection> TakeIdle();
   std::unique_ptr<Connection> OpenNew(bool control = false);
-  // REQUIRES: no exchange under way, the last one did not fail.
+  // Returns a connection to the pool. REQUIRES: no exchange in progress, the last one succeeded.
   void GiveBack(std::unique_ptr<Connection> connection);
   void CloseIdle();
 
-  // The server has answered hello at least once: it knows our key, and we its limits.
+  // Whether the server has answered hello: the key is right and its limits are known.
   bool was_greeted() const { return incarnation_ != 0; }
-  // Bodies of requests and replies may have this many bytes; `by_server`: whose limit it is.
+  // The largest request or reply body; `by_server`: the server imposes the limit.
   struct FrameLimit {
     std::uint64_t bytes = 0;
     bool by_server = false;
   };
   FrameLimit frame_limit() const;
-  // The server counts this client as lost after so long a silence; infinite before the greeting.
+  // The server considers this client lost after this much silence; infinite before the greeting.
   double server_patience_s() const { return server_patience_s_; }
 
-  // Something whole came from the server just now.
+  // Records that a complete message has just arrived from the server.
   void Heard();
   SteadyClock::duration Silence() const;  // since then
 
@@ -74,11 +74,11 @@ class ServerLink final : public ConnectionHost {
   std::uint64_t max_reply_bytes() const override { return options_.max_frame_bytes; }
   std::optional<std::string> lane() const override;
   bool AsksForLane(int fd) const override;
-  void LaneTold(std::string name) override;
+  void SetLane(std::string name) override;
   void LaneFailed() override;
 
  private:
-  // More threads than this may call at once; only their connections are not all kept.
+  // More threads may call at once; only this many connections are kept.
   static constexpr std::size_t kMaxIdle = 64;
 
   const std::uint32_t index_;
@@ -89,11 +89,11 @@ class ServerLink final : public ConnectionHost {
   std::atomic<double> server_patience_s_{std::numeric_limits<double>::infinity()};
   std::atomic<SteadyClock::duration> last_heard_;
   std::atomic<bool> lost_{false};
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::unique_ptr<Connection>> idle_;
-  // The name of the host lane; empty: there is none; nothing: it is not known.
-  std::optional<std::string> lane_;
-  bool lane_was_used_ = false;
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Connection>> idle_ GUARDED_BY(mutex_);
+  // The name of the host lane; empty: there is none; nullopt: not known yet.
+  std::optional<std::string> lane_ GUARDED_BY(mutex_);
+  bool lane_was_used_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace sparsefleet

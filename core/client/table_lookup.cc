@@ -13,7 +13,7 @@ std::string TableSubject(std::string_view table) {
 Status CheckNumSections(std::string_view what, std::size_t num_sections) {
   if (num_sections <= kMaxSections) return Status::Ok();
   return {Code::kTooLarge, std::string(what) + " of " + std::to_string(num_sections) +
-                               " sections, the limit is " + std::to_string(kMaxSections)};
+                               " sections, but the limit is " + std::to_string(kMaxSections)};
 }
 
 CallClock::CallClock(double timeout_s) : deadline_(SteadyClock::now() + ToDuration(timeout_s)) {}
@@ -23,7 +23,7 @@ double CallClock::left_s() const { return ToSeconds(deadline_ - SteadyClock::now
 Result<TableInfo> AskTableInfo(ClientCore& core, std::string_view table, double timeout_s) {
   if (table.empty() || table.size() > kMaxTableNameBytes) {
     return Status(Code::kInvalidArgument, "a table name of " + std::to_string(table.size()) +
-                                              " bytes, wanted 1 to " +
+                                              " bytes, expected 1 to " +
                                               std::to_string(kMaxTableNameBytes));
   }
   const CallSpec spec{MessageType::kTableInfo, TableSubject(table), "asking for its shape at",
@@ -53,9 +53,10 @@ Result<TableInfo> FindTable(ClientCore& core, std::string_view table, bool dense
                             const CallClock& clock) {
   auto info = FindTable(core, table, clock);
   if (!info.ok() || info.value().dense == dense) return info;
-  return Status(Code::kInvalidArgument,
-                TableSubject(table) + (dense ? "it is sparse, the request is for a dense one"
-                                             : "it is dense, the request is for a sparse one"));
+  return Status(
+      Code::kInvalidArgument,
+      TableSubject(table) + (dense ? "the table is sparse, but the request is for a dense one"
+                                   : "the table is dense, but the request is for a sparse one"));
 }
 
 }  // namespace sparsefleet

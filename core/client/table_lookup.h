@@ -1,4 +1,4 @@
-// Tables as calls see them: found in the directory or asked for, and checked.
+// Finds tables for calls, in the directory or by asking the servers, and checks their kind.
 #pragma once
 
 #include <span>
@@ -27,7 +27,7 @@ std::string TablesSubject(std::span<const Section> sections) {
 // kTooLarge for more sections than a frame may have.
 Status CheckNumSections(std::string_view what, std::size_t num_sections);
 
-// The time a call has left, over its several requests.
+// The time left for a call that makes several requests.
 class CallClock {
  public:
   explicit CallClock(double timeout_s);
@@ -37,10 +37,10 @@ class CallClock {
   SteadyClock::time_point deadline_;
 };
 
-// Asks the servers; remembers what does not change.
+// Asks the servers; caches what does not change.
 Result<TableInfo> AskTableInfo(ClientCore& core, std::string_view table, double timeout_s);
 
-// What is remembered, else what the servers say. `size` of a sparse table may be old.
+// The cached info, or the servers' answer. `size` of a sparse table may be out of date.
 Result<TableInfo> FindTable(ClientCore& core, std::string_view table, const CallClock& clock);
 // The same; kInvalidArgument if the table is of the other kind.
 Result<TableInfo> FindTable(ClientCore& core, std::string_view table, bool dense,

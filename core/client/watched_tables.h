@@ -4,36 +4,37 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 
-// `mutex` is held over a request for changed rows: the server compares what it has handed out with
-// what has been received, so there is one at a time.
+// `mutex` is held during a request for changed rows: the server compares what it sent with what was
+// received, so only one may run at a time.
 struct WatchedTable {
-  std::mutex mutex;
-  std::vector<std::uint64_t> received;  // by server
+  explicit WatchedTable(std::size_t num_servers) : received(num_servers) {}
+  Mutex mutex;
+  std::vector<std::uint64_t> received GUARDED_BY(mutex);  // by server
 };
 
 // Thread-safe.
 class WatchedTables {
  public:
   std::shared_ptr<WatchedTable> Get(std::string_view table, std::size_t num_servers) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto it = tables_.find(table);
     if (it == tables_.end()) {
-      it = tables_.emplace(std::string(table), std::make_shared<WatchedTable>()).first;
-      it->second->received.resize(num_servers);
+      it = tables_.emplace(std::string(table), std::make_shared<WatchedTable>(num_servers)).first;
     }
     return it->second;
   }
 
  private:
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<WatchedTable>, std::less<>> tables_;
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<WatchedTable>, std::less<>> tables_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsefleet

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "optimizer/kernels.h"
-#include "table/table_spec.h"
+#include "optimizer/optimizer_spec.h"
 
 namespace sparsefleet {
 

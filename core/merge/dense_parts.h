@@ -1,4 +1,4 @@
-// A dense gradient that lies in parts, one after another, as a backward pass leaves it.
+// A dense gradient in consecutive parts, as a backward pass produces it.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ bool AllFinite(DenseParts parts);
 // Copies the parts to `out`. REQUIRES: out.size() == SizeOfParts(parts), for all of these.
 void JoinParts(DenseParts parts, std::span<float> out);
 
-// Adds them to `out`.
+// Adds the parts to `out`.
 void AddParts(DenseParts parts, std::span<float> out);
 
-// One step of plain SGD, values -= learning_rate * gradient. False, and nothing is changed, if
-// there is NaN or infinity among the parts.
+// One step of plain SGD, values -= learning_rate * gradient. Returns false and changes nothing if
+// the parts contain NaN or infinity.
 bool StepByParts(DenseParts parts, float learning_rate, std::span<float> values);
 
 }  // namespace sparsefleet

@@ -1,5 +1,5 @@
-// Dot products between rows of two tables, and their gradients, on distinct rows alone: nothing
-// as large as a row for every pair is ever made.
+// Dot products between rows of two tables, and their gradients, on distinct rows only: nothing as
+// large as one row per pair is ever allocated.
 //
 // Letters: B groups of pairs, K pairs in each, D row width, U distinct rows of a table.
 #pragma once
@@ -10,22 +10,22 @@
 
 namespace sparsefleet {
 
-// One side of the products: the distinct rows of a table, and which of them is meant where.
+// One side of the products: the distinct rows of a table, and which one each place refers to.
 struct RowSide {
   std::span<const float> rows;             // [U, D]
-  std::span<const std::uint32_t> inverse;  // places in rows, or kPaddingPlace
+  std::span<const std::uint32_t> inverse;  // row numbers, or kPaddingPlace
 };
 
-// out[i * K + k] = row of left.inverse[i] times row of right.inverse[i * K + k]; 0 with padding.
-// Every product adds up in the same order on every processor.
+// out[i * K + k] = row left.inverse[i] times row right.inverse[i * K + k]; 0 with padding.
+// Every product is summed in the same order on every processor.
 // REQUIRES: left.inverse.size() == B, right.inverse.size() == out.size() == B * K with K > 0,
-// places within the rows.
+// row numbers in range.
 void DotRows(const RowSide& left, const RowSide& right, std::size_t dim, std::span<float> out);
 
 // Sums the gradients of the rows, in order of the pairs, given those of DotRows's results: sums
-// are of the shape of the rows and start from zero. A side whose sums are empty is left out. Both
-// sides may be one table, with one array of sums.
-// REQUIRES: as DotRows; gradients.size() == B * K; sums apart from the rows.
+// have the shape of the rows and start at zero. A side with empty sums is skipped. Both sides may
+// be the same table, with one array of sums. REQUIRES: as for DotRows; gradients.size() == B * K;
+// sums do not overlap the rows.
 void SumDotGradients(std::span<const float> gradients, const RowSide& left, const RowSide& right,
                      std::size_t dim, std::span<float> left_sums, std::span<float> right_sums);
 

@@ -17,7 +17,7 @@ using testing::Test;
 using Floats = std::vector<float>;
 using Places = std::vector<std::uint32_t>;
 
-const Test kProducts("each row on the left meets its group on the right", [] {
+const Test kProducts("each row on the left is multiplied with its group on the right", [] {
   const Floats left = {1, 2, 3, 4};
   const Floats right = {1, 0, 0, 1, 5, 6};
   const Places left_places = {1, 0};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "key/longest_run.h"
 #include "optimizer/kernels.h"
 
 namespace sparsefleet {
@@ -24,13 +25,17 @@ void UniqueKeys::Build(std::span<const Key> keys, std::span<const PaddedRange> p
 
 std::uint32_t UniqueKeys::PlaceOf(Key key) {
   const std::size_t mask = table_.size() - 1;
-  std::size_t slot = Mix64(key) & mask;
+  std::size_t slot = hash_(key) & mask;
   while (table_[slot] != 0 && keys_[table_[slot] - 1] != key) slot = (slot + 1) & mask;
   if (table_[slot] == 0) {
     keys_.push_back(key);
     table_[slot] = static_cast<std::uint32_t>(keys_.size());
   }
   return table_[slot] - 1;
+}
+
+std::size_t UniqueKeys::LongestProbe() const {
+  return LongestRun(table_, [](std::uint32_t place) { return place != 0; });
 }
 
 void SumRows(std::span<const float> rows, std::span<const std::uint32_t> inverse, std::size_t dim,

@@ -21,7 +21,7 @@ const Test kOrder("distinct keys come in order of first occurrence", [] {
          "inverse");
   Expect(unique.has_repeats(), "repeats");
   unique.Build(std::vector<Key>{3, 2, 1});
-  Expect(!unique.has_repeats() && unique.size() == 3, "the last batch shows through");
+  Expect(!unique.has_repeats() && unique.size() == 3, "state of the previous batch leaked");
   unique.Build({});
   ExpectEqual(unique.size(), 0U);
 });
@@ -45,14 +45,14 @@ const Test kRandom("random batches agree with a plain map", [] {
 const Test kSums("rows are summed in order of occurrence", [] {
   UniqueKeys unique;
   unique.Build(std::vector<Key>{4, 5, 4, 4});
-  // In another order the small ones would survive beside the large one.
+  // In another order the small ones would not be lost beside the large one.
   const std::vector<float> rows = {1, 1e8F, 7, 8, 2, 1, 3, -1e8F};
   std::vector<float> out(4, 99.0F);
   SumRows(rows, unique.inverse(), 2, out);
   ExpectEqual(out, std::vector<float>({6, (1e8F + 1.0F) - 1e8F, 7, 8}));
 });
 
-const Test kPadding("padding gets no key, is gathered as zeros and summed nowhere", [] {
+const Test kPadding("padding has no key, is gathered as zeros and not summed", [] {
   UniqueKeys unique;
   const std::vector<Key> keys = {7, 0, 8, 0, 7, 0};
   const std::vector<PaddedRange> padded = {{1, 3, 0}, {4, 5, 7}};

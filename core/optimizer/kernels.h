@@ -1,4 +1,4 @@
-// The inner loops of the optimizers, compiled once an instruction set.
+// The inner loops of the optimizers, compiled once per instruction set.
 //
 // Every set gives the same bits: no contraction, no reordered sums. This header is compiled
 // with special instruction flags, so it includes nothing that emits shared inline code.
@@ -9,7 +9,7 @@
 
 namespace sparsefleet {
 
-// Hyper-parameters as the loops read them, rounded from double the way torch does.
+// Hyperparameters as the loops read them, rounded from double like torch does.
 struct KernelConstants {
   float momentum = 0;
   float one_minus_beta1 = 0;
@@ -26,18 +26,19 @@ struct KernelConstants {
   bool has_momentum = false;  // rmsprop
 };
 
-// What changes from update to update.
+// Values that change from update to update.
 struct StepSize {
   float lr = 0;                   // adam, adamax: divided by the first moment's correction
   float sqrt_correction2 = 1.0F;  // adam: root of the second moment's correction
+  float keep = 1.0F;              // adamw: the share of a weight that decay leaves
 };
 
-// One optimizer step on `n` weights. The state holds arrays of n floats one after another
-// (row_optimizer.h); a step count behind them is not the kernel's business.
+// One optimizer step on `n` weights. The state holds consecutive arrays of n floats
+// (row_optimizer.h); kernels ignore a step count after them.
 using UpdateKernel = void (*)(float* w, float* state, const float* g, std::size_t n, StepSize step,
                               const KernelConstants& constants);
 
-inline constexpr std::size_t kNumOptimizers = 9;
+inline constexpr std::size_t kNumOptimizers = 10;
 
 struct RowKernels {
   UpdateKernel update[kNumOptimizers];  // by OptimizerKind
@@ -47,7 +48,7 @@ struct RowKernels {
   void (*add)(float* to, const float* from, std::size_t n);
   // to += from * scale.
   void (*add_scaled)(float* to, const float* from, std::size_t n, float scale);
-  // The sum of a[i] * b[i], in an order that depends on n alone.
+  // The sum of a[i] * b[i], in an order that depends only on n.
   float (*dot)(const float* a, const float* b, std::size_t n);
   // out = (a + b) * scale.
   void (*sum_scaled)(float* out, const float* a, const float* b, std::size_t n, float scale);
@@ -61,7 +62,7 @@ struct RowKernels {
 const RowKernels& BaselineKernels();
 const RowKernels& Avx2Kernels();  // x86-64 only; REQUIRES: HasAvx2()
 bool HasAvx2();
-// The fastest set this processor runs.
+// The fastest set this processor supports.
 const RowKernels& BestKernels();
 
 }  // namespace sparsefleet

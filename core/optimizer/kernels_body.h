@@ -1,8 +1,7 @@
-// The loops behind kernels.h. Included by one source file an instruction set, each of
-// which gets its own copy: everything here has internal linkage and calls no shared inline
-// function.
+// The loops behind kernels.h. Included by one source file per instruction set, each of which gets
+// its own copy: everything here has internal linkage and calls no shared inline function.
 //
-// Where torch.optim has the optimizer, the order of operations is torch's in float32.
+// Where torch.optim has the optimizer, the order of operations is torch's, in float32.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +70,7 @@ void DecayedAdagrad(float* __restrict w, float* __restrict moment, const float* 
   }
 }
 
-// Moves the running means of the gradient's square and, if centered, of the gradient.
+// Updates the running means of the squared gradient and, if centered, of the gradient.
 inline void RmspropMoments(float* __restrict square, float* __restrict mean,
                            const float* __restrict g, std::size_t n, const KernelConstants& c) {
   const float decay = c.decay;
@@ -81,7 +80,7 @@ inline void RmspropMoments(float* __restrict square, float* __restrict mean,
   for (std::size_t i = 0; i < n; ++i) mean[i] = Lerp(mean[i], g[i], rest);
 }
 
-// A variance; rounding must not take it below zero and its root to NaN.
+// A variance; rounding must not make it negative and its root NaN.
 inline float Variance(float square, float mean) {
   const float variance = square - mean * mean;
   return variance > 0.0F ? variance : 0.0F;
@@ -127,6 +126,13 @@ void Adam(float* w, float* state, const float* g, std::size_t n, StepSize step,
   AdamLoop(w, state, state + n, g, n, step, c);
 }
 
+// Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
+void Adamw(float* w, float* state, const float* g, std::size_t n, StepSize step,
+           const KernelConstants& c) {
+  for (std::size_t i = 0; i < n; ++i) w[i] *= step.keep;
+  AdamLoop(w, state, state + n, g, n, step, c);
+}
+
 inline void AdamaxLoop(float* __restrict w, float* __restrict m, float* __restrict norm,
                        const float* __restrict g, std::size_t n, StepSize step,
                        const KernelConstants& c) {
@@ -160,7 +166,8 @@ inline void FtrlLoop(float* __restrict w, float* __restrict squares, float* __re
     squares[i] = sum;
     const float numerator = l1 * Sign(linear[i]) - linear[i];
     const float divisor = root / lr + l2;
-    // A gradient whose square underflows leaves the divisor at zero: then the weight stays.
+    // A gradient whose square underflows leaves the divisor at zero: then the weight does not
+    // change.
     const float moved = divisor > 0.0F ? numerator / divisor : w[i];
     w[i] = __builtin_fabsf(linear[i]) > l1 ? moved : 0.0F;
   }
@@ -202,8 +209,8 @@ inline void AddProducts(Lanes& sums, const float* a, const float* b) {
   sums += left * right;
 }
 
-// Sums of eight lanes, four of them at a time so that no addition waits for the one before. The
-// compiler may not choose an order of its own, so this is the order for every instruction set.
+// Sums in eight lanes, four additions in flight so that none waits for the one before. The compiler
+// must not choose its own order, so this is the order for every instruction set.
 float Dot(const float* a, const float* b, std::size_t n) {
   Lanes first = {};
   Lanes second = {};
@@ -258,7 +265,7 @@ void Follow(float* __restrict x, float* __restrict from, const float* __restrict
 }
 
 constexpr RowKernels kKernels = {
-    {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl},
+    {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl, Adamw},
     DecayWeights,
     Add,
     AddScaled,

@@ -20,6 +20,7 @@ std::uint32_t StateArrays(const OptimizerSpec& spec) {
     case OptimizerKind::kRmsprop:
       return 1 + (spec.centered ? 1 : 0) + (spec.momentum > 0 ? 1 : 0);
     case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamw:
     case OptimizerKind::kAdamax:
     case OptimizerKind::kFtrl:
       return 2;
@@ -60,7 +61,8 @@ RowOptimizer::RowOptimizer(const OptimizerSpec& spec, const RowKernels& kernels)
       arrays_(StateArrays(spec)),
       has_row_scalar_(counts_steps() || spec.kind == OptimizerKind::kRowwiseAdagrad),
       l1_(static_cast<float>(spec.l1)),
-      l2_(static_cast<float>(spec.l2)),
+      l2_(spec.kind == OptimizerKind::kAdamw ? 0.0F : static_cast<float>(spec.l2)),
+      decoupled_(spec.kind == OptimizerKind::kAdamw ? spec.l2 : 0.0),
       beta1_(spec.beta1),
       beta2_(spec.beta2) {
   if (StartsAtAccumulator(kind_)) initial_state_ = static_cast<float>(spec.initial_accumulator);
@@ -92,10 +94,11 @@ void RowOptimizer::Update(float* w, float* state, const float* g, std::size_t n,
   StepSize step{static_cast<float>(lr)};
   if (counts_steps()) {
     float& count = state[arrays_ * n];
-    // An imported count may be anything; the correction divides by zero below step 1.
+    // An imported count may be any number; the correction would divide by zero below step 1.
     count = count >= 0.0F ? count + 1.0F : 1.0F;
     const Correction correction = CorrectionAt(count);
-    step = {static_cast<float>(lr / correction.first), static_cast<float>(correction.sqrt_second)};
+    step = {static_cast<float>(lr / correction.first), static_cast<float>(correction.sqrt_second),
+            static_cast<float>(1.0 - lr * decoupled_)};
   }
   update_(w, state, g, n, step, constants_);
 }

@@ -1,10 +1,10 @@
 // The optimizer of a table: one update of one row (or one stripe of a dense table).
 //
-// State of n weights, arrays of n floats one after another:
+// State of n weights, as consecutive arrays of n floats:
 //   sgd none; momentum [buffer]; adagrad [sum]; row-wise adagrad one float;
 //   decayed adagrad [moment]; rmsprop [square] [mean, if centered] [buffer, if momentum > 0];
 //   adam [m] [v] step count; adamax [m] [norm] step count; ftrl [squares] [linear].
-// A step count is one float, exact up to 2^24; it stays there, where the correction is 1.
+// A step count is one float, exact up to 2^24, where it stops; the correction is 1 by then.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "optimizer/kernels.h"
-#include "table/table_spec.h"
+#include "optimizer/optimizer_spec.h"
 
 namespace sparsefleet {
 
@@ -41,7 +41,8 @@ class RowOptimizer {
   };
   Correction CorrectionAt(double t) const;
   bool counts_steps() const {
-    return kind_ == OptimizerKind::kAdam || kind_ == OptimizerKind::kAdamax;
+    return kind_ == OptimizerKind::kAdam || kind_ == OptimizerKind::kAdamw ||
+           kind_ == OptimizerKind::kAdamax;
   }
 
   const RowKernels* kernels_;
@@ -53,6 +54,7 @@ class RowOptimizer {
   float initial_state_ = 0.0F;  // of the first array, or of the row's one float
   float l1_ = 0.0F;
   float l2_ = 0.0F;
+  double decoupled_ = 0.0;  // adamw's decay
   double beta1_ = 0.0;
   double beta2_ = 0.0;
   std::vector<Correction> corrections_;  // for the first steps; pow is slow

@@ -17,7 +17,7 @@ using testing::ExpectEqual;
 using testing::ExpectNear;
 using testing::Test;
 
-// The published formulas for one weight, in double precision, written apart from the kernels.
+// The published formulas for one weight in double precision, independent of the kernels.
 struct Reference {
   OptimizerSpec o;
   double w = 0;
@@ -33,7 +33,10 @@ struct Reference {
     if (accumulates) a = o.initial_accumulator;
   }
 
-  double Decayed(double g) const { return g + o.l2 * w + o.l1 * ((w > 0) - (w < 0)); }
+  double Decayed(double g) const {
+    if (o.kind == OptimizerKind::kAdamw) return g;  // decoupled: in Step()
+    return g + o.l2 * w + o.l1 * ((w > 0) - (w < 0));
+  }
 
   // `mean_square` is that of the whole row's gradient, for the row-wise kind.
   void Step(double g, double mean_square) {
@@ -67,6 +70,9 @@ struct Reference {
         w -= lr * c;
         break;
       }
+      case OptimizerKind::kAdamw:
+        w *= 1 - lr * o.l2;
+        [[fallthrough]];
       case OptimizerKind::kAdam:
         a = o.beta1 * a + (1 - o.beta1) * g;
         b = o.beta2 * b + (1 - o.beta2) * g * g;
@@ -125,6 +131,8 @@ std::vector<Case> AllCases() {
   add("adam", OptimizerKind::kAdam, plain);
   add("adam low betas", OptimizerKind::kAdam, [](auto& s) { s.beta1 = 0.2, s.beta2 = 0.5; });
   add("adam with decay", OptimizerKind::kAdam, [](auto& s) { s.l2 = 0.1; });
+  add("adamw", OptimizerKind::kAdamw, plain);
+  add("adamw with decay", OptimizerKind::kAdamw, [](auto& s) { s.l2 = 0.1; });
   add("adamax", OptimizerKind::kAdamax, plain);
   add("ftrl", OptimizerKind::kFtrl, [](auto& s) {
     s.initial_accumulator = 0.1, s.learning_rate = 0.1, s.ftrl_l1 = 0.05, s.ftrl_l2 = 0.01;
@@ -135,7 +143,7 @@ std::vector<Case> AllCases() {
   return cases;
 }
 
-// Runs `steps` updates of a row of `dim` and hands back weights and state.
+// Runs `steps` updates of a row of `dim` and returns weights and state.
 std::vector<float> Run(const OptimizerSpec& spec, const RowKernels& kernels, std::size_t dim,
                        int steps, std::uint64_t seed) {
   const RowOptimizer optimizer(spec, kernels);
@@ -219,7 +227,7 @@ const Test kRareRow("a rare row's adam steps are corrected by its own count", []
   ExpectEqual(state.back(), static_cast<float>(1 << 24));
 });
 
-const Test kLongRuns("bias correction beyond the table goes on smoothly", [] {
+const Test kLongRuns("bias correction continues smoothly beyond the table", [] {
   OptimizerSpec spec;
   spec.kind = OptimizerKind::kAdam;
   spec.beta2 = 0.9999;
@@ -259,7 +267,7 @@ const Test kFinite("non-finite values are found at any place", [] {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       for (std::size_t at = 0; at < 20; ++at) {
         std::vector<float> x(20, 3.4e38F);
-        Expect(kernels.all_finite(x.data(), x.size()), "finite values refused");
+        Expect(kernels.all_finite(x.data(), x.size()), "finite values rejected");
         x[at] = bad;
         Expect(!kernels.all_finite(x.data(), x.size()), "missed at " + std::to_string(at));
       }

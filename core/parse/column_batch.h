@@ -1,4 +1,4 @@
-// Records as columns: what parsers fill and consumers take over. Letters: B records, N values.
+// Records as columns, filled by parsers and taken by consumers. Letters: B records, N values.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace sparsefleet {
 
 enum class ValueKind : std::uint8_t { kUint64 = 0, kFloat = 1, kText = 2 };
 
-// Memory that grows and can be given away. Unlike a vector it does not clear what it is about to
-// be filled with. Not thread-safe.
+// Growing memory that can be handed over. Unlike a vector it does not clear memory about to be
+// filled. Not thread-safe.
 template <typename T>
 class GrowingArray {
  public:
@@ -24,12 +24,12 @@ class GrowingArray {
   const T* data() const { return data_.get(); }
   const T& operator[](std::size_t i) const { return data_[i]; }
 
-  // Room for `more` elements behind the last; returns where they begin.
+  // Makes room for `more` elements at the end; returns where they begin.
   T* Extend(std::size_t more) {
     if (capacity_ - size_ < more) Grow(size_ + more);
     return data_.get() + size_;
   }
-  // Counts elements that were written there. REQUIRES: Extend() made room for them.
+  // Counts elements written there. REQUIRES: Extend() made room for them.
   void Commit(std::size_t more) { size_ += more; }
   void Append(T value) {
     *Extend(1) = value;
@@ -37,8 +37,8 @@ class GrowingArray {
   }
   void Truncate(std::size_t size) { size_ = std::min(size_, size); }
 
-  // Hands the memory over and is empty afterwards; the next fill is expected to be as large.
-  // Never null, even if empty.
+  // Hands the memory over and is empty afterwards; the next fill is expected to be of the same
+  // size. Never null, even if empty.
   std::unique_ptr<T[]> Release() {
     if (capacity_ == 0) Grow(1);
     const std::size_t like_before = size_ + size_ / 16;
@@ -66,17 +66,17 @@ class GrowingArray {
 struct ColumnSpec {
   std::string name;
   ValueKind kind = ValueKind::kUint64;
-  std::uint32_t width = 0;  // values of each record; 0: as many as the record says
+  std::uint32_t width = 0;  // values per record; 0: variable
 };
 
-// Values of one slot over B records. Of `ids`, `floats` and `texts` the one of the slot's kind is
-// used.
+// Values of one slot over B records. Only the member of the slot's kind among `ids`, `floats` and
+// `texts` is used.
 struct Column {
   ColumnSpec spec;
-  GrowingArray<std::int64_t> ids;      // uint64 by bit pattern, as torch has them: int64[N]
+  GrowingArray<std::int64_t> ids;      // uint64 as the bits of torch's int64[N]
   GrowingArray<float> floats;          // float32[N]
-  GrowingArray<std::uint8_t> texts;    // bytes, as many as the record's text has: uint8[N]
-  GrowingArray<std::int64_t> offsets;  // int64[B + 1] of a slot without width, begins with 0
+  GrowingArray<std::uint8_t> texts;    // bytes of the records' texts: uint8[N]
+  GrowingArray<std::int64_t> offsets;  // int64[B + 1] for a slot without width, starts with 0
 
   std::size_t size() const {
     switch (spec.kind) {
@@ -95,7 +95,7 @@ struct Column {
   }
 };
 
-// Invariant: between calls every column holds num_records() whole records. Not thread-safe.
+// Invariant: between calls every column holds num_records() complete records. Not thread-safe.
 class ColumnBatch {
  public:
   explicit ColumnBatch(const std::vector<ColumnSpec>& specs) {
@@ -110,7 +110,7 @@ class ColumnBatch {
   std::vector<Column>& columns() { return columns_; }
   const std::vector<Column>& columns() const { return columns_; }
 
-  // Every column has got its values of one more record.
+  // Call when every column has its values of one more record.
   void EndRecord() {
     ++num_records_;
     for (auto& column : columns_) {
@@ -129,7 +129,7 @@ class ColumnBatch {
     }
   }
 
-  // Begins with no records, after the memory of the columns was taken.
+  // Starts over with no records, after the memory of the columns was taken.
   void Restart() {
     num_records_ = 0;
     for (auto& column : columns_) {

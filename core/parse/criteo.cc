@@ -23,12 +23,12 @@ int ValueOfHexDigit(char c) {
   return -1;
 }
 
-// In double, which is quicker than log1pf and rounds better.
+// In double, which is faster than log1pf and rounds better.
 float LogOf(std::int64_t count) {
   return count < 0 ? 0.0f : static_cast<float>(std::log(static_cast<double>(count) + 1.0));
 }
 
-// Where the next tab is, or `end`. Fields are too short for what a call of memchr costs.
+// The position of the next tab, or `end`. Fields are too short for the overhead of memchr.
 const char* FindTab(const char* at, const char* end) {
   for (; end - at >= 8; at += 8) {
     const std::uint64_t others = WordAt(at, end) ^ 0x0909090909090909ULL;
@@ -40,14 +40,14 @@ const char* FindTab(const char* at, const char* end) {
   return at;
 }
 
-// The fields of a line, one after the other.
+// Iterates over the fields of a line.
 class Fields {
  public:
   explicit Fields(std::string_view line) : at_(line.data()), end_(line.data() + line.size()) {
     if (at_ != end_ && end_[-1] == '\r') --end_;
   }
 
-  // False if the line has no further field.
+  // Returns false if the line has no more fields.
   bool Next(std::string_view& field) {
     if (ended_) return false;
     const char* const stop = FindTab(at_, end_);
@@ -56,8 +56,8 @@ class Fields {
     return true;
   }
 
-  // The next field as a number; `found` is false if there is nothing in it. False, and where it is,
-  // if it is no number. REQUIRES: !ended().
+  // Parses the next field as a number; `found` is false if it is empty. Returns false, with the
+  // position, if it is not a number. REQUIRES: !ended().
   bool NextInt64(std::int64_t& value, bool& found) {
     const char* stop = at_;
     found = stop != end_ && *stop != '\t';
@@ -116,7 +116,7 @@ class Criteo final : public RecordFormat {
 
   bool ParseLabel(std::string_view line, Fields& fields, Column& out, LineProblem& problem) const {
     std::string_view field;
-    fields.Next(field);  // a line has at least one field, if an empty one
+    fields.Next(field);  // a line has at least one field, possibly empty
     if (field != "0" && field != "1") {
       problem = ProblemAt(line, field.data(), "a label 0 or 1 (field 1)");
       return false;
@@ -196,7 +196,7 @@ class Criteo final : public RecordFormat {
 
   const CriteoOptions options_;
   std::vector<ColumnSpec> columns_;
-  std::array<float, kSmallCounts> small_logs_{};  // most counts are small, and logarithms slow
+  std::array<float, kSmallCounts> small_logs_{};  // most counts are small, and logarithms are slow
 };
 
 }  // namespace

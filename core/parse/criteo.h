@@ -1,7 +1,7 @@
-// Criteo's click logs: tab-separated text, one example a line.
+// Criteo's click logs: tab-separated text, one example per line.
 //
 // Format:  line = label TAB count{13, TAB between} TAB category{26, TAB between}
-// label is 0 or 1, a count a decimal integer or nothing, a category a text or nothing.
+// label is 0 or 1; a count is a decimal integer or empty; a category is a text or empty.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,16 @@ inline constexpr std::size_t kCriteoCategories = 26;
 inline constexpr std::int64_t kCriteoMissingId = -1;
 
 struct CriteoOptions {
-  // The id of category c (from 0) with text t is Hash64(t, seed c); also of a missing one, whose
-  // text is empty. Otherwise it is the number that t is in hexadecimal, up to 8 digits, and
-  // kCriteoMissingId for nothing.
+  // The id of category c (from 0) with text t is Hash64(t, seed c), including an empty t. Otherwise
+  // it is t as a hexadecimal number of up to 8 digits, and kCriteoMissingId if t is empty.
   bool hash_categories = true;
   // A count x becomes log(1 + x), and 0 if it is negative.
   bool log_counts = true;
-  float missing_count = 0.0f;  // as it is, not its logarithm
+  float missing_count = 0.0f;  // used directly, not its logarithm
   bool has_label = true;       // false: lines begin with the first count
 };
 
-// Columns: "label" float32[B, 1] if there is one, "counts" float32[B, 13], "categories" int64[B,
-// 26].
+// Columns: "label" float32[B, 1] if present, "counts" float32[B, 13], "categories" int64[B, 26].
 std::shared_ptr<const RecordFormat> MakeCriteo(const CriteoOptions& options);
 
 }  // namespace sparsefleet

@@ -13,7 +13,7 @@ using namespace sparsefleet::testing;
 
 namespace {
 
-// A line with these fields first and nothing in the others.
+// A line with these fields first and the others empty.
 std::string LineOf(std::vector<std::string> fields, std::size_t num_fields = 40) {
   fields.resize(num_fields);
   std::string line = fields[0];
@@ -35,7 +35,7 @@ void ExpectRefused(const CriteoOptions& options, const std::string& line, std::s
   }
 }
 
-const Test kHashed("counts become logarithms, categories hashes with their column", [] {
+const Test kHashed("counts become logarithms, categories hashes seeded by column", [] {
   CriteoOptions options;
   options.missing_count = -1.0f;
   const auto format = MakeCriteo(options);

@@ -13,11 +13,19 @@
 namespace sparsefleet {
 namespace {
 
+// A stray quote in a file without quoting is the likely reason: say what to do about it.
+constexpr const char* kNoClosingQuote =
+    "a closing quote in this line (a field may hold no line end; if quotes are ordinary characters "
+    "in this file, read it with quote=\"\")";
+constexpr const char* kTextAfterQuote =
+    "a separator after the closing quote (if quotes are ordinary characters in this file, read it "
+    "with quote=\"\")";
+
 // One field of a line.
 struct FieldText {
   std::string_view text;  // without quotes
-  const char* at;         // where in the line it begins
-  bool is_copy = false;   // text is not in the line: it had doubled quotes
+  const char* at;         // its start in the line
+  bool is_copy = false;   // text is not in the line, because it had doubled quotes
 };
 
 std::string Found(std::string_view text) {
@@ -30,7 +38,7 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// The fields of a line, one after the other.
+// Iterates over the fields of a line.
 class Fields {
  public:
   Fields(std::string_view line, char separator, char quote)
@@ -38,8 +46,8 @@ class Fields {
     if (at_ != end_ && end_[-1] == '\r') --end_;
   }
 
-  // REQUIRES: !ended(). Null, or what was expected at at() instead. `copy` holds a text that had
-  // to be changed.
+  // REQUIRES: !ended(). Returns null, or what was expected at at() instead. `copy` holds a text
+  // that had to be changed.
   const char* Next(FieldText& field, std::string& copy) {
     SkipBlanks();
     if (quote_ != '\0' && at_ != end_ && *at_ == quote_) return NextQuoted(field, copy);
@@ -54,7 +62,7 @@ class Fields {
   const char* at() const { return at_; }
 
  private:
-  // Where the next `c` is, or the end.
+  // The position of the next `c`, or the end.
   const char* Find(const char* from, char c) const {
     const auto* found = static_cast<const char*>(
         from == end_ ? nullptr : std::memchr(from, c, static_cast<std::size_t>(end_ - from)));
@@ -86,10 +94,10 @@ class Fields {
     } else {
       field = {{begin, static_cast<std::size_t>(close - begin)}, begin};
     }
-    if (close == end_) return "a closing quote in this line (a field may hold no line end)";
+    if (close == end_) return kNoClosingQuote;
     at_ = close + 1;
     SkipBlanks();
-    if (at_ != end_ && *at_ != separator_) return "a separator after the closing quote";
+    if (at_ != end_ && *at_ != separator_) return kTextAfterQuote;
     MoveTo(at_);
     return nullptr;
   }
@@ -327,7 +335,7 @@ Result<std::shared_ptr<const RecordFormat>> MakeCsv(CsvOptions options) {
   std::unordered_set<std::string> names;
   for (const auto& slot : options.slots) {
     if (!names.insert(slot.column.name).second) {
-      return Status(Code::kInvalidArgument, "two slots are called '" + slot.column.name + "'");
+      return Status(Code::kInvalidArgument, "two slots are named '" + slot.column.name + "'");
     }
     const bool one_field = slot.column.width == 0 || slot.list_separator != '\0';
     filled.emplace_back(one_field ? 1 : slot.column.width, false);
@@ -337,7 +345,7 @@ Result<std::shared_ptr<const RecordFormat>> MakeCsv(CsvOptions options) {
     if (field.slot >= filled.size() || field.index >= filled[field.slot].size() ||
         filled[field.slot][field.index]) {
       return Status(Code::kInvalidArgument,
-                    "column " + field.name + " has no place of its own in a slot");
+                    "column " + field.name + " does not have its own index in a slot");
     }
     filled[field.slot][field.index] = true;
   }

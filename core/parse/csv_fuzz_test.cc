@@ -1,5 +1,5 @@
-// Damaged CSV by the hundred thousand lines: nothing breaks, and a plain second parser agrees on
-// every line whether it is sound and what it says.
+// Hundreds of thousands of damaged CSV lines: nothing breaks, and a simple second parser agrees on
+// the validity and content of every line.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -71,7 +71,7 @@ class LineMaker {
   std::string Number() {
     return std::to_string((static_cast<double>(Below(2'000'001)) - 1e6) / 997.0);
   }
-  // In quotes where it has to be, and now and then where it has not.
+  // In quotes where required, and occasionally where not.
   std::string Quoted(const std::string& text) {
     if (text.find_first_of(",\"") == std::string::npos && Below(3) != 0) return text;
     std::string quoted = "\"";
@@ -206,7 +206,7 @@ bool PlainRecord(const std::string& line, Record& record) {
 }
 
 // Feeds the lines in blocks of odd sizes, each in memory of exactly its size so that a sanitizer
-// sees a read beyond it. Returns for each line whether it is sound.
+// sees a read beyond it. Returns whether each line is valid.
 std::vector<bool> Run(const std::shared_ptr<const RecordFormat>& format,
                       const std::vector<std::string>& lines, LineMaker& maker, ColumnBatch& batch) {
   std::string text;
@@ -254,7 +254,7 @@ Record RecordOf(const ColumnBatch& batch, std::size_t r) {
   return record;
 }
 
-const Test kCsv("150,000 damaged CSV lines: a plain parser agrees on each", [] {
+const Test kCsv("150,000 damaged CSV lines: a simple parser agrees on each", [] {
   const auto format = RequireOk(MakeCsv(Options()));
   LineMaker maker(13);
   int sound = 0;
@@ -267,13 +267,13 @@ const Test kCsv("150,000 damaged CSV lines: a plain parser agrees on each", [] {
     Record record;
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const bool wanted = lines[i].size() <= kMaxLineBytes && PlainRecord(lines[i], record);
-      Require(accepted[i] == wanted, "a line judged in another way: " + lines[i]);
-      if (wanted) Require(RecordOf(batch, r++) == record, "other values: " + lines[i]);
+      Require(accepted[i] == wanted, "the parsers disagree on line: " + lines[i]);
+      if (wanted) Require(RecordOf(batch, r++) == record, "different values: " + lines[i]);
     }
     ExpectEqual(r, batch.num_records());
     sound += static_cast<int>(r);
   }
-  Expect(sound > kLines / 4 && sound < kLines * 4 / 5, "as many sound as bad: " + Show(sound));
+  Expect(sound > kLines / 4 && sound < kLines * 4 / 5, "valid lines: " + Show(sound));
 });
 
 }  // namespace

@@ -48,7 +48,7 @@ void ExpectRefused(const std::string& line, std::size_t column, const std::strin
   }
 }
 
-const Test kFields("fields go to their slots, in any order, and unused ones nowhere", [] {
+const Test kFields("fields go to their slots in any order, unused ones are ignored", [] {
   const auto format = RequireOk(MakeCsv(Options()));
   ColumnBatch batch(format->columns());
   LineProblem problem;
@@ -74,35 +74,34 @@ const Test kFields("fields go to their slots, in any order, and unused ones nowh
   ExpectEqual(columns[4].ids[2], HashOf("say \"hi\", you", 7));
 });
 
-const Test kLists(
-    "lists fill a width, hash each value with the seed, or are missing as a whole", [] {
-      CsvOptions options;
-      options.separator = '\t';
-      options.quote = '\0';
-      options.missing_texts = {""};
-      options.slots = {{{"two", ValueKind::kFloat, 2}, {}, ' ', {}, 9.0f},
-                       {{"words", ValueKind::kUint64, 0}, 3, ' ', 5, {}}};
-      options.fields = {{"'two'", 0, 0}, {"'words'", 1, 0}};
-      const auto format = RequireOk(MakeCsv(options));
-      ColumnBatch batch(format->columns());
-      LineProblem problem;
-      Require(format->Parse("1 2\ta \"b\"", batch, problem), problem.what);
-      Require(format->Parse("\t", batch, problem), problem.what);
-      Require(!format->Parse("1 2 3\ta", batch, problem));
-      Expect(problem.what.find("2 values, found more") != std::string::npos, problem.what);
-      batch.DropUnfinished();
-      Require(!format->Parse("1\ta", batch, problem));
-      Expect(problem.what.find("2 values, found 1") != std::string::npos, problem.what);
-      batch.DropUnfinished();
-      ExpectEqual(batch.num_records(), std::size_t{2});
-      const auto& columns = batch.columns();
-      ExpectEqual(columns[0].floats[3], 9.0f);
-      ExpectEqual(columns[1].ids[0], HashOf("a", 3));
-      ExpectEqual(columns[1].ids[1], HashOf("\"b\"", 3));
-      ExpectEqual(columns[1].ids[2], std::int64_t{5});
-    });
+const Test kLists("lists fill a width, hash each value with the seed, or are missing entirely", [] {
+  CsvOptions options;
+  options.separator = '\t';
+  options.quote = '\0';
+  options.missing_texts = {""};
+  options.slots = {{{"two", ValueKind::kFloat, 2}, {}, ' ', {}, 9.0f},
+                   {{"words", ValueKind::kUint64, 0}, 3, ' ', 5, {}}};
+  options.fields = {{"'two'", 0, 0}, {"'words'", 1, 0}};
+  const auto format = RequireOk(MakeCsv(options));
+  ColumnBatch batch(format->columns());
+  LineProblem problem;
+  Require(format->Parse("1 2\ta \"b\"", batch, problem), problem.what);
+  Require(format->Parse("\t", batch, problem), problem.what);
+  Require(!format->Parse("1 2 3\ta", batch, problem));
+  Expect(problem.what.find("2 values, found more") != std::string::npos, problem.what);
+  batch.DropUnfinished();
+  Require(!format->Parse("1\ta", batch, problem));
+  Expect(problem.what.find("2 values, found 1") != std::string::npos, problem.what);
+  batch.DropUnfinished();
+  ExpectEqual(batch.num_records(), std::size_t{2});
+  const auto& columns = batch.columns();
+  ExpectEqual(columns[0].floats[3], 9.0f);
+  ExpectEqual(columns[1].ids[0], HashOf("a", 3));
+  ExpectEqual(columns[1].ids[1], HashOf("\"b\"", 3));
+  ExpectEqual(columns[1].ids[2], std::int64_t{5});
+});
 
-const Test kRefused("a malformed line is refused with column and reason", [] {
+const Test kRefused("a malformed line is rejected with column and reason", [] {
   ExpectRefused("x,,1,1,1,1,a", 1, "in column 'user' (1 of 7) a whole number, found 'x'");
   ExpectRefused("1.5,,1,1,1,1,a", 1, "a whole number, found '1.5'");
   ExpectRefused("18446744073709551616,,1,1,1,1,a", 1, "from -2^63 to 2^64 - 1");
@@ -120,10 +119,11 @@ const Test kRefused("a malformed line is refused with column and reason", [] {
   ExpectRefused("1,,1,\"1|\"\"\",1,1,a", 7, "in column 'tags' (4 of 7) a whole number, found '\"'");
 });
 
-const Test kOptions("options that do not fit together are refused", [] {
+const Test kOptions("inconsistent options are rejected", [] {
   auto options = Options();
   options.fields[1] = {"again", 0, 0};
-  Expect(MakeCsv(options).status().message().find("no place of its own") != std::string::npos);
+  Expect(MakeCsv(options).status().message().find("does not have its own index") !=
+         std::string::npos);
   options = Options();
   options.fields.pop_back();
   Expect(MakeCsv(options).status().message().find("'text' has fewer") != std::string::npos);

@@ -28,7 +28,7 @@ std::uint64_t Round(std::uint64_t lane, std::uint64_t word) {
   return std::rotl(lane + word * kPrime2, 31) * kPrime1;
 }
 
-// Takes whole stripes off the front of [at, end) and brings the four lanes together.
+// Consumes whole stripes from the front of [at, end) and combines the four lanes.
 std::uint64_t HashStripes(const char*& at, const char* end, std::uint64_t seed) {
   std::array<std::uint64_t, 4> lanes = {seed + kPrime1 + kPrime2, seed + kPrime2, seed,
                                         seed - kPrime1};

@@ -1,4 +1,4 @@
-// A hash of texts that is the same in every process, on every machine and in every version.
+// A text hash that is the same in every process, on every machine and in every version.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace sparsefleet {
 
-// Format: XXH64 as the xxHash specification has it: little-endian words, the same number for the
-// same bytes and seed for ever. Ids in saved tables rest on it, so it must never change;
-// docs/data.md has it step by step, hash64_test.cc has known answers.
+// Format: XXH64 as in the xxHash specification: little-endian words, the same number for the same
+// bytes and seed forever. Ids in saved tables depend on it, so it must never change; docs/data.md
+// describes it step by step, hash64_test.cc has known answers.
 std::uint64_t Hash64(std::string_view bytes, std::uint64_t seed = 0);
 
 }  // namespace sparsefleet

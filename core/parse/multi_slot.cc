@@ -58,7 +58,7 @@ class MultiSlot final : public RecordFormat {
     at = SkipBlanks(at, end);
     const char* const begin = at;
     NumberFault fault = NumberFault::kNone;
-    if (end - at >= 2 && IsDigit(at[0]) && IsBlank(at[1])) {  // as most are; need not wait for more
+    if (end - at >= 2 && IsDigit(at[0]) && IsBlank(at[1])) {  // the common case
       count = static_cast<std::uint64_t>(*at++ - '0');
     } else {
       fault = ReadUint64(at, end, count);
@@ -100,7 +100,7 @@ class MultiSlot final : public RecordFormat {
     if (count != 1 || at == begin) {
       problem = ProblemAt(
           line, begin,
-          SlotName(i) + "1 and one text without blanks, not " + std::to_string(count) + " values");
+          SlotName(i) + "1 and a text without blanks, not " + std::to_string(count) + " values");
       return false;
     }
     const auto size = static_cast<std::size_t>(at - begin);
@@ -113,7 +113,7 @@ class MultiSlot final : public RecordFormat {
   bool ParseValues(std::size_t i, std::string_view line, std::uint64_t count, const char*& at,
                    GrowingArray<T>& values, LineProblem& problem) const {
     const char* const end = line.data() + line.size();
-    // A value takes a blank and a digit, so a count can ask for no more room than the line has.
+    // A value takes a blank and a digit, so a count cannot ask for more room than the line has.
     const std::uint64_t most = static_cast<std::uint64_t>(end - at) / 2;
     T* out = values.Extend(count < most ? count : most);
     for (std::uint64_t n = 0; n < count; ++n) {
@@ -161,7 +161,7 @@ Result<std::shared_ptr<const RecordFormat>> MakeMultiSlot(std::vector<ColumnSpec
   for (const auto& slot : slots) {
     if (slot.name.empty()) return Status(Code::kInvalidArgument, "a slot has no name");
     if (!names.insert(slot.name).second) {
-      return Status(Code::kInvalidArgument, "two slots are called '" + slot.name + "'");
+      return Status(Code::kInvalidArgument, "two slots are named '" + slot.name + "'");
     }
     if (slot.kind == ValueKind::kText && slot.width != 0) {
       return Status(Code::kInvalidArgument, "slot '" + slot.name + "': a text has no width");

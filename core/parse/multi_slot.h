@@ -15,7 +15,7 @@
 
 namespace sparsefleet {
 
-// Fails without slots, or if two have the same name or one has none.
+// Fails without slots, if two have the same name, or if one has no name.
 Result<std::shared_ptr<const RecordFormat>> MakeMultiSlot(std::vector<ColumnSpec> slots);
 
 }  // namespace sparsefleet

@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "values are copied as they are");
 
-// What is the matter with the next slot, if anything.
+// The problem with the next slot, if any.
 enum class Slot { kRead, kCutOff, kBad };
 
 template <typename T>
@@ -45,7 +45,7 @@ Result<std::size_t> ReadBinaryRecords(std::string_view bytes, ColumnBatch& batch
                                       std::size_t max_records) {
   for (const auto& column : batch.columns()) {
     if (column.spec.kind == ValueKind::kText) {
-      return Status(Code::kInvalidArgument, "binary records have no texts");
+      return Status(Code::kInvalidArgument, "binary records cannot contain texts");
     }
   }
   std::size_t used = 0;

@@ -1,7 +1,7 @@
 // MultiSlot records in binary, as Fluid's FileInstantDataset reads them.
 //
 // Format:  file   = { record }
-//          record = slot { slot }          all declared slots, in their order
+//          record = slot { slot }          all declared slots, in order
 //          slot   = count value { value }  count: uint16 >= 1; value: uint64 or float32
 // Little-endian, nothing between or around them.
 #pragma once
@@ -14,9 +14,9 @@
 
 namespace sparsefleet {
 
-// Adds records of `bytes` to the batch until it has max_records or the next one is not there as a
-// whole; returns the bytes used. A count of 0, or another than a slot's width, is kCorrupt: what
-// follows it cannot be told; the batch has the records before it.
+// Adds records of `bytes` to the batch until it has max_records or the next one is incomplete;
+// returns the bytes used. A count of 0, or one that differs from a slot's width, is kCorrupt: what
+// follows cannot be parsed; the batch has the records before it.
 Result<std::size_t> ReadBinaryRecords(std::string_view bytes, ColumnBatch& batch,
                                       std::size_t max_records);
 

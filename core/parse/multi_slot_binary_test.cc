@@ -28,7 +28,7 @@ std::string Record(const std::vector<float>& dense, const std::vector<std::uint6
   return bytes;
 }
 
-const Test kWhole("records are read until the batch is full or one is cut off", [] {
+const Test kWhole("records are read until the batch is full or one is incomplete", [] {
   const std::string first = Record({0.5f, 1.0f}, {7, UINT64_MAX});
   const std::string both = first + Record({2.0f, 3.0f}, {9});
   for (std::size_t size = 0; size < both.size(); ++size) {
@@ -47,7 +47,7 @@ const Test kWhole("records are read until the batch is full or one is cut off", 
   ExpectEqual(RequireOk(ReadBinaryRecords(both, one, 1)), first.size());
 });
 
-const Test kBad("a count that cannot be is an error that names the slot", [] {
+const Test kBad("an impossible count is an error that names the slot", [] {
   ColumnBatch batch(kSlots);
   const std::string good = Record({0.5f, 1.0f}, {7});
   ExpectCode(ReadBinaryRecords(good + Record({1.0f}, {7}), batch, 10).status(), Code::kCorrupt);
@@ -59,7 +59,7 @@ const Test kBad("a count that cannot be is an error that names the slot", [] {
   ExpectCode(ReadBinaryRecords(good, texts, 10).status(), Code::kInvalidArgument);
 });
 
-const Test kDamaged("whatever the bytes, records are whole and nothing beyond them is read", [] {
+const Test kDamaged("whatever the bytes, records are complete and nothing beyond them is read", [] {
   std::mt19937_64 random(5);
   for (int round = 0; round < 20'000; ++round) {
     std::string bytes = Record({0.5f, 1.0f}, {random(), random()}) + Record({2.0f, 3.0f}, {9});

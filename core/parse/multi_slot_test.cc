@@ -58,7 +58,7 @@ const Test kExample("slots become columns: dense ones by width, others with offs
   ExpectEqual(label.offsets.size(), 0u);
 });
 
-const Test kCounts("a count that is no positive number is refused with its place", [] {
+const Test kCounts("a count that is not a positive number is rejected with its position", [] {
   ExpectRefused("", 1, "in slot 'dense' (1 of 3) a count of values >= 1");
   ExpectRefused("2 1 1 0 1 1", 7, "a slot may not be empty");
   ExpectRefused("2 1 1 -1 1 1", 7, "found '-1'");
@@ -69,7 +69,7 @@ const Test kCounts("a count that is no positive number is refused with its place
   ExpectRefused("2 1 1 1 7", 10, "found the end of the line");
 });
 
-const Test kValues("a value that is no number of its slot is refused with its place", [] {
+const Test kValues("a value that is invalid for its slot is rejected with its position", [] {
   ExpectRefused("2 1 x 1 1 1 1", 5, "a decimal number (value 2 of 2), found 'x'");
   ExpectRefused("2 1 nan 1 1 1 1", 5, "found 'nan'");
   ExpectRefused("2 1 1e39 1 1 1 1", 5, "at most 3.4e38");
@@ -80,12 +80,12 @@ const Test kValues("a value that is no number of its slot is refused with its pl
   ExpectRefused("2 1 1 18446744073709551615 5 6", 31, "value 3 of 18446744073709551615");
 });
 
-const Test kTrailing("anything but blanks behind the last slot is refused", [] {
+const Test kTrailing("anything but blanks after the last slot is rejected", [] {
   ExpectRefused("2 1 1 1 5 1 1 8", 15, "the end of the line after 3 slots, found '8'");
   ExpectRefused(std::string("2 1 1 1 5 1 1 \x01\xff", 16), 15, "found '\\x01\\xff'");
 });
 
-const Test kTexts("a text is one token, kept byte by byte", [] {
+const Test kTexts("a text is one token, kept byte for byte", [] {
   const auto format =
       RequireOk(MakeMultiSlot({{"line_id", ValueKind::kText, 0}, {"ids", ValueKind::kUint64, 0}}));
   ColumnBatch batch(format->columns());
@@ -106,7 +106,7 @@ const Test kTexts("a text is one token, kept byte by byte", [] {
   ExpectCode(MakeMultiSlot({{"a", ValueKind::kText, 2}}).status(), Code::kInvalidArgument);
 });
 
-const Test kSpecs("slots need names of their own", [] {
+const Test kSpecs("slots need unique names", [] {
   ExpectCode(MakeMultiSlot({}).status(), Code::kInvalidArgument);
   ExpectCode(MakeMultiSlot({{"", ValueKind::kFloat, 0}}).status(), Code::kInvalidArgument);
   ExpectCode(MakeMultiSlot({{"a", ValueKind::kFloat, 0}, {"a", ValueKind::kUint64, 1}}).status(),

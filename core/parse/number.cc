@@ -30,10 +30,10 @@ struct Decimal {
   std::uint64_t mantissa = 0;
   std::int64_t exponent = 0;   // of ten
   std::int64_t magnitude = 0;  // 10^(magnitude - 1) <= |value| < 10^magnitude, if not zero
-  bool exact = true;           // false: digits beyond the mantissa were left out
+  bool exact = true;           // false: digits beyond the mantissa were dropped
 };
 
-// Digits as they come, before and after the point. Returns how many there were.
+// Reads digits before or after the point. Returns how many there were.
 std::size_t ReadDigits(const char*& at, const char* end, int& kept, bool fraction, Decimal& out) {
   const char* const begin = at;
   for (; at != end && IsDigit(*at); ++at) {
@@ -50,7 +50,7 @@ std::size_t ReadDigits(const char*& at, const char* end, int& kept, bool fractio
   return static_cast<std::size_t>(at - begin);
 }
 
-// An `e` without digits behind it belongs to no number: `at` is then left before it.
+// An `e` without digits after it is not part of the number: `at` then stays before it.
 void ReadExponent(const char*& at, const char* end, Decimal& out) {
   if (at == end || (*at != 'e' && *at != 'E')) return;
   const char* next = at + 1;
@@ -65,15 +65,15 @@ void ReadExponent(const char*& at, const char* end, Decimal& out) {
   at = next;
 }
 
-// Rounding twice, to double and then to float, might differ from rounding once where `wide` is on
-// the middle between two floats.
+// Rounding twice, to double and then to float, may differ from rounding once if `wide` is exactly
+// halfway between two floats.
 bool IsBetweenFloats(double wide) {
   constexpr std::uint64_t kBelowFloat = (std::uint64_t{1} << 29) - 1;
   return (std::bit_cast<std::uint64_t>(wide) & kBelowFloat) == std::uint64_t{1} << 28;
 }
 
-// What most numbers are: [-] 1 to 7 digits [. 1 to 8 digits]. False for any other, even where it is
-// a number; `at` is then left where it is.
+// The common case: [-] 1 to 7 digits [. 1 to 8 digits]. Returns false for anything else, even if it
+// is a number; `at` is then unchanged.
 bool ReadShortFloat(const char*& at, const char* end, float& value) {
   const bool negative = at != end && *at == '-';
   const char* next = at + (negative ? 1 : 0);
@@ -99,7 +99,8 @@ bool ReadShortFloat(const char*& at, const char* end, float& value) {
   return true;
 }
 
-// Exact where mantissa and power of ten are exact doubles, if that is not between two floats.
+// Exact if mantissa and power of ten are exact doubles and the result is not halfway between
+// floats.
 bool FastValue(const Decimal& decimal, float& value) {
   if (!decimal.exact || decimal.mantissa > kMaxExact || decimal.exponent < -kMaxPower ||
       decimal.exponent > kMaxPower) {
@@ -114,9 +115,9 @@ bool FastValue(const Decimal& decimal, float& value) {
   return true;
 }
 
-// [begin, end) is a whole decimal number without a plus sign.
+// [begin, end) is a complete decimal number without a plus sign.
 NumberFault SlowValue(const char* begin, const char* end, const Decimal& decimal, float& value) {
-  // Far outside of what floats hold, where libraries disagree on what to report.
+  // Far outside the range of floats, where libraries disagree on what to report.
   if (decimal.mantissa == 0 || decimal.magnitude < -60) {
     value = decimal.negative ? -0.0f : 0.0f;
     return NumberFault::kNone;
@@ -133,7 +134,7 @@ NumberFault SlowValue(const char* begin, const char* end, const Decimal& decimal
   }
   return NumberFault::kTooLarge;
 #else
-  const std::string text(begin, end);  // digits by the dozen are rare
+  const std::string text(begin, end);  // this many digits are rare
 #ifdef __APPLE__
   value = strtof_l(text.c_str(), nullptr, nullptr);
 #else

@@ -1,4 +1,4 @@
-// Numbers in text, read without a locale, without allocation and without reading past the end.
+// Parses numbers in text without a locale, without allocation and without reading past the end.
 #pragma once
 
 #include <bit>
@@ -10,13 +10,13 @@ namespace sparsefleet {
 
 enum class NumberFault : std::uint8_t {
   kNone,
-  kNotANumber,  // no digits where they must be, or something else behind them
-  kTooLarge,    // more than the type holds
+  kNotANumber,  // no digits where required, or something else after them
+  kTooLarge,    // out of the type's range
 };
 
 inline bool IsDigit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
-// The end of a line may have been written by Windows: its CR counts as a blank.
+// A line may have a Windows line end: its CR counts as a blank.
 inline bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 inline const char* SkipBlanks(const char* at, const char* end) {
@@ -24,7 +24,7 @@ inline const char* SkipBlanks(const char* at, const char* end) {
   return at;
 }
 
-// The eight bytes at `at`, the first one lowest; zeros stand for those beyond the end.
+// The eight bytes at `at`, the first one lowest; zeros for those beyond the end.
 inline std::uint64_t WordAt(const char* at, const char* end) {
   std::uint64_t word = 0;
   if (end - at >= 8) {
@@ -37,15 +37,16 @@ inline std::uint64_t WordAt(const char* at, const char* end) {
   return word;
 }
 
-// How many bytes of `word`, from the lowest on, are digits.
+// How many bytes of `word`, starting with the lowest, are digits.
 inline int LeadingDigits(std::uint64_t word) {
   const std::uint64_t values = word ^ 0x3030303030303030ULL;
-  // The high bit of each byte that is no digit. Adding may carry beyond such a byte, never before.
+  // The high bit of each byte that is not a digit. Addition may carry beyond such a byte, never
+  // before.
   const std::uint64_t others = ((values + 0x7676767676767676ULL) | values) & 0x8080808080808080ULL;
   return std::countr_zero(others) / 8;
 }
 
-// Value of the first `count` bytes of `word`, which are digits: pairs, then fours, then all.
+// The value of the first `count` bytes of `word`, which are digits: pairs, then fours, then all.
 // REQUIRES: 1 <= count <= 8.
 inline std::uint32_t ValueOfDigits(std::uint64_t word, int count) {
   word <<= 64 - 8 * count;  // zeros in front
@@ -58,7 +59,7 @@ inline std::uint32_t ValueOfDigits(std::uint64_t word, int count) {
 inline constexpr std::uint32_t kSmallPowers[] = {1,       10,        100,        1'000,      10'000,
                                                  100'000, 1'000'000, 10'000'000, 100'000'000};
 
-// Reads decimal digits from `at` on, moving it past them. Blanks and signs are not digits.
+// Reads decimal digits at `at` and moves it past them. Blanks and signs are not digits.
 inline NumberFault ReadUint64(const char*& at, const char* end, std::uint64_t& value) {
   const char* const begin = at;
   std::uint64_t sum = 0;
@@ -94,9 +95,8 @@ inline NumberFault ReadInt64(const char*& at, const char* end, std::int64_t& val
   return NumberFault::kNone;
 }
 
-// Reads a decimal number as strtof does, to the nearest float: [+-] digits [. digits] [e [+-]
-// digits]. NaN, infinity and hexadecimal are not decimal numbers; what is nearer to 0 than any
-// float is 0.
+// Reads a decimal number like strtof, to the nearest float: [+-] digits [. digits] [e [+-] digits].
+// NaN, infinity and hexadecimal are not decimal numbers; numbers too small for a float become 0.
 NumberFault ReadFloat(const char*& at, const char* end, float& value);
 
 }  // namespace sparsefleet

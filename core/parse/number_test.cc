@@ -42,7 +42,7 @@ void ExpectLikeStrtof(const std::string& text) {
   }
   Expect(read.fault == NumberFault::kNone && read.used == text.size(), text + " is a number");
   Expect(std::bit_cast<std::uint32_t>(value) == std::bit_cast<std::uint32_t>(wanted),
-         text + ": found " + Show(value) + ", wanted " + Show(wanted));
+         text + ": found " + Show(value) + ", expected " + Show(wanted));
 }
 
 const Test kUint("unsigned numbers of every length, up to the largest", [] {
@@ -66,7 +66,7 @@ const Test kUint("unsigned numbers of every length, up to the largest", [] {
   ExpectEqual(value, 12u);
 });
 
-const Test kNoUint("what has no digits is no unsigned number", [] {
+const Test kNoUint("text without digits is not an unsigned number", [] {
   std::uint64_t value = 0;
   for (const std::string text : {"", "-1", "+1", " 1", "x", ":;<=>?@A", "//////////"}) {
     Expect(Uint(text, value).fault == NumberFault::kNotANumber, text);
@@ -75,7 +75,7 @@ const Test kNoUint("what has no digits is no unsigned number", [] {
   ExpectEqual(Uint("12345678:", value).used, 8u);
 });
 
-const Test kInt("signed numbers to both ends", [] {
+const Test kInt("signed numbers up to both limits", [] {
   const auto read = [](const std::string& text, std::int64_t& value) {
     const char* at = text.data();
     return ReadInt64(at, text.data() + text.size(), value);
@@ -90,7 +90,7 @@ const Test kInt("signed numbers to both ends", [] {
   Expect(read("-", value) == NumberFault::kNotANumber);
 });
 
-const Test kFloat("floats are those of strtof, to the bit", [] {
+const Test kFloat("floats equal those of strtof, bit for bit", [] {
   for (const std::string text : {"0",
                                  "-0",
                                  "1",
@@ -142,7 +142,7 @@ const Test kFloat("floats are those of strtof, to the bit", [] {
   }
 });
 
-const Test kShortFloat("short floats are those of strtof, at every end of the text", [] {
+const Test kShortFloat("short floats equal those of strtof, at every end of the text", [] {
   std::mt19937_64 random(3);
   const auto digits = [&random](std::size_t count) {
     std::string text;
@@ -172,7 +172,7 @@ const Test kShortFloat("short floats are those of strtof, at every end of the te
   }
 });
 
-const Test kNoFloat("NaN, infinity and hexadecimal are no decimal numbers", [] {
+const Test kNoFloat("NaN, infinity and hexadecimal are not decimal numbers", [] {
   float value = 0;
   for (const std::string text : {"", "-", "+", ".", "-.", "e5", "nan", "inf", "--1", "+-1"}) {
     Expect(Float(text, value).fault == NumberFault::kNotANumber, text);

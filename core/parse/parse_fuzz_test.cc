@@ -1,5 +1,5 @@
-// Damaged lines by the hundred thousand: nothing breaks, and a plain second parser agrees on
-// every line whether it is sound and what it says.
+// Hundreds of thousands of damaged lines: nothing breaks, and a simple second parser agrees on the
+// validity and content of every line.
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -67,7 +67,7 @@ class LineMutator {
     return line;
   }
 
-  // Damages one line in two or three. No LF comes in: the oracle takes lines as they are.
+  // Damages one line in two or three. Adds no LF: the oracle takes lines as they are.
   std::string Damaged(std::string line) {
     for (std::uint64_t times = Below(3); times > 0; --times) Damage(line);
     for (char& c : line) c = c == '\n' ? ' ' : c;
@@ -236,7 +236,7 @@ bool PlainCriteo(std::string line, bool hashed, std::vector<std::vector<std::uin
 }
 
 // Feeds the lines in blocks of odd sizes, each in memory of exactly its size so that a sanitizer
-// sees a read beyond it. Returns for each line whether it is sound.
+// sees a read beyond it. Returns whether each line is valid.
 std::vector<bool> Run(const std::shared_ptr<const RecordFormat>& format,
                       const std::vector<std::string>& lines, LineMutator& mutator,
                       ColumnBatch& batch) {
@@ -312,7 +312,7 @@ std::vector<std::vector<std::uint64_t>> RecordOf(const ColumnBatch& batch, std::
   return record;
 }
 
-const Test kMultiSlot("150,000 damaged MultiSlot lines: a plain parser agrees on each", [] {
+const Test kMultiSlot("150,000 damaged MultiSlot lines: a simple parser agrees on each", [] {
   const auto format = RequireOk(MakeMultiSlot(kSlots));
   LineMutator mutator(11);
   int sound = 0;
@@ -328,16 +328,16 @@ const Test kMultiSlot("150,000 damaged MultiSlot lines: a plain parser agrees on
     std::vector<std::vector<std::uint64_t>> record;
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const bool wanted = lines[i].size() <= kMaxLineBytes && PlainMultiSlot(lines[i], record);
-      Require(accepted[i] == wanted, "a line judged in another way: " + lines[i]);
-      if (wanted) Require(RecordOf(batch, r++) == record, "other values: " + lines[i]);
+      Require(accepted[i] == wanted, "the parsers disagree on line: " + lines[i]);
+      if (wanted) Require(RecordOf(batch, r++) == record, "different values: " + lines[i]);
     }
     ExpectEqual(r, batch.num_records());
     sound += static_cast<int>(r);
   }
-  Expect(sound > kLines / 4 && sound < kLines * 3 / 4, "as many sound as bad: " + Show(sound));
+  Expect(sound > kLines / 4 && sound < kLines * 3 / 4, "valid lines: " + Show(sound));
 });
 
-const Test kCriteo("150,000 damaged Criteo lines: a plain parser agrees on each", [] {
+const Test kCriteo("150,000 damaged Criteo lines: a simple parser agrees on each", [] {
   LineMutator mutator(12);
   int sound = 0;
   for (int first = 0; first < kLines; first += kLinesPerFile) {
@@ -352,13 +352,13 @@ const Test kCriteo("150,000 damaged Criteo lines: a plain parser agrees on each"
     std::vector<std::vector<std::uint64_t>> record;
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const bool wanted = lines[i].size() <= kMaxLineBytes && PlainCriteo(lines[i], hashed, record);
-      Require(accepted[i] == wanted, "a line judged in another way: " + lines[i]);
-      if (wanted) Require(RecordOf(batch, r++) == record, "other values: " + lines[i]);
+      Require(accepted[i] == wanted, "the parsers disagree on line: " + lines[i]);
+      if (wanted) Require(RecordOf(batch, r++) == record, "different values: " + lines[i]);
     }
     ExpectEqual(r, batch.num_records());
     sound += static_cast<int>(batch.num_records());
   }
-  Expect(sound > kLines / 4 && sound < kLines * 9 / 10, "sound and bad lines: " + Show(sound));
+  Expect(sound > kLines / 4 && sound < kLines * 9 / 10, "valid lines: " + Show(sound));
 });
 
 }  // namespace

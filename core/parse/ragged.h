@@ -1,7 +1,7 @@
-// Records of any length in little memory. Letters: R records held, B records taken, N values.
+// Compact storage of records of any length. Letters: R records held, B records taken, N values.
 //
-// Format: the length of each record in the smallest unsigned type that holds the longest, and where
-// every kRecordsPerMark-th record begins. A record is found by adding up the few lengths since the
+// Format: the length of each record in the smallest unsigned type that holds the longest, and the
+// start of every kRecordsPerMark-th record. A record is found by adding the few lengths since the
 // mark before it.
 #pragma once
 
@@ -24,7 +24,7 @@ std::uint64_t BeginOf(std::span<const Length> lengths, std::span<const std::uint
                          lengths.begin() + static_cast<std::ptrdiff_t>(r), marks[mark]);
 }
 
-// Writes where the B records will begin, and in the end N, to offsets[B + 1].
+// Writes the starts of the B records, and finally N, to offsets[B + 1].
 // REQUIRES: every record < R, offsets.size() == records.size() + 1.
 template <typename Length>
 void MeasureRecords(std::span<const Length> lengths, std::span<const std::uint32_t> records,
@@ -37,8 +37,8 @@ void MeasureRecords(std::span<const Length> lengths, std::span<const std::uint32
   offsets[records.size()] = total;
 }
 
-// Copies the values of the B records, one record after the other.
-// REQUIRES: as above; out has room for N values of `value_bytes` each; marks fit the lengths.
+// Copies the values of the B records in order.
+// REQUIRES: as above; out has room for N values of `value_bytes` each; marks match the lengths.
 template <typename Length>
 void CopyRecords(std::span<const Length> lengths, std::span<const std::uint64_t> marks,
                  std::span<const std::uint32_t> records, const std::byte* values,

@@ -33,11 +33,11 @@ void CheckLengths(std::size_t num_records, std::uint64_t longest) {
                       sizeof(float), reinterpret_cast<std::byte*>(out.data()));
   for (std::size_t i = 0; i < records.size(); ++i) {
     const std::vector<float> found(out.begin() + offsets[i], out.begin() + offsets[i + 1]);
-    Require(found == wanted[records[i]], "another record");
+    Require(found == wanted[records[i]], "a different record");
   }
 }
 
-const Test kRecords("records come out whole, in any order, with lengths of any width", [] {
+const Test kRecords("records come out complete, in any order, with lengths of any width", [] {
   for (const std::size_t num_records : {1, 15, 16, 17, 100}) {
     CheckLengths<std::uint8_t>(num_records, 5);
     CheckLengths<std::uint16_t>(num_records, 300);

@@ -1,4 +1,4 @@
-// How one line of text becomes one record.
+// Turns one line of text into one record.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace sparsefleet {
 
-// What is wrong with a line.
+// The problem with a line.
 struct LineProblem {
   std::size_t column = 0;  // of the line, in bytes from 1
   std::string what;        // what was expected and what was found
@@ -21,19 +21,19 @@ class RecordFormat {
  public:
   virtual ~RecordFormat() = default;
 
-  // The columns that batches for this format have.
+  // The columns of batches in this format.
   virtual const std::vector<ColumnSpec>& columns() const = 0;
 
-  // Adds the record of `line`, which has no LF, to the batch. False if it is malformed: `problem`
-  // says why, and the batch has unfinished values for the caller to drop.
+  // Adds the record of `line`, which has no LF, to the batch. Returns false if it is malformed:
+  // `problem` says why, and the batch has unfinished values for the caller to drop.
   virtual bool Parse(std::string_view line, ColumnBatch& batch, LineProblem& problem) const = 0;
 };
 
-// What stands at `at`, for a message: the token up to the next blank, cut where it gets long,
-// bytes that cannot be printed as \xNN; "the end of the line" if nothing does.
+// The text at `at` for a message: the token up to the next blank, truncated if long, unprintable
+// bytes as \xNN; "the end of the line" if there is none.
 std::string FoundAt(const char* at, const char* end);
 
-// "expected <wanted>, found ..."; the column is that of `at`.
+// "expected <wanted>, found ..."; with the column of `at`.
 LineProblem ProblemAt(std::string_view line, const char* at, const std::string& wanted);
 
 }  // namespace sparsefleet

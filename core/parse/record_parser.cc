@@ -44,7 +44,7 @@ ParseOutcome RecordParser::Parse(ColumnBatch& batch, std::size_t max_records) {
   return ParseOutcome::kBatchFull;
 }
 
-// The next whole line; false if there is none in the block, whose rest is then kept.
+// The next complete line; false if the block has none, in which case its rest is kept.
 bool RecordParser::TakeLine(std::string_view& line) {
   if (carried_used_) {
     carried_.clear();
@@ -63,7 +63,7 @@ bool RecordParser::TakeLine(std::string_view& line) {
   const auto size = static_cast<std::size_t>(lf - block_.data());
   line = block_.substr(0, size);
   block_.remove_prefix(size + 1);
-  if (skipping_) {  // the rest of a line that was refused
+  if (skipping_) {  // the rest of a rejected line
     skipping_ = false;
     return TakeLine(line);
   }
@@ -84,11 +84,11 @@ ParseOutcome RecordParser::Refuse(std::string_view line, LineProblem problem) {
   return ParseOutcome::kBadLine;
 }
 
-// A line that is too long and whose end has not been seen.
+// A line that is too long and whose end has not arrived.
 ParseOutcome RecordParser::RefuseLong() {
   ++line_;
   skipping_ = true;
-  carried_used_ = true;  // forgotten at the next call, shown until then
+  carried_used_ = true;  // valid until the next call
   return Refuse(carried_, {});
 }
 

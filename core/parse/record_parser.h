@@ -1,4 +1,4 @@
-// Blocks of a file's bytes, cut anywhere, into records.
+// Parses blocks of a file's bytes, split anywhere, into records.
 #pragma once
 
 #include <cstddef>
@@ -12,44 +12,44 @@
 namespace sparsefleet {
 
 enum class ParseOutcome : std::uint8_t {
-  kNeedBlock = 0,  // all of the block is used up: Feed() the next, or Finish()
+  kNeedBlock = 0,  // the block is used up: Feed() the next, or Finish()
   kBatchFull = 1,  // the batch has max_records; call again with room for more
-  kBadLine = 2,    // bad_line() was skipped; call again to go on
+  kBadLine = 2,    // bad_line() was skipped; call again to continue
 };
 
 struct BadLine {
   std::uint64_t line = 0;  // in its file, from 1
   LineProblem problem;
-  std::string_view text;  // without LF, cut after kMaxKeptBytes; valid until the next call
+  std::string_view text;  // without LF, truncated after kMaxKeptBytes; valid until the next call
 };
 
-// The lines of one file after the other. Only a line that two blocks share is copied; nothing is
-// allocated for a line. Not thread-safe.
+// Parses the lines of one file after another. Only a line split across blocks is copied; no line
+// allocates. Not thread-safe.
 class RecordParser {
  public:
   static constexpr std::size_t kMaxKeptBytes = 64 * 1024;
 
-  // A line over `max_line_bytes` is a bad line, so that a file without line ends does not fill the
-  // memory.
+  // A line longer than `max_line_bytes` is a bad line, so that a file without line ends does not
+  // exhaust memory.
   RecordParser(std::shared_ptr<const RecordFormat> format, std::size_t max_line_bytes)
       : format_(std::move(format)), max_line_bytes_(max_line_bytes) {}
 
-  // Lines count from 1 again; the first `skip_lines` are counted and not looked at. What an earlier
-  // file left unparsed is forgotten.
+  // Starts counting lines from 1 again; the first `skip_lines` are counted but not parsed. Unparsed
+  // bytes of an earlier file are dropped.
   void BeginFile(std::uint64_t skip_lines = 0);
 
-  // Gives the next bytes, which must live until Parse() asks for another block.
-  // REQUIRES: BeginFile() was called, or Parse() said kNeedBlock.
+  // Passes the next bytes, which must stay valid until Parse() asks for another block.
+  // REQUIRES: BeginFile() was called, or Parse() returned kNeedBlock.
   void Feed(std::string_view block);
 
-  // No more bytes: a last line without LF counts as a line. Parse() once more until kNeedBlock.
+  // No more bytes: a last line without LF is complete. Call Parse() again until kNeedBlock.
   void Finish();
 
   // Adds records to the batch until it has max_records, a line is bad or the block ends.
   ParseOutcome Parse(ColumnBatch& batch, std::size_t max_records);
 
   const BadLine& bad_line() const { return bad_; }
-  std::uint64_t line() const { return line_; }  // lines seen of this file, good and bad
+  std::uint64_t line() const { return line_; }  // lines of this file so far, good and bad
 
  private:
   bool TakeLine(std::string_view& line);
@@ -59,9 +59,9 @@ class RecordParser {
   const std::shared_ptr<const RecordFormat> format_;
   const std::size_t max_line_bytes_;
   std::string_view block_;
-  std::string carried_;        // the beginning of a line whose end is in a later block
-  bool carried_used_ = false;  // carried_ was given out as a line
-  bool skipping_ = false;      // to the end of a line that was too long
+  std::string carried_;        // the start of a line that ends in a later block
+  bool carried_used_ = false;  // carried_ was returned as a line
+  bool skipping_ = false;      // skipping to the end of a line that is too long
   bool finished_ = false;
   std::uint64_t skip_lines_ = 0;
   std::uint64_t line_ = 0;

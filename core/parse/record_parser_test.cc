@@ -61,12 +61,12 @@ Parsed ParseAll(const std::vector<std::string>& files, std::size_t block, std::s
   return out;
 }
 
-const Test kBlocks("records are the same however the bytes are cut into blocks", [] {
+const Test kBlocks("records are the same however the bytes are split into blocks", [] {
   const std::vector<std::string> files = {"1 10\n2 20 21\n1 30\n", "", "1 40\n1 50"};
   for (std::size_t block = 1; block < 20; ++block) {
     const Parsed parsed = ParseAll(files, block, 2);
     Expect(parsed.ids == std::vector<std::int64_t>{10, 20, 21, 30, 40, 50});
-    Expect(parsed.batches == std::vector<std::size_t>{2, 2, 1}, "batches cross the files' borders");
+    Expect(parsed.batches == std::vector<std::size_t>{2, 2, 1}, "batches span files");
     Expect(parsed.bad.empty());
   }
 });
@@ -81,7 +81,7 @@ const Test kBad("a bad line is named by its number and skipped, the rest is kept
   }
 });
 
-const Test kLong("a line that does not end is one bad line and costs no memory", [] {
+const Test kLong("an endless line is one bad line and costs no memory", [] {
   const std::string endless(10 * kLongLine, '1');
   for (const std::size_t block : {std::size_t{7}, std::size_t{100}, std::size_t{10'000}}) {
     Parsed parsed = ParseAll({"1 10\n" + endless + "\n1 20\n"}, block, 100);

@@ -4,17 +4,38 @@
 #include <new>
 #include <utility>
 
+#include "server/durable_state.h"
 #include "store/table_views.h"
+#include "table/pinned_seconds.h"
 
 namespace sparsefleet {
 namespace {
 
-// A body up to this is copied to be kept: the memory it lies in may be much larger, and its
-// connection uses it again.
+// A body up to this size is copied if it must be kept: its buffer may be much larger, and the
+// connection reuses it.
 constexpr std::size_t kCopiedBytes = 64 << 10;
 
 Status CheckEmpty(std::span<const std::byte> body, const char* what) {
   return BodyReader(body).Finish(what);
+}
+
+// Requests that change state by themselves, at once, and the same way when they are carried out
+// again: they are logged as they came.
+bool IsLoggedWhole(MessageType type) {
+  switch (type) {
+    case MessageType::kDefineSparse:
+    case MessageType::kDefineDense:
+    case MessageType::kWriteDense:
+    case MessageType::kSetLearningRate:
+    case MessageType::kPutNote:
+    case MessageType::kDeleteNote:
+    case MessageType::kErase:
+    case MessageType::kImport:
+    case MessageType::kWatchChanges:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -24,12 +45,13 @@ Dispatcher::Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSe
                        SessionTable& sessions)
     : options_(std::move(options)),
       hooks_(std::move(hooks)),
+      incarnation_(options_.incarnation),
       tables_(tables),
       coordinator_(coordinator),
       rounds_(rounds),
       commands_(commands),
       sessions_(sessions),
-      out_of_memory_(Reply::From(Status(Code::kTooLarge, "the server has not enough memory"))) {}
+      out_of_memory_(Reply::From(Status(Code::kTooLarge, "the server is out of memory"))) {}
 
 Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
                                                const std::string& address) {
@@ -39,18 +61,24 @@ Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
   const std::string self = "this is server " + std::to_string(options_.index) + " of " +
                            std::to_string(options_.num_servers);
   if (request.num_servers != options_.num_servers) {
-    return Status(Code::kInvalidArgument,
-                  "client counts " + std::to_string(request.num_servers) + " servers, " + self);
+    return Status(
+        Code::kInvalidArgument,
+        "the client expects " + std::to_string(request.num_servers) + " servers, but " + self);
   }
   if (request.server_index != options_.index) {
-    return Status(Code::kInvalidArgument,
-                  "client looks for server " + std::to_string(request.server_index) + ", " + self);
+    return Status(
+        Code::kInvalidArgument,
+        "the client expects server " + std::to_string(request.server_index) + ", but " + self);
   }
-  if (draining_) return Status(Code::kShuttingDown, self + ", it is shutting down");
+  if (draining_) return Status(Code::kShuttingDown, self + " and it is shutting down");
   auto joined = sessions_.Join(request, address, std::chrono::steady_clock::now());
+  if (joined.is_new && journal_ != nullptr) {
+    Status s = journal_->Append(LogRecord::kSession, EncodeSession(*joined.session, false));
+    if (!s.ok()) return s;
+  }
   if (joined.was_lost) hooks_.log(0, joined.session->Describe() + " is back");
   HelloReply reply;
-  reply.incarnation = options_.incarnation;
+  reply.incarnation = incarnation_;
   reply.max_frame_bytes = options_.max_frame_bytes;
   reply.peer_timeout_s = options_.peer_timeout_s;
   reply.session = joined.session->number();
@@ -63,7 +91,7 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
   session->Touch(std::chrono::steady_clock::now());
   if (request.flags != 0) {
     const Status status(Code::kProtocol, std::string(MessageName(request.type)) +
-                                             ": a reply was sent to the server");
+                                             ": got a reply, expected a request");
     to.Send(Reply::From(status));
     return status;
   }
@@ -80,7 +108,12 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
       case ReplyMemory::Verdict::Kind::kInProgress:
         return Status::Ok();
       case ReplyMemory::Verdict::Kind::kAnswered:
-        to.Send(verdict.reply);
+        if (journal_ != nullptr) journal_->duplicates_dropped.fetch_add(1);
+        Deliver(to, verdict.reply);
+        return Status::Ok();
+      case ReplyMemory::Verdict::Kind::kRebuild:
+        if (journal_ != nullptr) journal_->duplicates_dropped.fetch_add(1);
+        Deliver(to, Reply::From(RebuildPush({session, body, to, take_body}, verdict.pushed)));
         return Status::Ok();
       case ReplyMemory::Verdict::Kind::kRefused:
         to.Send(Reply::From(verdict.status));
@@ -90,9 +123,12 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
     }
   }
   const Call call{session, body, to, take_body};
+  std::shared_lock<std::shared_mutex> logged;  // until the reply is remembered
   Answer answer;
   try {
-    answer = Run(call);
+    answer = journal_ != nullptr && IsLoggedWhole(request.type) && !draining_
+                 ? RunLogged(call, logged)
+                 : Run(call);
   } catch (const std::bad_alloc&) {
     SendReply(*session, to, out_of_memory_);
     return Status::Ok();
@@ -102,9 +138,39 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
   return answer->status().code() == Code::kProtocol ? answer->status() : Status::Ok();
 }
 
-void Dispatcher::SendReply(Session& session, const ReplyTo& to, const Reply& reply) {
+void Dispatcher::SetJournal(Journal* journal) {
+  journal_ = journal;
+  if (journal != nullptr) incarnation_ = journal->incarnation();
+}
+
+RequestHead Dispatcher::HeadOf(const Call& call) {
+  RequestHead head;
+  head.client_id = call.session->id();
+  head.sequence = call.to.request.sequence;
+  head.acked_below = call.to.request.acked_below;
+  head.seconds = PinnedSeconds::Now();
+  head.type = static_cast<std::uint8_t>(call.to.request.type);
+  return head;
+}
+
+Dispatcher::Answer Dispatcher::RunLogged(const Call& call,
+                                         std::shared_lock<std::shared_mutex>& logged) {
+  logged = journal_->Enter();
+  const RequestHead head = HeadOf(call);
+  const PinnedSeconds pinned(head.seconds);
+  const iovec body{const_cast<std::byte*>(call.body.data()), call.body.size()};
+  if (Status s = journal_->Append(LogRecord::kRequest, head, {&body, 1}); !s.ok()) return s;
+  return RunHandler(call, HandlerOf(call.to.request.type));
+}
+
+void Dispatcher::Deliver(const ReplyTo& to, const Reply& reply) const {
+  if (journal_ == nullptr || to.request.sequence == 0) return to.Send(reply);
+  journal_->WhenDurable([to, reply] { to.Send(reply); });
+}
+
+void Dispatcher::SendReply(Session& session, const ReplyTo& to, const Reply& reply) const {
   if (to.request.sequence > 0) {
-    session.replies(to.request.type).Finish(to.request.sequence, reply).Send(reply);
+    Deliver(session.replies(to.request.type).Finish(to.request.sequence, reply), reply);
   } else {
     to.Send(reply);
   }
@@ -129,14 +195,20 @@ Dispatcher::Answer Dispatcher::Run(const Call& call) {
   }
   const Handler handler = HandlerOf(type);
   if (handler == nullptr) {
-    return Status(Code::kProtocol, std::string(MessageName(type)) + ": not expected here");
+    return Status(Code::kProtocol,
+                  std::string(MessageName(type)) + ": unexpected on this connection");
   }
-  // The edge at which a request may fail without taking the server along.
+  return RunHandler(call, handler);
+}
+
+Dispatcher::Answer Dispatcher::RunHandler(const Call& call, Handler handler) {
+  const MessageType type = call.to.request.type;
+  // The boundary where a failing request is contained, so that it does not bring down the server.
   try {
     return (this->*handler)(call);
   } catch (const std::bad_alloc&) {
     return Status(Code::kTooLarge,
-                  std::string(MessageName(type)) + ": the server has not enough memory");
+                  std::string(MessageName(type)) + ": the server is out of memory");
   } catch (const std::exception& error) {
     return Status(Code::kInternal, std::string(MessageName(type)) + ": " + error.what());
   }
@@ -150,14 +222,14 @@ Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
 
 Dispatcher::Answer Dispatcher::RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work) {
   hooks_.run_job(
-      [finish = Finisher(call), work = std::move(work), stop = give_up_jobs_.get_token()] {
+      [finish = Finisher(call), work = std::move(work), stop = cancel_jobs_.get_token()] {
         try {
           if (stop.stop_requested()) {
             return finish(Status(Code::kShuttingDown, "the server is shutting down"));
           }
           finish(work());
         } catch (const std::bad_alloc&) {
-          finish(Status(Code::kTooLarge, "out of memory"));  // short: takes none
+          finish(Status(Code::kTooLarge, "out of memory"));  // short enough to need no allocation
         } catch (const std::exception& error) {
           finish(Status(Code::kInternal, error.what()));
         }
@@ -183,12 +255,14 @@ Rounds::Caller Dispatcher::CallerOf(const Call& call) const {
 Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
   switch (type) {
     case MessageType::kHello:
-    case MessageType::kLane:  // of the connection alone
+    case MessageType::kLane:  // handled by the connection
       return nullptr;
     case MessageType::kHeartbeat:
       return &Dispatcher::Heartbeat;
     case MessageType::kGoodbye:
       return &Dispatcher::Goodbye;
+    case MessageType::kResume:
+      return &Dispatcher::Resume;
     case MessageType::kDefineSparse:
       return &Dispatcher::DefineSparse;
     case MessageType::kDefineDense:
@@ -255,10 +329,35 @@ Dispatcher::Answer Dispatcher::Heartbeat(const Call& call) {
 Dispatcher::Answer Dispatcher::Goodbye(const Call& call) {
   if (Status s = CheckEmpty(call.body, "goodbye"); !s.ok()) return s;
   sessions_.End(*call.session);
+  if (journal_ != nullptr) {
+    Status s = journal_->Append(LogRecord::kSessionEnd, EncodeNumber(call.session->id()));
+    if (!s.ok()) return s;
+  }
   call.session->DropHoldings();
   coordinator_.ForgetOwner(call.session->id());
   rounds_.ForgetOwner(call.session->id());
   return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::Resume(const Call& call) {
+  auto request = DecodeResumeRequest(call.body);
+  if (!request.ok()) return request.status();
+  Session& session = *call.session;
+  ResumeReply reply;
+  for (std::size_t window = 0; window < kNumWindows; ++window) {
+    reply.next_sequence[window] = session.replies(static_cast<Window>(window)).next_sequence();
+  }
+  reply.marks = session.Marks();
+  if (request.value().take_over) {
+    for (std::size_t window = 0; window < kNumWindows; ++window) {
+      session.replies(static_cast<Window>(window)).Acknowledge(reply.next_sequence[window]);
+    }
+    const auto next = reply.next_sequence[static_cast<std::size_t>(Window::kMeeting)];
+    coordinator_.Withdraw(session.id(), next);
+    rounds_.Withdraw(session.id(), next);
+    session.DropHoldings();
+  }
+  return ReplyBody(Encode(reply));
 }
 
 Dispatcher::Answer Dispatcher::Stats(const Call& call) {
@@ -271,7 +370,7 @@ Dispatcher::Answer Dispatcher::Stats(const Call& call) {
 
 Dispatcher::Answer Dispatcher::Shutdown(const Call& call) {
   if (Status s = CheckEmpty(call.body, "shutdown"); !s.ok()) return s;
-  hooks_.log(0, call.session->Describe() + " asked for shutdown");
+  hooks_.log(0, call.session->Describe() + " requested shutdown");
   hooks_.on_shutdown_request();
   return ReplyBody();
 }

@@ -1,23 +1,25 @@
-// From a request to its reply: decodes, checks, acts on the tables, answers.
-// Knows no sockets, so that a test can feed it any bytes.
+// Turns a request into its reply: decodes it, checks it, acts on the tables, answers.
+// Independent of sockets, so that a test can feed it any bytes.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <stop_token>
 #include <string>
 
 #include "server/command_queue.h"
+#include "server/journal.h"
 #include "server/reply.h"
 #include "server/server_counters.h"
 #include "server/session_table.h"
 #include "store/coordinator.h"
 #include "store/rounds.h"
+#include "sync/mutex.h"
 #include "table/table_set.h"
 #include "transport/frame.h"
 
@@ -28,16 +30,18 @@ struct DispatcherOptions {
   std::uint32_t num_servers = 1;
   std::uint64_t incarnation = 0;
   std::uint64_t max_frame_bytes = 256ull << 20;
-  std::uint64_t max_dense_bytes = UINT64_MAX;  // of all dense tables with their state
+  std::uint64_t max_dense_bytes = UINT64_MAX;  // all dense tables with their optimizer state
   double peer_timeout_s = 10.0;
+  // Commands whose names begin so are logged with their replies.
+  std::vector<std::string> logged_commands;
 };
 
-// What the dispatcher asks of the server around it. All must be set.
+// Callbacks into the server. All must be set.
 struct DispatcherHooks {
-  std::function<void(std::function<void()>)> run_job;   // for what may take long
+  std::function<void(std::function<void()>)> run_job;   // runs long work off the request threads
   std::function<void(Coordinator::TimePoint)> on_wait;  // a wait with this deadline began
   std::function<void()> on_shutdown_request;
-  std::function<void(StatMap&)> add_stats;  // the server's own figures
+  std::function<void(StatMap&)> add_stats;  // adds the server's own counters
   std::function<void(int severity, const std::string&)> log;
 };
 
@@ -48,26 +52,33 @@ class Dispatcher {
              Coordinator& coordinator, Rounds& rounds, CommandQueue& commands,
              SessionTable& sessions);
 
-  // The first request of a connection. On success the reply's body and the client's session.
+  // Handles the first request of a connection. Returns the client's session and the reply body.
   struct Greeting {
     std::shared_ptr<Session> session;
     ReplyBody body;
   };
   Result<Greeting> Hello(std::span<const std::byte> body, const std::string& address);
 
-  // Any later request. The reply goes to `to`, before the return or later. `body` is not used
-  // after the return; REQUIRES: aligned to 8 bytes.
-  // Not ok (kProtocol) if the peer does not keep to the protocol: the connection is to
-  // be closed after the (error) reply.
-  // `take_body`, if there is one, hands over the memory of `body`: for what is kept for long.
+  // Handles any later request. The reply goes to `to`, before or after the return. `body` is not
+  // used after the return; REQUIRES: aligned to 8 bytes. Returns kProtocol if the peer violates the
+  // protocol: close the connection after the error reply. `take_body`, if set, transfers ownership
+  // of the memory of `body`, for requests that keep it.
   using TakeBody = std::function<std::unique_ptr<std::byte[]>()>;
   Status Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
                 const ReplyTo& to, const TakeBody& take_body = {});
 
-  // From now on new work is refused with kShuttingDown.
+  // From now on everything that changes state is logged, and replies wait until that is durable.
+  // Not thread-safe: before the first request.
+  void SetJournal(Journal* journal);
+  std::uint64_t incarnation() const { return incarnation_; }
+  std::pair<std::uint32_t, std::uint32_t> place() const {  // index and number of servers
+    return {options_.index, options_.num_servers};
+  }
+
+  // Rejects new work with kShuttingDown from now on.
   void Drain() { draining_ = true; }
-  // Jobs under way and those that wait end soon, with kShuttingDown.
-  void GiveUpJobs() { give_up_jobs_.request_stop(); }
+  // Ends running and queued jobs soon, with kShuttingDown.
+  void CancelJobs() { cancel_jobs_.request_stop(); }
 
  private:
   struct Call {
@@ -76,41 +87,54 @@ class Dispatcher {
     const ReplyTo& to;
     const TakeBody& take_body;
   };
-  // Nothing: the reply comes later, through Finisher().
+  // Empty if the reply comes later, through Finisher().
   using Answer = std::optional<Result<ReplyBody>>;
   using Handler = Answer (Dispatcher::*)(const Call&);
   using Finish = std::function<void(Result<ReplyBody>)>;
 
   static Handler HandlerOf(MessageType type);
   Answer Run(const Call& call);
+  Answer RunHandler(const Call& call, Handler handler);
+  // Logs the request, then runs it; see Journal.
+  Answer RunLogged(const Call& call, std::shared_lock<std::shared_mutex>& logged);
+  static RequestHead HeadOf(const Call& call);
+  // The reply to a push that was applied before.
+  Result<ReplyBody> RebuildPush(const Call& call, const PushResult& result);
+  Status LogPush(const Call& call, const PushRequest& request, std::uint32_t seconds);
+  Result<ReplyBody> ShrinkLogged(SparseTable& table, std::uint64_t step, RequestHead head);
+  Finish CommandFinisher(const Call& call, const CommandRequest& command) const;
+  void Deliver(const ReplyTo& to, const Reply& reply) const;
   Finish Finisher(const Call& call) const;
-  // To the newest try of the request, and into the memory of replies. Neither takes memory before
-  // the request is finished there: else it would be in progress for ever.
-  static void SendReply(Session& session, const ReplyTo& to, const Reply& reply);
+  // Sends to the newest try of the request, and records the reply. Neither allocates before the
+  // request is marked finished: otherwise it would stay in progress forever.
+  void SendReply(Session& session, const ReplyTo& to, const Reply& reply) const;
   void SendAnswer(Session& session, const ReplyTo& to, const Result<ReplyBody>& result) const;
-  // Runs `work` as a job and answers with what it returns.
+  // Runs `work` as a job and replies with its result.
   Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
   Coordinator::TimePoint BeginWait(const Call& call) const;
   Rounds::Caller CallerOf(const Call& call) const;
-  // The body, to be kept beyond the return of Handle(): at another place or the same.
+  // Keeps the body alive after Handle() returns, at the same address or another.
   static std::unique_ptr<std::byte[]> KeepBody(const Call& call);
-  // The sections of a push that bring values, whose rows are as wide as the tables'.
+  // The sections of a push that carry values; checks that their width matches the tables.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
-  // What is wanted after a push: the reply, but for the numbers that begin it and the rows.
+  // The values requested with a push: the reply, except its leading counts and the rows.
   struct PushAnswer {
     ReplyBody body;
     std::span<std::byte> head;
-    std::vector<PullSection> rows;  // their place in the body
+    std::vector<PullSection> rows;  // where they go in the body
     DenseReads values;
   };
+  // Nothing if the push is new; else its answer: it was applied before, by its marks.
+  Answer AnswerOfMarks(const Call& call, const PushRequest& request, PushAnswer& answer);
   Result<PushAnswer> BeginPushAnswer(const PushRequest& request) const;
-  // After the push. REQUIRES: the keys of the request are still there.
+  // Call after the push. REQUIRES: the keys of the request are still valid.
   Result<ReplyBody> FinishPushAnswer(PushAnswer& answer, const PushResult& result,
                                      std::uint64_t step) const;
 
   // dispatcher.cc
   Answer Heartbeat(const Call& call);
   Answer Goodbye(const Call& call);
+  Answer Resume(const Call& call);
   Answer Stats(const Call& call);
   Answer Shutdown(const Call& call);
   // dispatcher_tables.cc
@@ -145,15 +169,17 @@ class Dispatcher {
 
   const DispatcherOptions options_;
   const DispatcherHooks hooks_;
+  Journal* journal_ = nullptr;
+  std::uint64_t incarnation_;
   TableSet& tables_;
   Coordinator& coordinator_;
   Rounds& rounds_;
   CommandQueue& commands_;
   SessionTable& sessions_;
-  const Reply out_of_memory_;  // made while there is some
+  const Reply out_of_memory_;  // allocated up front
   std::atomic<bool> draining_{false};
-  std::mutex define_dense_mutex_;
-  std::stop_source give_up_jobs_;
+  Mutex define_dense_mutex_;
+  std::stop_source cancel_jobs_;
 };
 
 }  // namespace sparsefleet

@@ -14,11 +14,12 @@ namespace {
 using namespace sparsefleet;
 using namespace sparsefleet::testing;
 
-constexpr int kInputsPerTarget = 2'000;  // bounds what tables defined by inputs may pile up
+constexpr int kInputsPerTarget = 2'000;  // bounds the tables that inputs may define
 
 class Fuzzer {
  public:
-  // The first byte picks a type, the rest is its body; past the types, the rest is a whole frame.
+  // The first byte picks a message type and the rest is its body; past the types, the rest is a
+  // whole frame.
   void Feed(std::span<const std::byte> input) {
     if (inputs_++ % kInputsPerTarget == 0) target_ = std::make_unique<FuzzTarget>();
     if (input.empty()) return;

@@ -1,5 +1,5 @@
-// Damaged frames by the hundred thousand: nothing breaks, nothing else changes, everyone
-// else is served.
+// Hundreds of thousands of damaged frames: nothing breaks, no other table changes, other clients
+// are served.
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -21,7 +21,8 @@ constexpr int kFramesPerTarget = 20'000;
 constexpr int kFramesPerClient = 64;
 constexpr int kStreams = 3'000;
 
-const std::string kSentinel = "a-table-no-frame-names";  // no damage makes this name from others
+const std::string kSentinel =
+    "a-table-no-frame-names";  // damage cannot turn another name into this one
 const std::vector<Key> kSentinelKeys = {1, 2, 3};
 
 void FillSentinel(TableSet& tables) {
@@ -42,7 +43,7 @@ void CheckSentinel(TableSet& tables) {
   ExpectEqual(table->Stats().rows, kSentinelKeys.size());
 }
 
-// A sound client's requests after all that are carried out to the number.
+// A valid client's requests after all that still give exact results.
 void CheckAnswers(FuzzTarget& target) {
   target.Rejoin();
   SparseSpec spec;
@@ -55,17 +56,17 @@ void CheckAnswers(FuzzTarget& target) {
   PushRequest push;
   push.sections.push_back({spec.name, false, false, false, 2, 1, keys, gradients});
   target.Feed(FrameOf(MessageType::kPush, Encode(push), 2));
-  Expect(!target.sink().last.error, "a sound push is applied");
+  Expect(!target.sink().last.error, "a valid push is applied");
   PullRequest pull;
   pull.sections.push_back({spec.name, false, 2, 1, 0, keys});
   target.Feed(FrameOf(MessageType::kPull, Encode(pull), 0));
-  Require(!target.sink().last.error && target.sink().last.body.bytes().size() == 8, "a sound pull");
+  Require(!target.sink().last.error && target.sink().last.body.bytes().size() == 8, "a valid pull");
   float row[2];
   std::memcpy(row, target.sink().last.body.bytes().data(), sizeof(row));
-  Expect(row[0] == -1.0f && row[1] == 1.0f, "the row of a sound push");
+  Expect(row[0] == -1.0f && row[1] == 1.0f, "the row of a valid push");
 }
 
-const Test kFrameFuzz("240,000 damaged frames leave the dispatcher sound", [] {
+const Test kFrameFuzz("240,000 damaged frames leave the dispatcher intact", [] {
   FrameMutator mutator(20240607);
   std::uint64_t answered = 0;
   std::uint64_t refused = 0;
@@ -90,16 +91,16 @@ const Test kFrameFuzz("240,000 damaged frames leave the dispatcher sound", [] {
     answered += sink.replies - sink.errors;
     refused += sink.errors;
   }
-  // Else the damage would stop short of what it is to test.
+  // Otherwise the damage would not reach the code under test.
   Expect(answered > kFrames / 10, "too few frames got through: " + std::to_string(answered));
   Expect(refused > kFrames / 10, "too few frames were refused: " + std::to_string(refused));
-  std::printf("       %llu frames carried out, %llu refused\n",
+  std::printf("       %llu frames accepted, %llu rejected\n",
               static_cast<unsigned long long>(answered), static_cast<unsigned long long>(refused));
 });
 
-// Pushes one to a counter row and pulls it back until told to stop; every answer must be right.
+// Pushes one to a counter row and pulls it back until stopped; every answer must be right.
 void StaySound(const TestServer& server, const std::atomic<bool>& stop) {
-  // An id that damage does not hit upon: whoever says hello with it is this client.
+  // An id that damage does not produce: a hello with it is from this client.
   auto client = server.Join(0x5afe'0c11'e470'0d1d, "healthy");
   SparseSpec spec = CorpusSparse(kSentinel, 1);
   spec.optimizer.kind = OptimizerKind::kSgd;

@@ -1,8 +1,9 @@
-// Requests by which workers take steps together: rounds and clocks.
+// Requests of workers that step together: rounds and clocks.
 #include <memory>
 #include <utility>
 
 #include "server/dispatcher.h"
+#include "server/durable_state.h"
 #include "store/table_views.h"
 
 namespace sparsefleet {
@@ -15,21 +16,37 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   if (!sections.ok()) return sections.status();
   auto begun = BeginPushAnswer(round.push);
   if (!begun.ok()) return begun.status();
+  if (auto known = AnswerOfMarks(call, round.push, begun.value())) return known;
   Contribution contribution;
   contribution.sections = std::move(sections).value();
   contribution.step = round.push.step;
   contribution.refusal = round.refusal;
-  const std::shared_ptr<std::byte[]> keys = std::move(memory);  // and gradients
+  const std::shared_ptr<std::byte[]> keys = std::move(memory);  // holds keys and gradients
   contribution.memory = keys;
+  const std::span<const DataMark> marks = round.push.marks;  // in `keys`
+  if (journal_ != nullptr) {
+    const RequestHead head = HeadOf(call);
+    const auto bytes = std::as_bytes(std::span(&head, 1));
+    contribution.request.assign(bytes.begin(), bytes.end());
+    const auto more = std::as_bytes(marks);
+    contribution.request.insert(contribution.request.end(), more.begin(), more.end());
+  }
+  contribution.on_applied = [session = call.session, sequence = call.to.request.sequence, marks,
+                             keys](const PushResult& result) {
+    session->replies(MessageType::kPushRound).SetPushed(sequence, result);
+    session->Remember(marks);
+  };
   if (Status s = CheckContribution(tables_, contribution); !s.ok()) return s;
   Rounds::Caller caller = CallerOf(call);
   const auto deadline = caller.deadline;
-  rounds_.Deliver(round.member, round.round, std::move(contribution), std::move(caller),
-                  [this, finish = Finisher(call), keys, step = round.push.step,
-                   answer = std::move(begun).value()](const Result<PushResult>& result) mutable {
-                    if (!result.ok()) return finish(result.status());
-                    finish(FinishPushAnswer(answer, result.value(), step));
-                  });
+  rounds_.Deliver(
+      round.member, round.round, std::move(contribution), std::move(caller),
+      [this, finish = Finisher(call), session = call.session, marks, keys, step = round.push.step,
+       answer = std::move(begun).value()](const Result<PushResult>& result) mutable {
+        if (!result.ok()) return finish(result.status());
+        session->Remember(marks);
+        finish(FinishPushAnswer(answer, result.value(), step));
+      });
   hooks_.on_wait(deadline);
   return std::nullopt;
 }
@@ -52,6 +69,8 @@ Dispatcher::Answer Dispatcher::LeaveGroup(const Call& call) {
   auto member = DecodeMember(call.body);
   if (!member.ok()) return member.status();
   const Session& session = *call.session;
+  const RequestHead head = HeadOf(call);
+  const DurableState::Cause cause(head);
   if (Status s = rounds_.Leave(member.value(), session.owner(), session.began()); !s.ok()) return s;
   return ReplyBody();
 }

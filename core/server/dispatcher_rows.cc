@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/dispatcher.h"
+#include "sync/mutex.h"
 #include "transport/plain_rows.h"
 
 namespace sparsefleet {
@@ -11,8 +12,8 @@ namespace {
 
 constexpr std::uint32_t kCutOnlyDirty = 1;
 constexpr std::uint32_t kCutClearDirty = 2;
-constexpr std::size_t kRowsHeadBytes = 64;  // of EncodeRows: lengths and padding
-// Changed rows in one reply: few enough that the memory of replies keeps it for a retry.
+constexpr std::size_t kRowsHeadBytes = 64;  // upper bound on EncodeRows' lengths and padding
+// Changed rows per reply: small enough for the reply memory to keep it for a retry.
 constexpr std::uint64_t kTakenBytes = 4u << 20;
 
 std::size_t RowBytes(const SparseTable& table) {
@@ -27,9 +28,38 @@ Dispatcher::Answer Dispatcher::Shrink(const Call& call) {
   if (!request.ok()) return request.status();
   auto table = tables_.Sparse(request.value().table);
   if (!table.ok()) return table.status();
-  return RunAsJob(call, [table = std::move(table).value(), step = request.value().number] {
-    return Result<ReplyBody>(EncodeNumber(table->Shrink(step)));
+  return RunAsJob(call,
+                  [this, table = std::move(table).value(), step = request.value().number,
+                   head = HeadOf(call)]() -> Result<ReplyBody> {
+                    if (journal_ != nullptr) return ShrinkLogged(*table, step, head);
+                    return ReplyBody(EncodeNumber(table->Shrink(step)));
+                  });
+}
+
+// Nothing else changes the table while rows go: a push to one of them comes before or after it in
+// the log as it does in the table.
+Result<ReplyBody> Dispatcher::ShrinkLogged(SparseTable& table, std::uint64_t step,
+                                           RequestHead head) {
+  std::uint64_t evicted = 0;
+  const std::string& name = table.spec().name;
+  Status s = table.ShrinkInParts(step, [&](const SparseTable::RemoveSome& remove) {
+    const auto alone = journal_->EnterAlone();
+    const std::vector<Key> keys = remove();
+    evicted += keys.size();
+    if (keys.empty()) return Status::Ok();
+    return journal_->Append(LogRecord::kErased, Encode(EraseRequest{name, keys}));
   });
+  if (!s.ok()) return s;
+  const auto alone = journal_->EnterAlone();
+  BodyWriter out;
+  out.PutString(name);
+  out.Put(evicted);
+  const Body body = out.Take();
+  const iovec piece{const_cast<std::byte*>(body.data()), body.size()};
+  s = journal_->Append(LogRecord::kShrunk, head, {&piece, 1});
+  if (!s.ok()) return s;
+  table.HalveCandidates();
+  return ReplyBody(EncodeNumber(evicted));
 }
 
 Dispatcher::Answer Dispatcher::Erase(const Call& call) {
@@ -45,11 +75,15 @@ Dispatcher::Answer Dispatcher::OpenCut(const Call& call) {
   if (!request.ok()) return request.status();
   const std::uint32_t flags = request.value().flags;
   if ((flags & ~(kCutOnlyDirty | kCutClearDirty)) != 0) {
-    return Status(Code::kProtocol, "open cut with unknown flags " + std::to_string(flags));
+    return Status(Code::kProtocol, "open cut: unknown flags " + std::to_string(flags));
   }
   auto table = tables_.Sparse(request.value().table);
   if (!table.ok()) return table.status();
   if (Status s = table.value()->CheckCut((flags & kCutOnlyDirty) != 0); !s.ok()) return s;
+  if (journal_ != nullptr && (flags & kCutClearDirty) != 0) {
+    Status s = journal_->Append(LogRecord::kRemovals, EncodeText(request.value().table));
+    if (!s.ok()) return s;
+  }
   auto cut = table.value()->OpenCut((flags & kCutOnlyDirty) != 0, (flags & kCutClearDirty) != 0);
   auto id = call.session->AddCut(std::move(cut), RowBytes(*table.value()));
   if (!id.ok()) return id.status();
@@ -60,7 +94,7 @@ Dispatcher::Answer Dispatcher::NextCut(const Call& call) {
   auto request = DecodeNextCut(call.body);
   if (!request.ok()) return request.status();
   if (request.value().max_rows == 0) {
-    return Status(Code::kInvalidArgument, "next of cut: max_rows is 0, wanted >= 1");
+    return Status(Code::kInvalidArgument, "next of cut: max_rows is 0, expected >= 1");
   }
   auto found = call.session->FindCut(request.value().cut);
   if (!found.ok()) return found.status();
@@ -70,8 +104,8 @@ Dispatcher::Answer Dispatcher::NextCut(const Call& call) {
   const std::uint64_t fitting = std::max<std::uint64_t>(1, room / open.row_bytes);
   RowBatch rows;
   {
-    std::lock_guard lock(open.mutex);
-    // Asked on past the end: the client has the rows of the other servers as well.
+    MutexLock lock(open.mutex);
+    // A request past the end means that the client also has the rows of the other servers.
     if (open.cut.at_end()) open.cut.Commit();
     open.cut.Next(static_cast<std::size_t>(std::min(request.value().max_rows, fitting)), rows);
   }
@@ -107,7 +141,7 @@ Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
   if (!request.ok()) return request.status();
   const auto& [name, received, real, flags] = request.value();
   if ((flags & ~kFlagBeginTaking) != 0) {
-    return Status(Code::kProtocol, "take changes with unknown flags " + std::to_string(flags));
+    return Status(Code::kProtocol, "take changes: unknown flags " + std::to_string(flags));
   }
   auto table = tables_.Sparse(name);
   if (!table.ok()) return table.status();
@@ -131,7 +165,7 @@ Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
     auto rows = table.value()->Read(keys);
     if (!rows.ok()) return rows.status();
     if (!rows.value().keys.empty()) return ReplyBody(EncodeRows("", rows.value()));
-    changes.value()->DropLast();  // all of them are removed by now
+    changes.value()->DropLast();  // all of them have been removed since
   }
 }
 

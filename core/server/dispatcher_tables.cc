@@ -1,7 +1,6 @@
 // Requests that define, read and change tables.
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <string>
 #include <vector>
@@ -9,23 +8,25 @@
 #include "optimizer/row_optimizer.h"
 #include "server/dispatcher.h"
 #include "store/table_views.h"
+#include "sync/mutex.h"
 #include "table/dense_table.h"
+#include "table/pinned_seconds.h"
 
 namespace sparsefleet {
 namespace {
 
-// Ok if the table's rows are as wide as the client takes them to be.
+// Ok if the table's width is the one the client assumes.
 Status CheckWidth(const TableSet& tables, std::string_view name, std::uint32_t dim,
                   const char* what) {
   auto table = tables.Sparse(name);
   if (!table.ok()) return table.status();
   if (table.value()->dim() == dim) return Status::Ok();
-  return {Code::kShapeMismatch, "table '" + std::string(name) + "' has width " +
-                                    std::to_string(table.value()->dim()) + ", the " + what + " " +
-                                    std::to_string(dim)};
+  return {Code::kShapeMismatch, "table '" + std::string(name) + "': the " + what + " width " +
+                                    std::to_string(dim) + ", but the table has width " +
+                                    std::to_string(table.value()->dim())};
 }
 
-// How many of the sections are pulled before the reply is sent: what comes after them is dense.
+// The number of sections to pull before the reply is sent; those after it are dense.
 std::size_t NumPulledFirst(const PullRequest& request) {
   const auto& sections = request.sections;
   const auto last =
@@ -33,7 +34,7 @@ std::size_t NumPulledFirst(const PullRequest& request) {
   return static_cast<std::size_t>(sections.rend() - last);
 }
 
-// The floats of each section inside the reply's body, where the tables will write them.
+// The floats of each section within the reply body, for the tables to write into.
 std::vector<PullSection> PlacePullSections(std::span<const PullRequest::Section> pulled,
                                            std::span<std::byte> body) {
   std::vector<PullSection> sections;
@@ -53,12 +54,12 @@ std::vector<PullSection> PlacePullSections(std::span<const PullRequest::Section>
   return sections;
 }
 
-// With the optimizer's state.
+// Bytes per element, including the optimizer state.
 std::uint64_t DenseElementBytes(const DenseSpec& spec) {
   return sizeof(float) * RowOptimizer(spec.optimizer).StateDim(1) + sizeof(float);
 }
 
-// What the dense tables of other names hold.
+// Bytes held by dense tables other than `name`.
 std::uint64_t DenseBytesBeside(const TableSet& tables, const std::string& name) {
   std::uint64_t bytes = 0;
   for (const std::string& other : tables.Names()) {
@@ -86,8 +87,8 @@ Dispatcher::Answer Dispatcher::DefineDense(const Call& call) {
   if (Status s = spec.Validate(); !s.ok()) return s;
   const DenseRange range =
       DenseRangeOf(spec.size, spec.min_block_size, options_.index, options_.num_servers);
-  // One at a time: two together must not pass the limit that each alone keeps.
-  std::lock_guard lock(define_dense_mutex_);
+  // One at a time: two concurrent definitions must not exceed the limit together.
+  MutexLock lock(define_dense_mutex_);
   const std::uint64_t held = DenseBytesBeside(tables_, spec.name);
   const std::uint64_t room = options_.max_dense_bytes - std::min(held, options_.max_dense_bytes);
   const std::uint64_t element_bytes = DenseElementBytes(spec);
@@ -95,8 +96,8 @@ Dispatcher::Answer Dispatcher::DefineDense(const Call& call) {
     return Status(Code::kTooLarge,
                   "dense table '" + spec.name + "' has " + std::to_string(range.size()) +
                       " elements of " + std::to_string(element_bytes) +
-                      " bytes on this server, of " + std::to_string(options_.max_dense_bytes) +
-                      " bytes for dense tables " + std::to_string(room) + " are free");
+                      " bytes on this server; of " + std::to_string(options_.max_dense_bytes) +
+                      " bytes for dense tables, " + std::to_string(room) + " are free");
   }
   if (Status s = tables_.Define(spec, options_.index, options_.num_servers); !s.ok()) return s;
   return ReplyBody();
@@ -123,7 +124,7 @@ Dispatcher::Answer Dispatcher::Pull(const Call& call) {
   const std::uint64_t reply_bytes = PullReplyBytes(request);
   if (reply_bytes > options_.max_frame_bytes) {
     return Status(Code::kTooLarge, "pull: the reply would have " + std::to_string(reply_bytes) +
-                                       " bytes, the limit is " +
+                                       " bytes, but the limit is " +
                                        std::to_string(options_.max_frame_bytes) +
                                        ": pull fewer keys at once");
   }
@@ -150,7 +151,7 @@ Result<std::vector<PushSection>> Dispatcher::CheckedSections(const PushRequest& 
   for (const auto& section : request.sections) {
     if (section.wants_rows) continue;
     if (!section.dense) {
-      Status s = CheckWidth(tables_, section.table, section.dim, "push brings");
+      Status s = CheckWidth(tables_, section.table, section.dim, "push has");
       if (!s.ok()) return s;
     }
     sections.push_back({section.table, section.keys, section.values, section.dense,
@@ -180,11 +181,11 @@ Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& re
   if (row_bytes > 0 && (other_bytes > options_.max_frame_bytes ||
                         row_bytes > options_.max_frame_bytes - other_bytes)) {
     return Status(Code::kTooLarge,
-                  "push: the rows that it wants would have " + std::to_string(row_bytes) +
-                      " bytes and the rest " + std::to_string(other_bytes) + ", the limit is " +
-                      std::to_string(options_.max_frame_bytes) + ": pull them apart from it");
+                  "push: the requested rows would have " + std::to_string(row_bytes) +
+                      " bytes and the rest " + std::to_string(other_bytes) + "; the limit is " +
+                      std::to_string(options_.max_frame_bytes) + ": pull them separately");
   }
-  // The memory of the reply is taken before the push is applied, while it may still be refused.
+  // The reply is allocated before the push is applied, while the push can still be rejected.
   PushAnswer answer;
   std::span<std::byte> out;
   answer.body =
@@ -200,12 +201,50 @@ Result<ReplyBody> Dispatcher::FinishPushAnswer(PushAnswer& answer, const PushRes
   try {
     std::ranges::copy(Encode(result), answer.head.begin());
     if (!answer.rows.empty()) {
-      if (Status s = tables_.Pull(answer.rows, PullMode::kTrain, step); !s.ok()) return s;
+      Status s = tables_.Pull(answer.rows, PullMode::kTrain, step);
+      if (!s.ok()) {
+        return Status(Code::kAnswerLost, "push: it was applied; the rows after it: " + s.message());
+      }
     }
   } catch (const std::bad_alloc&) {
-    return Status(Code::kTooLarge, "out of memory");  // for new rows; short: takes none
+    return Status(Code::kAnswerLost, "applied");  // no memory for new rows; short: takes none
   }
   return answer.body.Append(answer.values);
+}
+
+Dispatcher::Answer Dispatcher::AnswerOfMarks(const Call& call, const PushRequest& request,
+                                             PushAnswer& answer) {
+  if (request.marks.empty()) return std::nullopt;
+  switch (call.session->Judge(request.marks)) {
+    case Session::MarkState::kNew:
+      return std::nullopt;
+    case Session::MarkState::kApplied:
+      if (journal_ != nullptr) journal_->duplicates_dropped.fetch_add(1);
+      return FinishPushAnswer(answer, PushResult{}, request.step);
+    case Session::MarkState::kMixed:
+      break;
+  }
+  return Status(Code::kInvalidArgument,
+                "push: of its " + std::to_string(request.marks.size()) +
+                    " marks some name data that was applied before and some do not; nothing was "
+                    "applied: send the gradients of each stream apart");
+}
+
+// Without what only the reply is made of.
+Status Dispatcher::LogPush(const Call& call, const PushRequest& request, std::uint32_t seconds) {
+  PushRequest logged;
+  logged.step = request.step;
+  logged.marks = request.marks;
+  for (const auto& section : request.sections) {
+    if (section.wants_rows) continue;
+    logged.sections.push_back(section);
+    logged.sections.back().wants_values = false;
+  }
+  if (logged.sections.empty() && logged.marks.empty()) return Status::Ok();
+  RequestHead head = HeadOf(call);
+  head.seconds = seconds;
+  const GatheredBody body = Gather(logged);
+  return journal_->Append(LogRecord::kPush, head, body.pieces);
 }
 
 Dispatcher::Answer Dispatcher::Push(const Call& call) {
@@ -216,9 +255,42 @@ Dispatcher::Answer Dispatcher::Push(const Call& call) {
   if (!sections.ok()) return sections.status();
   auto answer = BeginPushAnswer(request);
   if (!answer.ok()) return answer.status();
-  auto result = PushAndTell(tables_, coordinator_, sections.value(), request.step);
+  if (auto known = AnswerOfMarks(call, request, answer.value())) return known;
+  Result<PushResult> result = PushResult{};
+  if (journal_ == nullptr) {
+    result = PushAndNotify(tables_, coordinator_, sections.value(), request.step);
+    if (result.ok()) call.session->Remember(request.marks);
+  } else {
+    const auto logged = journal_->Enter();
+    const std::uint32_t seconds = PinnedSeconds::Now();
+    const PinnedSeconds pinned(seconds);
+    result = PushAndNotify(tables_, coordinator_, sections.value(), request.step,
+                           [&] { return LogPush(call, request, seconds); });
+    if (result.ok()) {
+      call.session->Remember(request.marks);
+      call.session->replies(MessageType::kPush).SetPushed(call.to.request.sequence, result.value());
+    }
+  }
   if (!result.ok()) return result.status();
   return FinishPushAnswer(answer.value(), result.value(), request.step);
+}
+
+Result<ReplyBody> Dispatcher::RebuildPush(const Call& call, const PushResult& result) {
+  PushRequest push;
+  if (call.to.request.type == MessageType::kPushRound) {
+    auto round = DecodePushRound(call.body);
+    if (!round.ok()) return round.status();
+    push = std::move(round.value().push);
+  } else {
+    auto request = DecodePushRequest(call.body);
+    if (!request.ok()) return request.status();
+    push = std::move(request).value();
+  }
+  auto answer = BeginPushAnswer(push);
+  if (!answer.ok()) {
+    return Status(Code::kAnswerLost, "push: it was applied; " + answer.status().message());
+  }
+  return FinishPushAnswer(answer.value(), result, push.step);
 }
 
 Dispatcher::Answer Dispatcher::WriteDense(const Call& call) {
@@ -234,7 +306,7 @@ Dispatcher::Answer Dispatcher::SetLearningRate(const Call& call) {
   if (!request.ok()) return request.status();
   const auto& [table, number, learning_rate, flags] = request.value();
   if ((flags & ~kFlagHasCount) != 0) {
-    return Status(Code::kProtocol, "set learning rate with unknown flags " + std::to_string(flags));
+    return Status(Code::kProtocol, "set learning rate: unknown flags " + std::to_string(flags));
   }
   const auto at = (flags & kFlagHasCount) != 0 ? std::optional(number) : std::nullopt;
   Status s = tables_.SetLearningRate(table, learning_rate, at);

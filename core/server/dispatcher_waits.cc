@@ -1,4 +1,5 @@
-// Requests that wait for others: versions, barriers, notes, commands to the program around.
+// Requests that wait for others: versions, barriers, notes, and commands to the server's program.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -70,6 +71,35 @@ Dispatcher::Answer Dispatcher::DeleteNote(const Call& call) {
   return ReplyBody();
 }
 
+// The memory of the command stays until it is answered.
+Dispatcher::Finish Dispatcher::CommandFinisher(const Call& call,
+                                               const CommandRequest& command) const {
+  const bool is_logged =
+      journal_ != nullptr && std::ranges::any_of(options_.logged_commands, [&](const auto& prefix) {
+        return command.name.starts_with(prefix);
+      });
+  if (!is_logged) return Finisher(call);
+  return [this, session = call.session, to = call.to, head = HeadOf(call),
+          command](const Result<ReplyBody>& result) {
+    if (!result.ok()) return SendAnswer(*session, to, result);
+    const auto logged = journal_->Enter();
+    const auto reply = result.value().bytes();
+    BodyWriter out;
+    out.PutString(command.name);
+    out.PutString(session->name());
+    out.Put(session->number());
+    out.Put(static_cast<std::uint64_t>(command.body.size()));
+    out.Put(static_cast<std::uint64_t>(reply.size()));
+    out.PutArray(command.body);
+    out.PutArray(reply);
+    const Body body = out.Take();
+    const iovec piece{const_cast<std::byte*>(body.data()), body.size()};
+    const Status s = journal_->Append(LogRecord::kCommand, head, {&piece, 1});
+    // Its effect is there: an answer that says otherwise would have it tried again.
+    SendAnswer(*session, to, s.ok() ? result : Status(Code::kAnswerLost, s.message()));
+  };
+}
+
 Dispatcher::Answer Dispatcher::TakeCommand(const Call& call) {
   CommandQueue::Arrival arrival;
   arrival.memory = KeepBody(call);
@@ -77,9 +107,10 @@ Dispatcher::Answer Dispatcher::TakeCommand(const Call& call) {
   if (!request.ok()) return request.status();
   arrival.name = request.value().name;
   arrival.client = call.session->name();
+  arrival.session = call.session->number();
   arrival.body = request.value().body;
   arrival.deadline = BeginWait(call);
-  arrival.finish = Finisher(call);
+  arrival.finish = CommandFinisher(call, request.value());
   const auto deadline = arrival.deadline;
   if (Status s = commands_.Add(std::move(arrival)); !s.ok()) return s;
   hooks_.on_wait(deadline);

@@ -7,7 +7,7 @@
 namespace sparsefleet {
 namespace {
 
-constexpr std::size_t kFirstBodyBytes = 4u << 20;  // taken on the header's word alone
+constexpr std::size_t kFirstBodyBytes = 4u << 20;  // allocated before any body byte arrives
 constexpr std::size_t kKeptBodyBytes = 4u << 20;   // kept between frames
 constexpr std::uint64_t kYieldAfterBytes = 8u << 20;
 
@@ -51,8 +51,8 @@ FrameReader::Step FrameReader::ReadInto(Channel& channel, std::span<std::byte> o
   return {Outcome::kFrame, Ready::kDone, {}};
 }
 
-// The type and the request's id as far as the bytes are those of a frame, so that the error
-// reply finds its request.
+// As much of the type and request id as the bytes contain, so that the error reply matches its
+// request.
 void FrameReader::SalvageHeader() {
   header_ = {};
   std::memcpy(&header_.request_id, &header_bytes_[8], sizeof(header_.request_id));

@@ -1,4 +1,4 @@
-// Puts frames together from the bytes of a channel.
+// Assembles frames from the bytes of a channel.
 #pragma once
 
 #include <array>
@@ -13,17 +13,17 @@
 
 namespace sparsefleet {
 
-// Memory for a body is taken as its bytes arrive, so that a header that lies about its length
-// costs its sender more than us. Not thread-safe.
+// Memory for a body grows as its bytes arrive, so that a header with a false length costs the
+// sender more than the server. Not thread-safe.
 class FrameReader {
  public:
   enum class Outcome : std::uint8_t {
-    kFrame,     // header() and body() are whole; call Next() when done with them
+    kFrame,     // header() and body() are complete; call Next() when done with them
     kBlocked,   // `wants` says what the socket must become ready for
-    kYield,     // much was read and there is more: give other connections a turn
+    kYield,     // much was read and more is available: give other connections a turn
     kEnd,       // the peer closed
     kBroken,    // `status`: the connection failed
-    kBadFrame,  // `status`: the bytes are no frame; header() has what could be made out
+    kBadFrame,  // `status`: not a valid frame; header() has what could be decoded
   };
   struct Step {
     Outcome outcome = Outcome::kBlocked;
@@ -33,16 +33,16 @@ class FrameReader {
 
   Step Read(Channel& channel, std::uint64_t max_frame_bytes);
   void Next();
-  // The memory of body(), which stays where it is. REQUIRES: a whole frame.
+  // Transfers the memory of body(), which stays valid. REQUIRES: a complete frame.
   std::unique_ptr<std::byte[]> TakeBody();
-  // Gives back memory kept for the next frame. REQUIRES: !in_frame().
+  // Frees memory kept for the next frame. REQUIRES: !in_frame().
   void Trim();
 
   const FrameHeader& header() const { return header_; }
   std::span<const std::byte> body() const { return {body_.get(), header_.body_bytes}; }
-  // Some bytes of a frame are here, others are not.
+  // Whether a frame has arrived in part.
   bool in_frame() const { return have_ > 0; }
-  std::uint64_t bytes_read() const { return bytes_read_; }  // since the start
+  std::uint64_t bytes_read() const { return bytes_read_; }  // in total
   std::size_t memory_bytes() const { return capacity_; }
 
  private:

@@ -1,4 +1,4 @@
-// Where clients of the server's own host and user come in, see docs/wire_format.md, "Host lane".
+// Accepts clients on the server's own host and user, see docs/wire_format.md, "Host lane".
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@ struct HostLane {
   std::unique_ptr<ChannelFactory> channels;
 };
 
-// kIo where the system has no such sockets, or gives no memory to share.
+// kIo where the system has no such sockets or no shared memory.
 inline Result<HostLane> OpenHostLane(const std::string& job_key) {
-  // Tried here, so that no client finds a lane that cannot be used.
+  // Tested here, so that no client is offered a lane that does not work.
   if (auto memory = LaneMemory::Create(); !memory.ok()) return memory.status();
   auto channels = MakeLaneFactory(job_key);
   if (!channels.ok()) return channels.status();

@@ -1,13 +1,14 @@
-// The thread that looks at the clock: calls back at deadlines and at regular ticks. Header only.
+// The timer thread: calls back at deadlines and at regular ticks. Header only.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 
@@ -16,8 +17,8 @@ class Housekeeper {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // `on_deadline(now)` runs at each tick and when a deadline told to WakeBy() has come, and
-  // returns the next one it knows; `on_tick(now)` runs each `interval`.
+  // `on_deadline(now)` runs at each tick and when a deadline passed to WakeBy() is reached, and
+  // returns the next deadline; `on_tick(now)` runs every `interval`.
   Housekeeper(std::chrono::nanoseconds interval, std::function<TimePoint(TimePoint)> on_deadline,
               std::function<void(TimePoint)> on_tick)
       : interval_(interval),
@@ -28,7 +29,7 @@ class Housekeeper {
 
   void WakeBy(TimePoint deadline) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (deadline >= wake_at_) return;
       wake_at_ = deadline;
       woken_ = true;
@@ -46,8 +47,8 @@ class Housekeeper {
     TimePoint next_tick = std::chrono::steady_clock::now() + interval_;
     while (!stop.stop_requested()) {
       {
-        // Deadlines that come while on_deadline_ runs lower this again and are not missed.
-        std::lock_guard lock(mutex_);
+        // A deadline set while on_deadline_ runs lowers this again, so none is missed.
+        MutexLock lock(mutex_);
         wake_at_ = TimePoint::max();
       }
       const TimePoint now = std::chrono::steady_clock::now();
@@ -56,12 +57,13 @@ class Housekeeper {
         on_tick_(now);
         next_tick = now + interval_;
       }
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       wake_at_ = std::min({wake_at_, next, next_tick});
       woken_ = false;
       while (!stop.stop_requested() && std::chrono::steady_clock::now() < wake_at_) {
         const TimePoint until = wake_at_;  // a copy: the wait reads it without the lock
-        changed_.wait_until(lock, stop, until, [&] { return std::exchange(woken_, false); });
+        changed_.wait_until(lock, stop, until,
+                            [&]() REQUIRES(mutex_) { return std::exchange(woken_, false); });
       }
     }
   }
@@ -69,11 +71,11 @@ class Housekeeper {
   const std::chrono::nanoseconds interval_;
   const std::function<TimePoint(TimePoint)> on_deadline_;
   const std::function<void(TimePoint)> on_tick_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any changed_;
-  TimePoint wake_at_ = TimePoint::max();
-  bool woken_ = false;
-  std::jthread thread_;  // last: it uses the others
+  TimePoint wake_at_ GUARDED_BY(mutex_) = TimePoint::max();
+  bool woken_ GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // last: it uses the members above
 };
 
 }  // namespace sparsefleet

@@ -1,17 +1,18 @@
-// One thread for work that takes long, so that it does not hold up requests. Header only.
+// A thread for long work, so that it does not hold up requests. Header only.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 
-// Thread-safe. Jobs run one after another, in the order given.
+// Thread-safe. Jobs run one at a time, in the order given.
 class JobThread {
  public:
   JobThread() : thread_([this](const std::stop_token& stop) { Work(stop); }) {}
@@ -19,20 +20,21 @@ class JobThread {
 
   void Run(std::function<void()> job) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       jobs_.push_back(std::move(job));
     }
     more_.notify_one();
   }
 
-  // True when no job is left, false if some are at the deadline.
+  // Returns true when no job is left, false if some are at the deadline.
   bool AwaitIdle(std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock lock(mutex_);
-    return idle_.wait_until(lock, deadline, [&] { return jobs_.empty() && !busy_; });
+    MutexLock lock(mutex_);
+    return idle_.WaitUntil(mutex_, deadline,
+                           [&]() REQUIRES(mutex_) { return jobs_.empty() && !busy_; });
   }
 
-  // Ends the thread after all jobs given so far: someone waits for the answer of each. Jobs that
-  // take long are to be told by other means to be quick.
+  // Ends the thread after all jobs given so far, since someone waits for the result of each. Long
+  // jobs must be cancelled by other means.
   void Stop() {
     thread_.request_stop();
     if (thread_.joinable()) thread_.join();
@@ -40,8 +42,8 @@ class JobThread {
 
  private:
   void Work(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (more_.wait(lock, stop, [&] { return !jobs_.empty(); })) {
+    MutexLock lock(mutex_);
+    while (more_.wait(lock, stop, [&]() REQUIRES(mutex_) { return !jobs_.empty(); })) {
       auto job = std::move(jobs_.front());
       jobs_.pop_front();
       busy_ = true;
@@ -54,12 +56,12 @@ class JobThread {
     }
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable_any more_;
-  std::condition_variable idle_;
-  bool busy_ = false;
-  std::deque<std::function<void()>> jobs_;
-  std::jthread thread_;  // last: it uses the others
+  CondVar idle_;
+  bool busy_ GUARDED_BY(mutex_) = false;
+  std::deque<std::function<void()>> jobs_ GUARDED_BY(mutex_);
+  std::jthread thread_;  // last: it uses the members above
 };
 
 }  // namespace sparsefleet

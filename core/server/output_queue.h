@@ -1,4 +1,4 @@
-// Frames on their way out of a connection. Header only.
+// Outgoing frames of a connection. Header only.
 #pragma once
 
 #include <sys/uio.h>
@@ -15,18 +15,18 @@
 
 namespace sparsefleet {
 
-// Not thread-safe, but buffers given by Gather() and frames given by Unmade() stay where they are
-// while others Push().
+// Not thread-safe, but buffers from Gather() and frames from Unmade() stay valid while other
+// threads Push().
 class OutputQueue {
  public:
   struct Frame {
     std::array<std::byte, kFrameHeaderBytes> header;
     ReplyBody body;
-    std::span<const std::byte> made;  // of a body with reads: header and body, when they are done
-    std::unique_ptr<std::byte[]> memory;  // of `made`, unless it lies in the channel
+    std::span<const std::byte> made;      // for a body with reads: header and body, once built
+    std::unique_ptr<std::byte[]> memory;  // holds `made`, unless it lies in the channel
     std::size_t size() const { return header.size() + body.size(); }
 
-    // Makes the bytes, in `room` if that is large enough; false without the memory.
+    // Builds the bytes, in `room` if that is large enough; false if out of memory.
     // REQUIRES: a body with reads; room aligned to 8.
     bool Make(std::span<std::byte> room) {
       if (room.size() < size()) {
@@ -48,14 +48,14 @@ class OutputQueue {
     unsent_bytes_ += frame.size();
   }
 
-  // The front frame if its bytes have to be made before it can be gathered.
+  // The front frame if its bytes must be built before it can be gathered.
   Frame* Unmade() {
     if (frames_.empty() || !frames_.front().body.has_reads()) return nullptr;
     return frames_.front().made.empty() ? &frames_.front() : nullptr;
   }
 
-  // The unsent bytes, from the front, as far as they are made and `out` has places; returns the
-  // places used.
+  // The unsent bytes from the front, as far as they are built and fit into `out`; returns the
+  // number of buffers used.
   std::size_t Gather(std::span<iovec> out) const {
     std::size_t used = 0;
     std::size_t skip = sent_of_front_;

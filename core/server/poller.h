@@ -1,5 +1,5 @@
-// Tells threads which sockets are ready. One-shot: a socket that was reported stays silent
-// until it is armed again, so that one thread at a time looks after it.
+// Reports which sockets are ready. One-shot: a reported socket stays silent until it is armed
+// again, so that one thread at a time handles it.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ class Poller {
   static Result<std::unique_ptr<Poller>> Create();
   ~Poller();
 
-  // Watches `fd`, which is reported as `token`; not armed yet.
+  // Watches `fd` under `token`, without arming it.
   Status Add(int fd, std::uint64_t token);
-  // Reports `fd` once, when it becomes (or is) readable or writable as asked, or broken.
+  // Reports `fd` once, when it is readable or writable as asked, or broken.
   // REQUIRES: fd was added.
   void Arm(int fd, std::uint64_t token, bool read, bool write);
-  // Call before the socket is closed.
+  // Call this before closing the socket.
   void Remove(int fd);
 
-  // The token of the next socket that is ready; nothing after Stop(). A token may
-  // still be reported just after Remove().
+  // The token of the next ready socket; empty after Stop(). A token may still be reported just
+  // after Remove().
   std::optional<std::uint64_t> Wait();
-  // Wakes all waiting threads, for good.
+  // Wakes all waiting threads permanently.
   void Stop();
 
  private:

@@ -57,7 +57,7 @@ void Poller::Remove(int fd) { ::epoll_ctl(impl_->epoll.fd(), EPOLL_CTL_DEL, fd, 
 
 std::optional<std::uint64_t> Poller::Wait() {
   for (;;) {
-    // One at a time: a second event would wait behind the work for the first.
+    // One event at a time: a second would wait until the first is handled.
     epoll_event event{};
     const int count = ::epoll_wait(impl_->epoll.fd(), &event, 1, -1);
     if (count < 0 && errno == EINTR) continue;

@@ -1,4 +1,4 @@
-// Replies of the server: their bytes, and the place they go to.
+// Server replies: their bytes and their destination.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@
 
 namespace sparsefleet {
 
-// Elements of a dense table that a reply ends with. They are read as it is sent, right to where
-// they are sent from; again for a retry, which gets values that are as new or newer.
+// Elements of a dense table at the end of a reply. They are read when the reply is sent, directly
+// into the send buffer; a retry reads them again and gets values at least as new.
 struct DenseRead {
   std::shared_ptr<const DenseTable> table;
   std::uint64_t offset = 0;
   std::uint64_t count = 0;  // REQUIRES: elements [offset, offset + count) are in the table
 
-  // In a body: followed by zeros up to a multiple of 8.
+  // In a body, zeros follow up to a multiple of 8.
   std::size_t bytes() const { return (count * sizeof(float) + 7) / 8 * 8; }
 };
 
 using DenseReads = std::shared_ptr<const std::vector<DenseRead>>;
 
-// The bytes of a reply, shared by the queue that sends them and the memory that keeps them
-// for a retry. Immutable once made; copies take no memory.
+// The bytes of a reply, shared by the queue that sends them and the memory that keeps them for a
+// retry. Immutable once built; copies do not allocate.
 class ReplyBody {
  public:
   ReplyBody() = default;
@@ -40,8 +40,8 @@ class ReplyBody {
     owner_ = std::move(owner);
   }
 
-  // A body whose bytes are the caller's to write through `out` before it is sent; not
-  // zeroed first, because a pull overwrites all of it. Aligned to 8.
+  // A body that the caller fills through `out` before it is sent; not zeroed first, because a pull
+  // overwrites all of it. Aligned to 8.
   static ReplyBody Uninitialized(std::size_t size, std::span<std::byte>& out) {
     std::shared_ptr<std::byte[]> owner = std::make_unique_for_overwrite<std::byte[]>(size);
     out = {owner.get(), size};
@@ -58,11 +58,11 @@ class ReplyBody {
     return *this;
   }
 
-  std::span<const std::byte> bytes() const { return bytes_; }  // without what is read later
+  std::span<const std::byte> bytes() const { return bytes_; }  // without the deferred reads
   bool has_reads() const { return reads_ != nullptr && !reads_->empty(); }
   std::size_t size() const { return bytes_.size() + read_bytes_; }
 
-  // All of it. REQUIRES: out.size() == size(), aligned to 8.
+  // Writes the whole body. REQUIRES: out.size() == size(), aligned to 8.
   void WriteTo(std::span<std::byte> out) const {
     if (!bytes_.empty()) std::memcpy(out.data(), bytes_.data(), bytes_.size());
     if (reads_ == nullptr) return;
@@ -92,17 +92,17 @@ struct Reply {
   }
 };
 
-// Takes replies. Implemented by ServerConnection, and by tests without a socket.
+// Receives replies. Implemented by ServerConnection, and by tests without a socket.
 // Thread-safe; never blocks.
 class ReplySink {
  public:
   virtual ~ReplySink() = default;
-  // For each request handed to the dispatcher exactly one of the two is called.
+  // Exactly one of these is called for each request given to the dispatcher.
   virtual void Send(const FrameHeader& request, Reply reply) = 0;
   virtual void Abandon() = 0;  // the reply goes to a retry of the request instead
 };
 
-// Where the reply of one request goes. The connection may be gone by then.
+// The destination of a request's reply. The connection may be gone by then.
 struct ReplyTo {
   std::weak_ptr<ReplySink> sink;
   FrameHeader request;

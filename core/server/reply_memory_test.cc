@@ -30,7 +30,7 @@ ReplyTo Try(std::uint64_t sequence, const std::shared_ptr<CountingSink>& sink = 
 
 Reply ReplyOf(std::size_t bytes) { return {false, Body(bytes)}; }
 
-const Test kAgain("a request carried out before is answered from memory", [] {
+const Test kAgain("a request that ran before is answered from memory", [] {
   ReplyMemory memory;
   Expect(memory.Begin(Try(1)).kind == Kind::kRun);
   memory.Finish(1, ReplyOf(7));
@@ -51,7 +51,24 @@ const Test kAttach("a retry of a request in progress takes over its reply", [] {
   ExpectEqual(second->sent, 1);
 });
 
-const Test kAcknowledged("an acknowledged request is forgotten and never carried out again", [] {
+const Test kStale("an older try that arrives after its retry does not take over its reply", [] {
+  ReplyMemory memory;
+  auto older = std::make_shared<CountingSink>();
+  auto newer = std::make_shared<CountingSink>();
+  ReplyTo first = Try(1, older);
+  first.request.request_id = 7;
+  ReplyTo second = Try(1, newer);
+  second.request.request_id = 8;
+  Expect(memory.Begin(second).kind == Kind::kRun);
+  Expect(memory.Begin(first).kind == Kind::kInProgress);
+  ExpectEqual(older->abandoned, 1);
+  ExpectEqual(newer->abandoned, 0);
+  memory.Finish(1, ReplyOf(1)).Send(ReplyOf(1));
+  ExpectEqual(older->sent, 0);
+  ExpectEqual(newer->sent, 1);
+});
+
+const Test kAcknowledged("an acknowledged request is forgotten and never runs again", [] {
   ReplyMemory memory;
   Expect(memory.Begin(Try(5)).kind == Kind::kRun);
   memory.Finish(5, ReplyOf(1));
@@ -70,7 +87,7 @@ const Test kOutOfOrder("sequences may arrive in any order", [] {
   Expect(memory.Begin(Try(9)).kind == Kind::kInProgress);
 });
 
-const Test kOtherType("one sequence for two kinds of request is against the protocol", [] {
+const Test kOtherType("one sequence for two kinds of request violates the protocol", [] {
   ReplyMemory memory;
   Expect(memory.Begin(Try(1)).kind == Kind::kRun);
   const auto verdict = memory.Begin(Try(1, nullptr, MessageType::kShrink));
@@ -78,7 +95,7 @@ const Test kOtherType("one sequence for two kinds of request is against the prot
   ExpectCode(verdict.status, Code::kProtocol);
 });
 
-const Test kBytes("large replies not acknowledged lose their bytes, oldest first", [] {
+const Test kBytes("large unacknowledged replies lose their bytes, oldest first", [] {
   ReplyMemory memory;
   for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
     Expect(memory.Begin(Try(sequence)).kind == Kind::kRun);
@@ -86,11 +103,42 @@ const Test kBytes("large replies not acknowledged lose their bytes, oldest first
   }
   const auto verdict = memory.Begin(Try(1));
   Expect(verdict.kind == Kind::kRefused);
-  ExpectCode(verdict.status, Code::kTooLarge);
+  ExpectCode(verdict.status, Code::kAnswerLost);
   Expect(memory.Begin(Try(3)).kind == Kind::kAnswered);
 });
 
-const Test kCount("a client that never acknowledges is refused in the end", [] {
+const Test kPushed("the reply to a push that lost its bytes is made again from its result", [] {
+  ReplyMemory memory;
+  for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    Expect(memory.Begin(Try(sequence)).kind == Kind::kRun);
+    memory.SetPushed(sequence, {.applied = sequence});
+    memory.Finish(sequence, ReplyOf(ReplyMemory::kMaxReplyBytes / 2));
+  }
+  const auto verdict = memory.Begin(Try(1));
+  Expect(verdict.kind == Kind::kRebuild);
+  ExpectEqual(verdict.pushed.applied, 1u);
+});
+
+const Test kExported("what was applied and is not acknowledged is exported and restored", [] {
+  ReplyMemory memory;
+  for (std::uint64_t sequence = 1; sequence <= 4; ++sequence) memory.Begin(Try(sequence));
+  memory.Finish(1, ReplyOf(8));
+  memory.Finish(2, ReplyOf(8));
+  memory.SetPushed(3, {.applied = 7});  // applied, its reply is still being made
+  memory.Acknowledge(2);
+  ReplyMemory restored;
+  restored.Acknowledge(memory.acked_below());
+  for (const auto& one : memory.Export()) restored.Restore(one);
+  Expect(restored.Begin(Try(1)).kind == Kind::kRefused);
+  Expect(restored.Begin(Try(2)).kind == Kind::kAnswered);
+  const auto pushed = restored.Begin(Try(3));
+  Expect(pushed.kind == Kind::kRebuild);
+  ExpectEqual(pushed.pushed.applied, 7u);
+  ExpectEqual(restored.next_sequence(), 4u);
+  Expect(restored.Begin(Try(4)).kind == Kind::kRun, "it was not applied before");
+});
+
+const Test kCount("a client that never acknowledges is eventually refused", [] {
   ReplyMemory memory;
   for (std::uint64_t sequence = 1; sequence <= ReplyMemory::kMaxRecords; ++sequence) {
     memory.Begin(Try(sequence));

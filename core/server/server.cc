@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "server/acceptor.h"
+#include "server/connection_limits.h"
 #include "server/connection_set.h"
 #include "server/dispatcher.h"
 #include "server/host_lane.h"
@@ -27,6 +26,7 @@
 #include "store/local_store.h"
 #include "store/rounds.h"
 #include "store/table_views.h"
+#include "sync/mutex.h"
 #include "transport/socket.h"
 
 namespace sparsefleet {
@@ -35,7 +35,7 @@ namespace {
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-// What the poller reports.
+// Tokens that the poller reports.
 constexpr std::uint64_t kAcceptor = 0;
 constexpr std::uint64_t kLaneAcceptor = 1;
 constexpr std::uint64_t kFirstConnection = 2;
@@ -57,12 +57,15 @@ Status CheckOptions(const ServerOptions& options) {
   for (const auto& [name, value] : timeouts) {
     if (value > 0 && value <= 1e6) continue;
     return {Code::kInvalidArgument, std::string("ServerOptions.") + name + " is " +
-                                        std::to_string(value) + ", wanted > 0 and <= 1e6"};
+                                        std::to_string(value) + ", expected > 0 and <= 1e6"};
   }
-  if (options.max_frame_bytes < 4096 || options.max_frame_bytes > UINT32_MAX) {
+  if (options.max_connections == 0) {
+    return {Code::kInvalidArgument, "ServerOptions.max_connections is 0, expected at least 1"};
+  }
+  if (options.max_frame_bytes < 4096 || options.max_frame_bytes > kMaxBodyBytes) {
     return {Code::kInvalidArgument, "ServerOptions.max_frame_bytes is " +
                                         std::to_string(options.max_frame_bytes) +
-                                        ", wanted 4096 to " + std::to_string(UINT32_MAX)};
+                                        ", expected 4096 to " + std::to_string(kMaxBodyBytes)};
   }
   return Status::Ok();
 }
@@ -79,6 +82,12 @@ std::uint32_t NumThreads(std::uint32_t asked) {
   return std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
 }
 
+std::string FullText(const ConnectionLimits& limits) {
+  return "the server is full: all " + std::to_string(limits.proven) +
+         " connections are in use; raise --max-connections or the open file limit (" +
+         std::to_string(limits.open_files) + ")";
+}
+
 DispatcherOptions DispatcherOptionsOf(const ServerOptions& options) {
   std::random_device random;
   DispatcherOptions out;
@@ -89,26 +98,36 @@ DispatcherOptions DispatcherOptionsOf(const ServerOptions& options) {
   out.max_dense_bytes =
       options.max_dense_bytes > 0 ? options.max_dense_bytes : MachineMemoryBytes();
   out.peer_timeout_s = options.peer_timeout_s;
+  out.logged_commands = options.logged_commands;
   return out;
 }
 
 }  // namespace
 
 struct Server::Impl {
-  Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels, std::unique_ptr<Poller> poll);
+  Impl(ServerOptions given, const ConnectionLimits& limits,
+       std::unique_ptr<ChannelFactory> channels, std::unique_ptr<Poller> poll);
 
   DispatcherHooks Hooks();
   void Work();
   void Accept(Acceptor& from, ChannelFactory& channels);
-  void Admit(ChannelFactory& channels, OwnedSocket socket, std::string address);
+  void Admit(ChannelFactory& channels, std::uint64_t id, OwnedSocket socket,
+             const std::string& address, const std::string& address_group);
+  void Drop(ServerConnection& unproven, const std::string& why);
+  void MakeWay(const ConnectionSet::Pointer& displaced);
   Status Listen();
   void OpenLane();
+  void ReportLimits() const;
   void Tick(steady_clock::time_point now);
   void DropLostClients(steady_clock::time_point now);
   void AddStats(StatMap& stats) const;
   void RequestShutdown();
   Status Closed() const;
-  void StartThreads();  // throws std::system_error if the system gives no more
+  Status Recover();
+  Status WriteSnapshot();
+  void SnapshotIfDue();
+  void Fail(const Status& status);
+  void StartThreads();  // throws std::system_error if the system refuses a thread
   void Stop();
 
   const ServerOptions options;
@@ -125,42 +144,48 @@ struct Server::Impl {
   CommandQueue commands;
   SessionTable sessions;
   Dispatcher dispatcher;
+  std::unique_ptr<Journal> journal;       // null: not durable
+  std::unique_ptr<DurableState> durable;  // null: not durable
+  std::atomic<bool> snapshot_runs{false};
+  mutable Mutex failure_mutex;
+  Status failure;
   ConnectionSet connections;
   ServerConnectionHost host;
+  std::atomic<std::uint64_t> next_connection{kFirstConnection};
   Acceptor acceptor;
   std::uint16_t port = 0;
   // For clients on this host; see TransportKind::kAuto.
   std::unique_ptr<ChannelFactory> lane_factory;
   Acceptor lane_acceptor;
-  std::atomic<std::uint64_t> next_connection{kFirstConnection};
 
-  std::mutex shutdown_mutex;
-  std::condition_variable shutdown_changed;
-  bool shutdown_requested = false;
+  Mutex shutdown_mutex;
+  CondVar shutdown_changed;
+  bool shutdown_requested GUARDED_BY(shutdown_mutex) = false;
 
-  std::mutex stop_mutex;  // held by the one who stops
-  bool stopped = false;
+  Mutex stop_mutex;  // held by the thread that stops the server
+  bool stopped GUARDED_BY(stop_mutex) = false;
 
   JobThread jobs;
   std::unique_ptr<Housekeeper> housekeeper;
   std::vector<std::jthread> threads;
 };
 
-Server::Impl::Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels,
-                   std::unique_ptr<Poller> poll)
+Server::Impl::Impl(ServerOptions given, const ConnectionLimits& limits,
+                   std::unique_ptr<ChannelFactory> channels, std::unique_ptr<Poller> poll)
     : options(std::move(given)),
       num_threads(NumThreads(options.num_threads)),
       factory(std::move(channels)),
       poller(std::move(poll)),
       log(options.log),
       served(std::make_shared<ServedTables>(options.index, options.num_servers)),
-      rounds([this](std::span<const PushSection> sections, std::uint64_t step) {
-        return ApplyRound(tables, coordinator, sections, step);
-      }),
+      rounds([this](std::span<const PushSection> sections,
+                    std::uint64_t step) { return ApplyRound(tables, coordinator, sections, step); },
+             [this](std::uint64_t client) { return sessions.HasId(client); }),
       commands(options.max_frame_bytes),
       sessions(Seconds(options.peer_timeout_s)),
       dispatcher(DispatcherOptionsOf(options), Hooks(), tables, coordinator, rounds, commands,
                  sessions),
+      connections(limits),
       host{*poller,
            dispatcher,
            sessions,
@@ -169,10 +194,13 @@ Server::Impl::Impl(ServerOptions given, std::unique_ptr<ChannelFactory> channels
            options.max_frame_bytes,
            Seconds(options.handshake_timeout_s),
            Seconds(options.frame_timeout_s),
+           [this](std::uint64_t id) { MakeWay(connections.MarkAnswered(id)); },
+           [this](std::uint64_t id) { return connections.MarkProven(id); },
            [this](std::uint64_t id) { connections.Remove(id); },
+           FullText(limits),
            {}},
-      acceptor(*poller, kAcceptor),
-      lane_acceptor(*poller, kLaneAcceptor) {}
+      acceptor(*poller, kAcceptor, next_connection),
+      lane_acceptor(*poller, kLaneAcceptor, next_connection) {}
 
 DispatcherHooks Server::Impl::Hooks() {
   DispatcherHooks hooks;
@@ -184,7 +212,7 @@ DispatcherHooks Server::Impl::Hooks() {
   return hooks;
 }
 
-// A thread of the pool: looks after one ready socket after another.
+// Runs on a pool thread: handles one ready socket after another.
 void Server::Impl::Work() {
   while (const auto token = poller->Wait()) {
     if (*token == kAcceptor) {
@@ -198,37 +226,67 @@ void Server::Impl::Work() {
 }
 
 void Server::Impl::Accept(Acceptor& from, ChannelFactory& channels) {
-  const Status status = from.AcceptSome([&](OwnedSocket socket, std::string address) {
-    if (&from == &lane_acceptor) {
-      counters.lane_connections_total.fetch_add(1, std::memory_order_relaxed);
-      address = "a process of this host";
+  const auto admit = [&](std::uint64_t id, OwnedSocket socket, const sockaddr_storage& peer) {
+    if (&from != &lane_acceptor) {
+      return Admit(channels, id, std::move(socket), AddressText(peer), AddressGroup(peer));
     }
-    Admit(channels, std::move(socket), std::move(address));
-  });
-  if (!status.ok()) log.WriteSeldom(kError, status.message());
+    counters.lane_connections_total.fetch_add(1, std::memory_order_relaxed);
+    Admit(channels, id, std::move(socket), "a process on this host", "");
+  };
+  const auto make_room = [&] {
+    const auto oldest = connections.TakeOldestUnproven();
+    if (oldest != nullptr) Drop(*oldest, "the process is out of file descriptors");
+    return oldest != nullptr;
+  };
+  const Status status = from.AcceptSome(admit, make_room);
+  if (!status.ok()) log.WriteRateLimited(kError, status.message());
 }
 
-void Server::Impl::Admit(ChannelFactory& channels, OwnedSocket socket, std::string address) {
+void Server::Impl::Drop(ServerConnection& unproven, const std::string& why) {
+  counters.unproven_dropped.fetch_add(1, std::memory_order_relaxed);
+  log.WriteRateLimited(kWarning, "dropped a connection from " + unproven.address() +
+                                     " that has not proven the job key: " + why);
+  unproven.CloseNow();
+}
+
+// Closes the connection displaced by a newer one, if any.
+void Server::Impl::MakeWay(const ConnectionSet::Pointer& displaced) {
+  if (displaced == nullptr) return;
+  const ConnectionLimits& limits = connections.limits();
+  Drop(*displaced, "the limit is " + std::to_string(limits.unproven) + " such connections, " +
+                       std::to_string(limits.unproven_per_address) + " per address");
+}
+
+void Server::Impl::Admit(ChannelFactory& channels, std::uint64_t id, OwnedSocket socket,
+                         const std::string& address, const std::string& address_group) {
   counters.connections_total.fetch_add(1, std::memory_order_relaxed);
   if (Status s = PrepareSocket(socket.fd()); !s.ok()) {
-    return log.WriteSeldom(kWarning, "connection from " + address + ": " + s.message());
+    return log.WriteRateLimited(kWarning, "connection from " + address + ": " + s.message());
   }
   auto channel = channels.Accept(socket.Release());
   if (!channel.ok()) {
-    return log.WriteSeldom(kWarning,
-                           "connection from " + address + ": " + channel.status().message());
+    return log.WriteRateLimited(kWarning,
+                                "connection from " + address + ": " + channel.status().message());
   }
-  auto connection = std::make_shared<ServerConnection>(host, next_connection.fetch_add(1),
-                                                       std::move(channel).value(), address);
-  if (!connections.Add(connection, options.max_connections)) {
-    return log.WriteSeldom(kWarning, "connection from " + address +
-                                         " refused: " + std::to_string(options.max_connections) +
-                                         " are open, which is the limit");
-  }
+  auto connection =
+      std::make_shared<ServerConnection>(host, id, std::move(channel).value(), address);
+  const auto added = connections.Add(connection, address_group);
+  if (!added.is_added) return;  // the server is stopping
+  MakeWay(added.displaced);
   if (Status s = connection->Start(); !s.ok()) {
-    log.WriteSeldom(kWarning, "connection from " + address + ": " + s.message());
+    log.WriteRateLimited(kWarning, "connection from " + address + ": " + s.message());
     connections.Remove(connection->id());
   }
+}
+
+void Server::Impl::ReportLimits() const {
+  const ConnectionLimits& limits = connections.limits();
+  if (limits.proven >= options.max_connections) return;
+  log.Write(kInfo, "accepting " + std::to_string(limits.proven) + " connections instead of " +
+                       std::to_string(options.max_connections) + ": the process may open " +
+                       std::to_string(limits.open_files) +
+                       " files; to accept more, raise the hard limit (ulimit -Hn, or LimitNOFILE= "
+                       "in systemd)");
 }
 
 void Server::Impl::Tick(steady_clock::time_point now) {
@@ -236,35 +294,89 @@ void Server::Impl::Tick(steady_clock::time_point now) {
   lane_acceptor.Resume();
   for (const auto& connection : connections.All()) connection->Tick(now);
   DropLostClients(now);
+  SnapshotIfDue();
 }
 
 void Server::Impl::DropLostClients(steady_clock::time_point now) {
-  for (const auto& session : sessions.TakeLost(now)) {
+  sessions.DropLost(now, [this](Session& session) {
     counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
-    session->DropHoldings();
-    coordinator.ForgetOwner(session->id());
-    rounds.ForgetOwner(session->id());
+    session.DropHoldings();
+    coordinator.ForgetOwner(session.id());
+    rounds.ForgetOwner(session.id());
     for (const auto& connection : connections.All()) {
-      if (connection->BelongsTo(*session)) connection->CloseNow();
+      if (connection->BelongsTo(session)) connection->CloseNow();
     }
-    // Last: who reads it may count on the rest.
+    // Last, so that whoever reads it can rely on the rest.
     char silent[32];
     std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
-    log.Write(kWarning, session->Describe() + " silent for " + silent + ": counted as lost");
-  }
+    log.Write(kWarning,
+              session.Describe() + " was silent for " + silent + " and is considered lost");
+  });
 }
 
 void Server::Impl::AddStats(StatMap& stats) const {
   stats["server.uptime_s"] = std::chrono::duration<double>(steady_clock::now() - begun).count();
   stats["server.connections"] = static_cast<double>(connections.size());
+  stats["server.connections_unproven"] = static_cast<double>(connections.num_unproven());
   stats["server.clients"] = static_cast<double>(sessions.size());
+  stats["server.tls_key_updates"] = static_cast<double>(factory->key_updates());
   stats["server.threads"] = static_cast<double>(num_threads);
+  if (journal != nullptr) journal->AddStats(stats);
   counters.AddTo(stats);
+}
+
+Status Server::Impl::Recover() {
+  if (options.durability == Durability::kOff) return Status::Ok();
+  JournalOptions journal_options;
+  journal_options.durability = options.durability;
+  journal_options.directory = options.log_dir;
+  journal_options.snapshot_bytes = options.snapshot_bytes;
+  journal_options.calls = options.file_calls;
+  journal_options.on_failure = [this](const Status& status) { Fail(status); };
+  auto opened = Journal::Open(std::move(journal_options));
+  if (!opened.ok()) return opened.status();
+  journal = std::move(opened).value();
+  durable = std::make_unique<DurableState>(
+      *journal, DurableState::Parts{tables, coordinator, rounds, sessions, dispatcher});
+  if (Status s = durable->Recover(dispatcher.incarnation()); !s.ok()) return s;
+  served->on_clearing_cut = [this](const auto& names) { return durable->OnClearingCut(names); };
+  StatMap found;
+  journal->AddStats(found);
+  log.Write(kInfo, "log " + options.log_dir + ": " +
+                       std::to_string(static_cast<std::uint64_t>(found["log.replayed_records"])) +
+                       " records replayed after a snapshot of " +
+                       std::to_string(static_cast<std::uint64_t>(found["log.snapshot_bytes"])) +
+                       " bytes");
+  return Status::Ok();
+}
+
+Status Server::Impl::WriteSnapshot() { return durable->Snapshot(options.write_command_state); }
+
+void Server::Impl::SnapshotIfDue() {
+  if (journal == nullptr || !journal->IsSnapshotDue() || snapshot_runs.exchange(true)) return;
+  jobs.Run([this] {
+    if (Status s = WriteSnapshot(); !s.ok()) {
+      log.Write(kWarning, "no snapshot was written, the log grows on: " + s.message());
+    }
+    snapshot_runs = false;
+  });
+}
+
+// No reply that says otherwise may go out: connections end, and the process is to follow.
+void Server::Impl::Fail(const Status& status) {
+  {
+    MutexLock lock(failure_mutex);
+    if (!failure.ok()) return;
+    failure = status;
+  }
+  log.Write(kError, "the server ends: " + status.message());
+  for (const auto& connection : connections.All()) connection->CloseNow();
+  RequestShutdown();
 }
 
 void Server::Impl::RequestShutdown() {
   {
-    std::lock_guard lock(shutdown_mutex);
+    MutexLock lock(shutdown_mutex);
     shutdown_requested = true;
   }
   shutdown_changed.notify_all();
@@ -286,7 +398,7 @@ Status Server::Impl::Listen() {
   return acceptor.Listen(std::move(listening));
 }
 
-// Without it clients of this host come over TCP, like all others.
+// Without it, clients on this host use TCP like all others.
 void Server::Impl::OpenLane() {
   auto opened = OpenHostLane(options.security.job_key);
   if (!opened.ok()) {
@@ -312,7 +424,7 @@ void Server::Impl::StartThreads() {
 }
 
 void Server::Impl::Stop() {
-  std::lock_guard stopping(stop_mutex);
+  MutexLock stopping(stop_mutex);
   if (std::exchange(stopped, true)) return;
   RequestShutdown();
   dispatcher.Drain();
@@ -327,19 +439,22 @@ void Server::Impl::Stop() {
   const auto deadline = DeadlineAfter(options.drain_timeout_s);
   connections.AwaitEmpty(deadline);
   if (!jobs.AwaitIdle(deadline)) {
-    log.Write(kWarning, "a save, load or shrink was not finished in time, it is given up");
-    dispatcher.GiveUpJobs();
+    log.Write(kWarning, "a save, load or shrink did not finish in time and was cancelled");
+    dispatcher.CancelJobs();
   }
   jobs.Stop();
-  // Connections with nothing left to answer have closed themselves.
+  // Connections that owe no reply have already closed themselves.
   if (const std::size_t open = connections.size(); open > 0) {
     log.Write(kWarning,
-              std::to_string(open) + " connections were not drained in time, they are closed");
+              std::to_string(open) + " connections did not drain in time and were closed");
     for (const auto& connection : connections.All()) connection->CloseNow();
   }
   if (housekeeper != nullptr) housekeeper->Stop();
   poller->Stop();
   for (auto& thread : threads) thread.join();
+  // Stores over the tables may outlive the server.
+  tables.SetBirthLog(nullptr);
+  served->on_clearing_cut = {};
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -349,15 +464,20 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   if (Status s = CheckOptions(options); !s.ok()) return s;
   auto factory = ChannelFactory::Create(options.security);
   if (!factory.ok()) return factory.status();
+  auto limits = PlanConnections(options.max_connections, options.max_unproven,
+                                options.max_unproven_per_address);
+  if (!limits.ok()) return limits.status();
   auto poller = Poller::Create();
   if (!poller.ok()) return poller.status();
   std::unique_ptr<Impl> impl;
   try {
-    impl = std::make_unique<Impl>(std::move(options), std::move(factory).value(),
+    impl = std::make_unique<Impl>(std::move(options), limits.value(), std::move(factory).value(),
                                   std::move(poller).value());
+    impl->ReportLimits();
     for (const auto& [key, value] : impl->options.notes) {
       if (Status noted = impl->coordinator.PutNote(key, value); !noted.ok()) return noted;
     }
+    if (Status s = impl->Recover(); !s.ok()) return s;
     Status s = impl->Listen();
     if (!s.ok()) return s;
     impl->StartThreads();
@@ -388,12 +508,42 @@ StatMap Server::Stats() const {
 
 bool Server::HasClient(std::string_view name) const { return impl_->sessions.HasNamed(name); }
 
+bool Server::HasSession(std::uint64_t number) const { return impl_->sessions.HasNumber(number); }
+
 bool Server::WaitForShutdownRequest(double timeout_s) {
-  std::unique_lock lock(impl_->shutdown_mutex);
-  return impl_->shutdown_changed.wait_until(lock, DeadlineAfter(timeout_s),
-                                            [&] { return impl_->shutdown_requested; });
+  MutexLock lock(impl_->shutdown_mutex);
+  return impl_->shutdown_changed.WaitUntil(
+      impl_->shutdown_mutex, DeadlineAfter(timeout_s),
+      [&]() REQUIRES(impl_->shutdown_mutex) { return impl_->shutdown_requested; });
 }
 
 void Server::Stop() { impl_->Stop(); }
+
+std::vector<RecoveredCommand> Server::TakeRecoveredCommands() {
+  return impl_->durable == nullptr ? std::vector<RecoveredCommand>()
+                                   : impl_->durable->TakeCommands();
+}
+
+Status Server::AppendCommandState(const std::string& name, std::span<const std::byte> state) {
+  return impl_->durable == nullptr ? Status::Ok() : impl_->durable->AppendCommandState(name, state);
+}
+
+Status Server::ChangeInBulk(const std::function<Status()>& change) {
+  if (impl_->durable == nullptr) return change();
+  {
+    const auto held = impl_->durable->HoldSnapshots();
+    if (Status s = change(); !s.ok()) return s;
+  }
+  return Snapshot();
+}
+
+Status Server::Snapshot() {
+  return impl_->durable == nullptr ? Status::Ok() : impl_->WriteSnapshot();
+}
+
+Status Server::failure() const {
+  MutexLock lock(impl_->failure_mutex);
+  return impl_->failure;
+}
 
 }  // namespace sparsefleet

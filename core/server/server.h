@@ -1,4 +1,4 @@
-// A server: tables behind sockets.
+// A server: tables served over sockets.
 // Thread-safe. Two servers in one process work.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "server/command_queue.h"
+#include "server/durable_state.h"
 #include "status/status.h"
 #include "store/store.h"
 #include "table/table_set.h"
@@ -19,58 +20,88 @@ namespace sparsefleet {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  // 0: a free one, see Server::port()
+  std::uint16_t port = 0;  // 0: any free port, see Server::port()
   SecurityOptions security;
 
   // Behaviour.
-  std::uint32_t index = 0;                       // this server's place among num_servers
-  std::uint32_t num_servers = 1;                 // clients that count otherwise are refused
-  std::uint64_t max_frame_bytes = 256ull << 20;  // larger requests and replies are refused
-  double peer_timeout_s = 10.0;                  // a client silent for this long counts as lost
+  std::uint32_t index = 0;                       // this server's index among num_servers
+  std::uint32_t num_servers = 1;                 // clients that expect another number are rejected
+  std::uint64_t max_frame_bytes = 256ull << 20;  // larger requests and replies are rejected
+  double peer_timeout_s = 10.0;                  // a client silent for this long is considered lost
   double handshake_timeout_s = 10.0;             // a connection must prove the key within this
-  double frame_timeout_s = 30.0;  // a frame once begun must be whole within this of its last byte
-  double drain_timeout_s = 30.0;  // Stop(): requests under way get this long
+  double frame_timeout_s = 30.0;                 // longest pause within a frame
+  double drain_timeout_s = 30.0;                 // Stop(): time for requests in progress
 
-  // Of all dense tables together, with their optimizers' state; 0: the memory of this machine.
+  // All dense tables with their optimizer state; 0: the memory of this machine.
   std::uint64_t max_dense_bytes = 0;
-  // Notes (see Store::PutNote) that are there before the first client is.
+  // Notes (see Store::PutNote) that exist before the first client connects.
   std::map<std::string, std::string> notes;
 
-  // Speed.
-  std::uint32_t num_threads = 0;  // request threads; 0: one a core, at most 8
-  std::uint32_t max_connections = 10000;
+  // What outlives the process, and where its log is kept: see docs/running_servers.md.
+  Durability durability = Durability::kOff;
+  std::string log_dir;
+  std::uint64_t snapshot_bytes = 128ull << 20;  // log after which a snapshot is written, at least
+  FileCalls* file_calls = nullptr;              // null: the system's
+  // Commands whose names begin so are logged; the program writes their state with
+  // AppendCommandState() when `write_command_state` is called, which happens with each snapshot.
+  std::vector<std::string> logged_commands;
+  std::function<Status()> write_command_state;
 
-  // Told of things worth a log line (a lost peer, a refused stranger), on a server thread.
+  // Limits on connections, see connection_limits.h. Start() raises the soft RLIMIT_NOFILE for them;
+  // if the hard limit is too low, the server accepts fewer connections and logs it.
+  std::uint32_t max_connections = 10000;  // that have proven the key; more are rejected
+  // Connections that have not proven the key yet; the oldest is dropped for a new one. 0: a quarter
+  // of max_connections, at most 512.
+  std::uint32_t max_unproven = 0;
+  // The same per IPv4 address or IPv6 /64 network. 0: half of max_unproven.
+  std::uint32_t max_unproven_per_address = 0;
+
+  // Speed.
+  std::uint32_t num_threads = 0;  // request threads; 0: one per core, at most 8
+
+  // Receives log lines (a lost peer, a refused connection), on a server thread.
   // Severity: 0 info, 1 warning, 2 error.
   std::function<void(int severity, const std::string& message)> log;
 };
 
 class Server {
  public:
-  // Binds, listens and starts the threads; kIo naming the endpoint if it is taken.
+  // Binds, listens and starts the threads; kIo naming the endpoint if it is in use.
   static Result<std::unique_ptr<Server>> Start(ServerOptions options);
   ~Server();  // Stop()
 
   std::uint16_t port() const;
   TableSet& tables();
-  // The same for callers of a Store, which may outlive the server: rows and elements held here,
-  // nothing dealt over servers.
+  // The tables as a Store, which may outlive the server. It holds only the rows and elements on
+  // this server.
   std::shared_ptr<Store> TablesAsStore();
   StatMap Stats() const;
-  // Whether a client of this name is here: it has come, and has neither gone nor been lost.
+  // Whether a client of this name is connected and not considered lost.
   bool HasClient(std::string_view name) const;
+  // The same for the client of this session, see Command::session().
+  bool HasSession(std::uint64_t number) const;
 
-  // Returns true when a client asked for shutdown or Stop() was called, false after timeout_s.
+  // Returns true when a client requested shutdown or Stop() was called, false after timeout_s.
   bool WaitForShutdownRequest(double timeout_s);
 
-  // The next command that a client has sent, to be answered by the caller; null if none came
-  // within timeout_s; kShuttingDown once commands are drained.
+  // Of a durable server: logged commands and states, in order, as found at the start; once.
+  std::vector<RecoveredCommand> TakeRecoveredCommands();
+  Status AppendCommandState(const std::string& name, std::span<const std::byte> state);
+  // Runs `change`, which changes tables past the log, and writes a snapshot before it returns; no
+  // other snapshot is written meanwhile. A server that is not durable only runs it.
+  Status ChangeInBulk(const std::function<Status()>& change);
+  Status Snapshot();
+  // Not ok once the log is broken: the process must end, its successor recovers.
+  Status failure() const;
+
+  // The next command from a client, for the caller to answer; null if none arrived within
+  // timeout_s; kShuttingDown once commands are drained.
   Result<std::unique_ptr<Command>> NextCommand(double timeout_s);
-  // No further commands are handed out: those that wait, and new ones, fail with kShuttingDown.
+  // Hands out no further commands: waiting and new ones fail with kShuttingDown.
   void DrainCommands();
 
-  // Takes no new requests, finishes those under way (waits, and commands not answered, are
-  // ended with kShuttingDown), closes all connections, joins all threads. Idempotent.
+  // Accepts no new requests, finishes those in progress (waits and unanswered commands end with
+  // kShuttingDown), closes all connections, joins all threads. Idempotent.
   void Stop();
 
  private:

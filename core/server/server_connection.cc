@@ -8,13 +8,14 @@
 #include <new>
 #include <utility>
 
+#include "sync/mutex.h"
 #include "transport/socket.h"
 
 namespace sparsefleet {
 namespace {
 
-constexpr std::size_t kMaxUnsentBytes = 16u << 20;  // more unsent replies stop the reading
-constexpr std::uint32_t kMaxOwedReplies = 256;      // so do more waits at a time
+constexpr std::size_t kMaxUnsentBytes = 16u << 20;  // reading pauses beyond this
+constexpr std::uint32_t kMaxOwedReplies = 256;      // and beyond this many pending replies
 constexpr std::uint64_t kMaxHelloBytes = 4096;
 constexpr std::size_t kGatherBuffers = 32;
 constexpr std::chrono::seconds kLinger{2};
@@ -39,17 +40,19 @@ ServerConnection::ServerConnection(ServerConnectionHost& host, std::uint64_t id,
       last_write_(begun_) {}
 
 Status ServerConnection::Start() {
-  std::lock_guard lock(mutex_);
-  if (running_ || closed_) return Status::Ok();  // the server stops already
-  if (Status s = host_.poller.Add(channel_->fd(), id_); !s.ok()) return s;
-  deadline_ = NextDeadline();
-  ArmPoller();
+  {
+    MutexLock lock(mutex_);
+    if (running_ || closed_) return Status::Ok();  // displaced, or the server is stopping
+    if (Status s = host_.poller.Add(channel_->fd(), id_); !s.ok()) return s;
+    running_ = true;
+  }
+  Run(true);
   return Status::Ok();
 }
 
 template <typename Note>
 bool ServerConnection::Acquire(Note note) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   note();
   if (running_ || closed_) return false;
   running_ = true;
@@ -65,9 +68,9 @@ void ServerConnection::Run(bool receive) {
   } while (!Release());
 }
 
-// Leaves the socket to the poller again; false if there is still something to do.
+// Hands the socket back to the poller; false if there is still work to do.
 bool ServerConnection::Release() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!closed_) {
     if (close_now_ || (finishing_ && Quiet())) return false;
     if (!output_.empty() && write_wants_ == Ready::kDone) return false;
@@ -79,7 +82,7 @@ bool ServerConnection::Release() {
 }
 
 bool ServerConnection::ShouldClose() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !closed_ && (close_wanted_ || close_now_ || (finishing_ && Quiet()));
 }
 
@@ -93,10 +96,10 @@ void ServerConnection::ArmPoller() {
   if (reader_.in_frame() || !ReadingPaused()) {
     read = read || read_wants_ == Ready::kWantRead;
     write = write || read_wants_ == Ready::kWantWrite;
-    // Bytes decrypted already make no socket readable; a writable one gives us a turn.
+    // Decrypted bytes do not make a socket readable; a writable one gives us a turn.
     if (phase_ != Phase::kHandshake && channel_->HasBufferedInput()) write = true;
   }
-  // A broken socket is reported whatever was asked for: asking for nothing would spin.
+  // A broken socket is reported whatever was asked for, so asking for nothing would spin.
   if (read || write) host_.poller.Arm(channel_->fd(), id_, read, write);
 }
 
@@ -121,6 +124,7 @@ void ServerConnection::OnReady() {
 
 void ServerConnection::Send(const FrameHeader& request, Reply reply) {
   const auto note = [&] {
+    mutex_.AssertHeld();
     --owed_replies_;
     if (!closed_) Queue(request, std::move(reply));
   };
@@ -128,20 +132,32 @@ void ServerConnection::Send(const FrameHeader& request, Reply reply) {
 }
 
 void ServerConnection::Abandon() {
-  if (Acquire([&] { --owed_replies_; })) Run(false);
+  if (Acquire([&] {
+        mutex_.AssertHeld();
+        --owed_replies_;
+      }))
+    Run(false);
 }
 
 void ServerConnection::FinishAndClose() {
-  if (Acquire([&] { finishing_ = true; })) Run(false);
+  if (Acquire([&] {
+        mutex_.AssertHeld();
+        finishing_ = true;
+      }))
+    Run(false);
 }
 
 void ServerConnection::CloseNow() {
-  if (Acquire([&] { close_now_ = true; })) Run(false);
+  if (Acquire([&] {
+        mutex_.AssertHeld();
+        close_now_ = true;
+      }))
+    Run(false);
 }
 
 void ServerConnection::Tick(TimePoint now) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (running_ || closed_) return;
     if (now < deadline_) {
       const bool idle = !reader_.in_frame() && now - last_read_ > kIdleKeepsMemory;
@@ -155,7 +171,7 @@ void ServerConnection::Tick(TimePoint now) {
 }
 
 bool ServerConnection::BelongsTo(const Session& session) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return session_.get() == &session;
 }
 
@@ -166,8 +182,7 @@ void ServerConnection::Receive() {
     try {
       ReceiveFrames();
     } catch (const std::bad_alloc&) {
-      host_.log.WriteSeldom(kError, Describe() + ": no memory for its frames; connection closed");
-      close_wanted_ = true;
+      FailOutOfMemory();
     }
     const std::uint64_t total = reader_.bytes_read();
     const std::uint64_t read = total - std::exchange(bytes_counted_, total);
@@ -182,13 +197,30 @@ void ServerConnection::Receive() {
 bool ServerConnection::ContinueHandshake() {
   auto ready = channel_->Handshake();
   if (!ready.ok()) {
-    // Who hung up without a try (a port scan, a health check) is no stranger at the door.
-    if (ready.status().code() != Code::kPeerLost) RefuseStranger(ready.status().message());
+    // A peer that hangs up without trying (a port scan, a health check) is not counted as refused.
+    const Code code = ready.status().code();
+    if (code == Code::kInternal) {
+      host_.log.WriteRateLimited(kError, address_ + ": " + ready.status().message());
+    } else if (code != Code::kPeerLost) {
+      RefuseStranger(ready.status().message());
+    }
     close_wanted_ = true;
     return false;
   }
   read_wants_ = ready.value();
-  if (read_wants_ != Ready::kDone) return false;
+  if (read_wants_ != Ready::kDone) {
+    if (!is_answered_ && channel_->HasAnswered()) {
+      is_answered_ = true;
+      host_.on_answered(id_);
+    }
+    return false;
+  }
+  const ProvenPlace place = host_.on_proven(id_);
+  if (place == ProvenPlace::kDisplaced) {
+    close_wanted_ = true;
+    return false;
+  }
+  has_place_ = place == ProvenPlace::kTaken;
   phase_ = Phase::kOpen;
   read_wants_ = Ready::kWantRead;
   return true;
@@ -196,14 +228,14 @@ bool ServerConnection::ContinueHandshake() {
 
 void ServerConnection::ReceiveFrames() {
   const auto paused = [&] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return !reader_.in_frame() && ReadingPaused();
   };
   do {
     if (paused()) return;
     const auto step =
         reader_.Read(*channel_, session_ == nullptr ? kMaxHelloBytes : host_.max_frame_bytes);
-    write_wants_ = Ready::kDone;  // reading may have taken off the socket what writing waits for
+    write_wants_ = Ready::kDone;  // reading may have unblocked the write
     switch (step.outcome) {
       case FrameReader::Outcome::kFrame:
         HandleFrame();
@@ -223,7 +255,7 @@ void ServerConnection::ReceiveFrames() {
         close_wanted_ = true;
         return;
     }
-    // Without such bytes the next read would most likely find nothing.
+    // Without such bytes the next read would most likely return nothing.
   } while (phase_ == Phase::kOpen && !close_wanted_ && channel_->HasBufferedInput());
   read_wants_ = Ready::kWantRead;
 }
@@ -231,9 +263,9 @@ void ServerConnection::ReceiveFrames() {
 void ServerConnection::HandleFrame() {
   host_.counters.CountRequest(reader_.header().type);
   if (session_ == nullptr) return Greet();
-  if (reader_.header().type == MessageType::kLane) return TellLane();
+  if (reader_.header().type == MessageType::kLane) return ReplyWithLane();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++owed_replies_;
   }
   const ReplyTo to{weak_from_this(), reader_.header()};
@@ -241,7 +273,8 @@ void ServerConnection::HandleFrame() {
       host_.dispatcher.Handle(session_, reader_.body(), to, [this] { return reader_.TakeBody(); });
   if (status.ok()) return;
   host_.counters.protocol_errors.fetch_add(1, std::memory_order_relaxed);
-  host_.log.WriteSeldom(kWarning, Describe() + ": " + status.message() + "; connection closed");
+  host_.log.WriteRateLimited(kWarning,
+                             Describe() + ": " + status.message() + "; connection closed");
   BeginLinger();
 }
 
@@ -249,31 +282,34 @@ void ServerConnection::Greet() {
   const FrameHeader& request = reader_.header();
   if (request.type != MessageType::kHello || request.flags != 0) {
     return Fail({Code::kProtocol, std::string("the first frame is a ") + MessageName(request.type) +
-                                      ", wanted a hello"});
+                                      ", expected a hello"});
   }
-  auto greeting = host_.dispatcher.Hello(reader_.body(), address_);
+  // Another client may have left since the handshake.
+  has_place_ = has_place_ || host_.on_proven(id_) == ProvenPlace::kTaken;
+  auto greeting =
+      has_place_ ? host_.dispatcher.Hello(reader_.body(), address_) : Status(Code::kIo, host_.full);
   const Reply reply = greeting.ok() ? Reply{false, greeting.value().body}
                                     : Reply{true, EncodeError(greeting.status())};
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (greeting.ok()) session_ = std::move(greeting.value().session);
     Queue(request, reply);
   }
   if (greeting.ok()) return;
-  host_.log.WriteSeldom(kWarning, Describe() + " refused: " + greeting.status().message());
+  host_.log.WriteRateLimited(kWarning, Describe() + " was refused: " + greeting.status().message());
   BeginLinger();
 }
 
-// Only to a client that has reached this very socket: whatever stands between is not gone round.
-void ServerConnection::TellLane() {
+// Only for a client connected directly to this socket: a proxy in between must not be bypassed.
+void ServerConnection::ReplyWithLane() {
   const auto address = DecodeText(reader_.body());
   if (!address.ok() || reader_.header().flags != 0) {
-    return Fail({Code::kProtocol, "lane: not a request with the address of this server"});
+    return Fail({Code::kProtocol, "lane: the request does not carry the address of this server"});
   }
   session_->Touch(std::chrono::steady_clock::now());
   const bool is_direct = address.value() == LocalAddress(channel_->fd());
   const Reply reply{false, EncodeText(is_direct ? host_.lane_name : "")};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Queue(reader_.header(), reply);
 }
 
@@ -283,7 +319,7 @@ void ServerConnection::Flush() {
     std::array<iovec, kGatherBuffers> buffers;
     std::size_t used = 0;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       used = output_.Gather(buffers);
     }
     if (used == 0) break;
@@ -295,7 +331,7 @@ void ServerConnection::Flush() {
     write_wants_ = progress.value().ready;
     const std::size_t bytes = progress.value().bytes;
     host_.counters.bytes_out.fetch_add(bytes, std::memory_order_relaxed);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     output_.Consume(bytes);
     if (bytes > 0 && !output_.empty()) last_write_ = std::chrono::steady_clock::now();
   }
@@ -305,22 +341,23 @@ void ServerConnection::Flush() {
   }
 }
 
-// Has the front frame's bytes made, if that was left until now: in the channel where it has room.
-// Nobody else takes frames off the queue, so the front one stays where it is.
+// Builds the bytes of the front frame if that was deferred, inside the channel if it has room.
+// No other thread takes frames off the queue, so the front one stays put.
 bool ServerConnection::MakeFront() {
   OutputQueue::Frame* frame = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     frame = output_.Unmade();
   }
   if (frame == nullptr || frame->Make(channel_->Reserve(frame->size()))) return true;
-  host_.log.WriteSeldom(kError, Describe() + ": no memory for its reply; connection closed");
+  host_.log.WriteRateLimited(kError,
+                             Describe() + ": out of memory for its reply; connection closed");
   close_wanted_ = true;
   return false;
 }
 
-// Reads on without use until the peer closes: a socket closed with unread bytes is reset, and
-// a reset may destroy the error reply before the peer has read it.
+// Reads and discards until the peer closes: closing a socket with unread bytes resets it, and a
+// reset may destroy the error reply before the peer has read it.
 void ServerConnection::Discard() {
   std::array<std::byte, 16384> scratch;
   for (int i = 0; i < 64; ++i) {
@@ -337,13 +374,29 @@ void ServerConnection::Discard() {
 
 void ServerConnection::Fail(const Status& status) {
   host_.counters.protocol_errors.fetch_add(1, std::memory_order_relaxed);
-  host_.log.WriteSeldom(kWarning, Describe() + ": " + status.message() + "; connection closed");
+  host_.log.WriteRateLimited(kWarning,
+                             Describe() + ": " + status.message() + "; connection closed");
   {
     const Reply reply{true, EncodeError(status)};
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Queue(reader_.header(), reply);
   }
   BeginLinger();
+}
+
+// Answers before the connection closes, so that the client learns the reason instead of finding a
+// broken pipe again and again.
+void ServerConnection::FailOutOfMemory() {
+  try {
+    const FrameHeader& request = reader_.header();
+    Fail({Code::kTooLarge, std::string(MessageName(request.type)) +
+                               ": the server is out of memory for a request of " +
+                               std::to_string(request.body_bytes) + " bytes"});
+  } catch (const std::bad_alloc&) {
+    host_.log.WriteRateLimited(kError,
+                               "out of memory for the frames of a connection; it is closed");
+    close_wanted_ = true;
+  }
 }
 
 void ServerConnection::BeginLinger() {
@@ -354,22 +407,22 @@ void ServerConnection::BeginLinger() {
 void ServerConnection::TimeOut() {
   close_wanted_ = true;
   if (phase_ == Phase::kHandshake) {
-    RefuseStranger("the job key was not proven within " + SecondsText(host_.handshake_timeout));
+    RefuseStranger("it did not prove the job key within " + SecondsText(host_.handshake_timeout));
   } else if (phase_ == Phase::kOpen && session_ == nullptr) {
-    host_.log.WriteSeldom(kWarning, Describe() + ": no hello within " +
-                                        SecondsText(host_.handshake_timeout) +
-                                        "; connection closed");
+    host_.log.WriteRateLimited(kWarning, Describe() + ": sent no hello within " +
+                                             SecondsText(host_.handshake_timeout) +
+                                             "; connection closed");
   } else if (phase_ == Phase::kOpen) {
     const char* what = reader_.in_frame() ? " stopped in the middle of a frame for "
-                                          : " took none of its replies for ";
-    host_.log.WriteSeldom(
+                                          : " read none of its replies for ";
+    host_.log.WriteRateLimited(
         kWarning, Describe() + what + SecondsText(host_.frame_timeout) + "; connection closed");
   }
 }
 
 void ServerConnection::RefuseStranger(const std::string& why) {
   host_.counters.strangers_refused.fetch_add(1, std::memory_order_relaxed);
-  host_.log.WriteSeldom(kWarning, "refused " + address_ + ": " + why);
+  host_.log.WriteRateLimited(kWarning, "refused " + address_ + ": " + why);
 }
 
 void ServerConnection::Close() {
@@ -377,7 +430,7 @@ void ServerConnection::Close() {
   channel_.reset();
   reader_.Trim();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     output_.Clear();
   }

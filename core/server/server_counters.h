@@ -1,4 +1,4 @@
-// What a server counts while it runs. Header only.
+// Counters of a running server. Header only.
 #pragma once
 
 #include <array>
@@ -15,9 +15,10 @@ namespace sparsefleet {
 struct ServerCounters {
   using Count = std::atomic<std::uint64_t>;
   Count connections_total{0};
-  Count lane_connections_total{0};  // of those, from this host through shared memory
+  Count lane_connections_total{0};  // those over shared memory, from this host
   Count clients_lost{0};
   Count strangers_refused{0};
+  Count unproven_dropped{0};  // displaced by newer ones before proving the key
   Count protocol_errors{0};
   Count requests_total{0};
   Count bytes_in{0};
@@ -37,6 +38,7 @@ struct ServerCounters {
     add("lane_connections_total", lane_connections_total);
     add("clients_lost", clients_lost);
     add("strangers_refused", strangers_refused);
+    add("unproven_dropped", unproven_dropped);
     add("protocol_errors", protocol_errors);
     add("requests_total", requests_total);
     add("bytes_in", bytes_in);

@@ -1,12 +1,13 @@
-// The server's log lines, kept from flooding. Header only.
+// The server's log, with a rate limit. Header only.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <utility>
+
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 
@@ -24,12 +25,12 @@ class ServerLog {
     if (sink_) sink_(severity, message);
   }
 
-  // For what a peer can cause at will: at most one line a second, which tells how many
-  // were left out before it.
-  void WriteSeldom(int severity, const std::string& message) {
+  // For events that a peer can cause at will: at most one line per second, which says how many were
+  // skipped before it.
+  void WriteRateLimited(int severity, const std::string& message) {
     std::uint64_t left_out = 0;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto now = std::chrono::steady_clock::now();
       if (now < next_) {
         ++left_out_;
@@ -38,16 +39,16 @@ class ServerLog {
       next_ = now + std::chrono::seconds(1);
       left_out = std::exchange(left_out_, 0);
     }
-    Write(severity, left_out == 0 ? message
-                                  : message + " (and " + std::to_string(left_out) +
-                                        " lines like it left out)");
+    Write(severity, left_out == 0
+                        ? message
+                        : message + " (" + std::to_string(left_out) + " similar lines skipped)");
   }
 
  private:
   const Sink sink_;
-  std::mutex mutex_;
-  std::chrono::steady_clock::time_point next_{};
-  std::uint64_t left_out_ = 0;
+  Mutex mutex_;
+  std::chrono::steady_clock::time_point next_ GUARDED_BY(mutex_){};
+  std::uint64_t left_out_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsefleet

@@ -1,4 +1,4 @@
-// What becomes of work under way when a server stops.
+// What happens to work in progress when a server stops.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -35,15 +35,15 @@ std::vector<Key> KeysOf(std::uint64_t client, std::uint64_t sequence) {
   return keys;
 }
 
-// How one client's pushes, each of rows of its own, came out.
+// The outcome of one client's pushes, each to rows of its own.
 struct Outcome {
   std::vector<std::uint64_t> applied;
   std::vector<std::uint64_t> refused;     // with kShuttingDown
-  std::vector<std::uint64_t> unanswered;  // sent, wholly or not, before the connection closed
-  bool sound = false;                     // no other answer came
+  std::vector<std::uint64_t> unanswered;  // sent, completely or not, before the connection closed
+  bool sound = false;                     // there was no other answer
 };
 
-// Pushes with a few requests in flight at all times until the server closes the connection.
+// Keeps a few pushes in flight until the server closes the connection.
 void PushUntilClosed(WireClient& client, std::uint64_t id, std::atomic<std::uint64_t>& answered,
                      Outcome& outcome) {
   constexpr std::uint64_t kInFlight = 4;
@@ -82,7 +82,7 @@ void PushUntilClosed(WireClient& client, std::uint64_t id, std::atomic<std::uint
   outcome.sound = true;
 }
 
-// Rows of the push that hold what it brought, once; rows in any other state fail the test.
+// The rows that hold the push's values exactly once; rows in any other state fail the test.
 std::uint64_t RowsApplied(TableSet& tables, std::uint64_t client, std::uint64_t sequence) {
   const auto keys = KeysOf(client, sequence);
   std::vector<float> values(keys.size() * kDim);
@@ -96,7 +96,7 @@ std::uint64_t RowsApplied(TableSet& tables, std::uint64_t client, std::uint64_t 
   return rows;
 }
 
-const Test kPushes("a stop amid pushes: applied if and only if answered ok", [] {
+const Test kPushes("pushes during a stop are applied if and only if answered ok", [] {
   constexpr std::uint64_t kClients = 6;
   TestServer server;
   RequireOk(server.server->tables().Define(Wide()));
@@ -115,7 +115,7 @@ const Test kPushes("a stop amid pushes: applied if and only if answered ok", [] 
         }
       });
     }
-    // Enough that all clients have requests in flight, which they then keep up.
+    // Enough for all clients to have requests in flight, which they then keep up.
     for (std::uint64_t now = answered; now < 60; now = answered) answered.wait(now);
     server.server->Stop();
   }
@@ -123,7 +123,7 @@ const Test kPushes("a stop amid pushes: applied if and only if answered ok", [] 
   TableSet& tables = server.server->tables();
   for (std::uint64_t id = 0; id < kClients; ++id) {
     const Outcome& outcome = outcomes[id];
-    Expect(outcome.sound, "a client got an answer it should not");
+    Expect(outcome.sound, "a client got an unexpected answer");
     for (const auto sequence : outcome.applied) {
       ExpectEqual(RowsApplied(tables, id, sequence), kRowsPerPush);
     }
@@ -140,7 +140,7 @@ const Test kPushes("a stop amid pushes: applied if and only if answered ok", [] 
 void FillLarge(TableSet& tables) {
   SparseSpec spec = Wide();
   spec.name = "large";
-  spec.eviction.min_norm = 1e-30F;  // every row is looked at, none goes
+  spec.eviction.min_norm = 1e-30F;  // every row is examined, none removed
   RequireOk(tables.Define(spec));
   std::vector<float> rows(kRowsPerPush * kDim);
   for (std::uint64_t part = 0; part < 400; ++part) {
@@ -150,7 +150,7 @@ void FillLarge(TableSet& tables) {
 
 Body ShrinkLarge() { return Encode(TableRequest{"large", 5, 0, 0}); }
 
-// Asks `count` times for a shrink and returns when the server has taken all of them.
+// Requests a shrink `count` times and returns when the server has received all of them.
 std::unique_ptr<WireClient> AskForShrinks(TestServer& server, std::uint64_t count,
                                           const std::function<void(const WireReply&)>& take) {
   auto client = server.Join(7, "worker-0");
@@ -165,7 +165,7 @@ std::unique_ptr<WireClient> AskForShrinks(TestServer& server, std::uint64_t coun
   }
 }
 
-const Test kJobs("jobs taken before the stop are finished and answered", [] {
+const Test kJobs("jobs accepted before the stop finish and are answered", [] {
   TestServer server;
   FillLarge(server.server->tables());
   int answered = 0;
@@ -179,7 +179,7 @@ const Test kJobs("jobs taken before the stop are finished and answered", [] {
   ExpectEqual(answered, 50);
 });
 
-const Test kGivenUp("jobs that outlast the drain time are given up and told so", [] {
+const Test kGivenUp("jobs that outlast the drain time are cancelled with an error", [] {
   constexpr std::uint64_t kShrinks = 200;
   ServerOptions options;
   options.drain_timeout_s = 0;
@@ -196,11 +196,11 @@ const Test kGivenUp("jobs that outlast the drain time are given up and told so",
   while (auto reply = client->TryReadReply()) take(*reply);
   stopper.join();
   ExpectEqual(done + given_up, kShrinks);
-  Expect(given_up > 0, "no job was given up");
-  server.log->Await("given up");
+  Expect(given_up > 0, "no job was cancelled");
+  server.log->Await("was cancelled");
 });
 
-const Test kAlone("jobs whose client has gone do not hold up the stop", [] {
+const Test kAlone("jobs of a disconnected client do not delay the stop", [] {
   ServerOptions options;
   options.drain_timeout_s = 0;
   TestServer server(options);
@@ -208,7 +208,7 @@ const Test kAlone("jobs whose client has gone do not hold up the stop", [] {
   auto client = AskForShrinks(server, 200, [](const WireReply&) {});
   client->Close();
   server.server->Stop();
-  server.log->Await("given up");
+  server.log->Await("was cancelled");
 });
 
 }  // namespace

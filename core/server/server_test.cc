@@ -1,4 +1,4 @@
-// A server over real sockets: requests, errors that stay with their cause, shutdown.
+// A server over real sockets: requests, errors confined to their cause, shutdown.
 #include "server/server.h"
 
 #include <cstring>
@@ -64,7 +64,7 @@ const Test kPlain("rows pushed are pulled back over the plain transport",
                   [] { RoundTrip(TransportKind::kPlain); });
 const Test kTls("rows pushed are pulled back over TLS", [] { RoundTrip(TransportKind::kTls); });
 
-const Test kBadRequests("a bad request gets a typed error and the connection goes on", [] {
+const Test kBadRequests("a bad request gets a typed error and the connection stays usable", [] {
   TestServer server;
   auto client = server.Join(7, "worker-0");
   RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 10)), 1).status);
@@ -72,12 +72,13 @@ const Test kBadRequests("a bad request gets a typed error and the connection goe
   ExpectCode(unknown, Code::kUnknownTable);
   const auto width = client->Call(MessageType::kPull, PullOf("ads", 8, kTwoKeys)).status;
   ExpectCode(width, Code::kShapeMismatch);
-  ExpectEqual(width.message(), "table 'ads' has width 10, the pull asks for 8");
+  ExpectEqual(width.message(),
+              "table 'ads': the pull asks for width 8, but the table has width 10");
   const std::vector<float> gradients(16, 1.0f);
   const auto push =
       client->Call(MessageType::kPush, PushOf("ads", 8, kTwoKeys, gradients), 2).status;
   ExpectCode(push, Code::kShapeMismatch);
-  ExpectEqual(push.message(), "table 'ads' has width 10, the push brings 8");
+  ExpectEqual(push.message(), "table 'ads': the push has width 8, but the table has width 10");
   const auto conflict = client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 9)), 3).status;
   ExpectCode(conflict, Code::kTableConflict);
   ExpectCode(client->Call(MessageType::kNextCut, Encode(NextCutRequest{1, 10}), 4).status,
@@ -85,7 +86,7 @@ const Test kBadRequests("a bad request gets a typed error and the connection goe
   RequireOk(client->Call(MessageType::kPull, PullOf("ads", 10, kTwoKeys)).status);
 });
 
-const Test kHalf("a push of two tables of which one is unknown applies nothing", [] {
+const Test kHalf("a push to two tables, one of them unknown, applies nothing", [] {
   TestServer server;
   auto client = server.Join(7, "worker-0");
   RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 1)), 1).status);
@@ -97,41 +98,40 @@ const Test kHalf("a push of two tables of which one is unknown applies nothing",
   ExpectEqual(server.server->Stats()["table.ads.rows"], 0.0);
 });
 
-const Test kHugeReply(
-    "a pull whose reply would be too large is refused before memory is taken", [] {
-      ServerOptions options;
-      options.max_frame_bytes = 64 << 10;
-      TestServer server(options);
-      auto client = server.Join(7, "worker-0");
-      RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 4096)), 1).status);
-      const std::vector<Key> keys(100, 5);
-      ExpectCode(client->Call(MessageType::kPull, PullOf("ads", 4096, keys)).status,
-                 Code::kTooLarge);
-    });
-
-const Test kDenseLimit("dense tables together keep to the limit, optimizer state counted", [] {
+const Test kHugeReply("a pull whose reply would be too large is rejected before it allocates", [] {
   ServerOptions options;
-  options.max_dense_bytes = 100'000;
+  options.max_frame_bytes = 64 << 10;
   TestServer server(options);
   auto client = server.Join(7, "worker-0");
-  std::uint64_t sequence = 1;
-  const auto define = [&](const std::string& name, std::uint64_t size, OptimizerKind kind) {
-    DenseSpec spec;
-    spec.name = name;
-    spec.size = size;
-    spec.optimizer.kind = kind;
-    return client->Call(MessageType::kDefineDense, Encode(spec), sequence++).status;
-  };
-  ExpectCode(define("a", 25'001, OptimizerKind::kSgd), Code::kTooLarge);
-  ExpectCode(define("a", 10'000, OptimizerKind::kAdam), Code::kTooLarge);
-  RequireOk(define("a", 15'000, OptimizerKind::kSgd));
-  RequireOk(define("a", 15'000, OptimizerKind::kSgd));
-  ExpectCode(define("b", 10'001, OptimizerKind::kSgd), Code::kTooLarge);
-  RequireOk(define("b", 10'000, OptimizerKind::kSgd));
-  ExpectCode(define("c", 1, OptimizerKind::kSgd), Code::kTooLarge);
+  RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 4096)), 1).status);
+  const std::vector<Key> keys(100, 5);
+  ExpectCode(client->Call(MessageType::kPull, PullOf("ads", 4096, keys)).status, Code::kTooLarge);
 });
 
-const Test kHelloChecks("a client that counts other servers is refused by name", [] {
+const Test kDenseLimit(
+    "dense tables stay within the limit together, including optimizer state", [] {
+      ServerOptions options;
+      options.max_dense_bytes = 100'000;
+      TestServer server(options);
+      auto client = server.Join(7, "worker-0");
+      std::uint64_t sequence = 1;
+      const auto define = [&](const std::string& name, std::uint64_t size, OptimizerKind kind) {
+        DenseSpec spec;
+        spec.name = name;
+        spec.size = size;
+        spec.optimizer.kind = kind;
+        return client->Call(MessageType::kDefineDense, Encode(spec), sequence++).status;
+      };
+      ExpectCode(define("a", 25'001, OptimizerKind::kSgd), Code::kTooLarge);
+      ExpectCode(define("a", 10'000, OptimizerKind::kAdam), Code::kTooLarge);
+      RequireOk(define("a", 15'000, OptimizerKind::kSgd));
+      RequireOk(define("a", 15'000, OptimizerKind::kSgd));
+      ExpectCode(define("b", 10'001, OptimizerKind::kSgd), Code::kTooLarge);
+      RequireOk(define("b", 10'000, OptimizerKind::kSgd));
+      ExpectCode(define("c", 1, OptimizerKind::kSgd), Code::kTooLarge);
+    });
+
+const Test kHelloChecks("a client that expects other servers is refused with both counts", [] {
   ServerOptions options;
   options.index = 1;
   options.num_servers = 2;
@@ -139,7 +139,7 @@ const Test kHelloChecks("a client that counts other servers is refused by name",
   auto client = server.Connect();
   const auto refused = client->Hello(7, "worker-0", false, 1, 3).status;
   ExpectCode(refused, Code::kInvalidArgument);
-  ExpectEqual(refused.message(), "client counts 3 servers, this is server 1 of 2");
+  ExpectEqual(refused.message(), "the client expects 3 servers, but this is server 1 of 2");
   Expect(client->AwaitClose());
   auto other = server.Connect();
   ExpectCode(other->Hello(7, "worker-0", false, 0, 2).status, Code::kInvalidArgument);
@@ -154,7 +154,7 @@ const Test kNoHello("a request before the hello closes the connection with an er
   Expect(client->AwaitClose());
 });
 
-const Test kStats("statistics tell of the server and its tables", [] {
+const Test kStats("statistics cover the server and its tables", [] {
   TestServer server;
   auto client = server.Join(7, "worker-0");
   RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 2)), 1).status);
@@ -170,7 +170,7 @@ const Test kStats("statistics tell of the server and its tables", [] {
   Expect(stats.contains("server.uptime_s") && stats.contains("server.threads"), "keys");
 });
 
-const Test kCuts("a cut hands out every row once, in frames of the asked size", [] {
+const Test kCuts("a cut returns every row once, in frames of the requested size", [] {
   TestServer server;
   auto client = server.Join(7, "worker-0");
   RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("ads", 1)), 1).status);
@@ -206,7 +206,7 @@ const Test kPipelined("requests sent without waiting are all answered, in order"
   for (const std::uint64_t id : ids) ExpectEqual(client->ReadReply().header.request_id, id);
 });
 
-const Test kLargeFrames("a push larger than any first buffer arrives whole", [] {
+const Test kLargeFrames("a push larger than the first buffer arrives intact", [] {
   TestServer server;
   auto client = server.Join(7, "worker-0");
   RequireOk(client->Call(MessageType::kDefineSparse, Encode(Spec("wide", 4096)), 1).status);
@@ -220,7 +220,7 @@ const Test kLargeFrames("a push larger than any first buffer arrives whole", [] 
   Expect(Floats(pulled.body) == std::vector<float>(gradients.size(), -0.5f), "all rows");
 });
 
-const Test kShutdownRequest("a shutdown request is answered, then told to the owner", [] {
+const Test kShutdownRequest("a shutdown request is answered, then reported to the owner", [] {
   TestServer server;
   Expect(!server.server->WaitForShutdownRequest(0.0), "not yet");
   auto client = server.Join(7, "worker-0");
@@ -230,12 +230,12 @@ const Test kShutdownRequest("a shutdown request is answered, then told to the ow
   Expect(client->AwaitClose());
 });
 
-const Test kStopEndsWaits("stop ends waits with SHUTTING_DOWN and refuses nothing silently", [] {
+const Test kStopEndsWaits("stop ends waits with SHUTTING_DOWN and answers every request", [] {
   TestServer server;
   auto waiting = server.Join(7, "worker-0");
   waiting->Request(MessageType::kBarrier, Encode(BarrierRequest{"b", 2}), 1);
   waiting->Request(MessageType::kGetNote, Encode(NoteRequest{"n", "", true}));
-  // A reply behind them shows that both have begun to wait.
+  // The reply to a later request shows that both are waiting.
   waiting->Request(MessageType::kHeartbeat, {});
   ExpectEqual(static_cast<int>(waiting->ReadReply().header.type),
               static_cast<int>(MessageType::kHeartbeat));
@@ -259,7 +259,7 @@ const Test kTwoServers("two servers in one process keep their tables apart", [] 
   RequireOk(b->Call(MessageType::kHeartbeat, {}).status);
 });
 
-const Test kTaken("an endpoint that is taken is named", [] {
+const Test kTaken("the error for an endpoint in use names it", [] {
   TestServer first;
   ServerOptions options;
   options.security = TestSecurity(TransportKind::kPlain);
@@ -270,7 +270,7 @@ const Test kTaken("an endpoint that is taken is named", [] {
          second.status().message());
 });
 
-const Test kBadOptions("options that cannot be are refused", [] {
+const Test kBadOptions("impossible options are rejected", [] {
   ServerOptions options;
   options.security = TestSecurity(TransportKind::kPlain);
   options.index = 2;

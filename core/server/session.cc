@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 namespace {
 
@@ -15,20 +17,20 @@ Session::Session(std::uint64_t id, std::uint64_t number, std::string name, TimeP
     : id_(id), number_(number), name_(std::move(name)), began_(now), last_seen_(now) {}
 
 std::string Session::Describe() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return "client '" + name_ + "' (" + address_ + ")";
 }
 
 void Session::SetAddress(const std::string& address) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   address_ = address;
 }
 
 Result<std::uint64_t> Session::AddCut(TableCut cut, std::size_t row_bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (cuts_.size() >= kMaxCuts) {
     return Status(Code::kTooLarge, "client '" + name_ + "' has " + std::to_string(kMaxCuts) +
-                                       " cuts open, which is the limit");
+                                       " open cuts, which is the limit");
   }
   const std::uint64_t id = next_cut_++;
   cuts_.emplace(id, std::make_shared<SessionCut>(std::move(cut), row_bytes));
@@ -36,15 +38,15 @@ Result<std::uint64_t> Session::AddCut(TableCut cut, std::size_t row_bytes) {
 }
 
 Result<std::shared_ptr<SessionCut>> Session::FindCut(std::uint64_t id) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = cuts_.find(id);
   if (it == cuts_.end()) return NoCut(name_, id);
   return it->second;
 }
 
 Status Session::CloseCut(std::uint64_t id) {
-  std::shared_ptr<SessionCut> closed;  // freed outside the lock: it may hold many rows
-  std::lock_guard lock(mutex_);
+  std::shared_ptr<SessionCut> closed;  // freed outside the lock, as it may hold many rows
+  MutexLock lock(mutex_);
   const auto it = cuts_.find(id);
   if (it == cuts_.end()) return NoCut(name_, id);
   closed = std::move(it->second);
@@ -52,28 +54,60 @@ Status Session::CloseCut(std::uint64_t id) {
   return Status::Ok();
 }
 
+Session::MarkState Session::Judge(std::span<const DataMark> marks) const {
+  MutexLock lock(mutex_);
+  std::size_t applied = 0;
+  for (const DataMark& mark : marks) {
+    const auto it = marks_.find(mark.stream);
+    if (it == marks_.end()) continue;
+    const DataMark& last = it->second;
+    applied += std::pair(mark.epoch, mark.position) <= std::pair(last.epoch, last.position) ? 1 : 0;
+  }
+  if (applied == 0) return MarkState::kNew;
+  return applied == marks.size() ? MarkState::kApplied : MarkState::kMixed;
+}
+
+void Session::Remember(std::span<const DataMark> marks) {
+  MutexLock lock(mutex_);
+  for (const DataMark& mark : marks) marks_[mark.stream] = mark;
+}
+
+std::vector<DataMark> Session::Marks() const {
+  MutexLock lock(mutex_);
+  std::vector<DataMark> all;
+  for (const auto& [stream, mark] : marks_) all.push_back(mark);
+  return all;
+}
+
+std::map<std::string, std::vector<Key>> Session::Watches() const {
+  MutexLock lock(mutex_);
+  std::map<std::string, std::vector<Key>> all;
+  for (const auto& [table, changes] : watches_) all.emplace(table, changes->Pending());
+  return all;
+}
+
 std::shared_ptr<ChangeSet> Session::Watch(SparseTable& table) {
   const std::string& name = table.spec().name;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = watches_.find(name);
   if (it != watches_.end()) return it->second;
   return watches_.emplace(name, table.WatchChanges()).first->second;
 }
 
 Result<std::shared_ptr<ChangeSet>> Session::FindWatch(std::string_view table) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = watches_.find(table);
   if (it != watches_.end()) return it->second;
   return Status(Code::kNotFound,
                 "client '" + name_ + "' does not watch the changes of table '" +
                     std::string(table) +
-                    "': watch them first, and again after the client was taken for lost");
+                    "': watch them first, and again after the client was considered lost");
 }
 
 void Session::DropHoldings() {
   std::map<std::uint64_t, std::shared_ptr<SessionCut>> closed;
   std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> ended;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closed.swap(cuts_);
   ended.swap(watches_);
 }

@@ -1,4 +1,4 @@
-// One client as a server knows it: over all its connections, and for a while after them.
+// A server's view of a client, across all its connections and for a while after the last.
 #pragma once
 
 #include <array>
@@ -7,22 +7,24 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "server/reply_memory.h"
 #include "status/status.h"
 #include "store/coordinator.h"
+#include "sync/mutex.h"
 #include "table/sparse_table.h"
 
 namespace sparsefleet {
 
-// An open cut of a client; `mutex` because two connections may ask for its next rows.
+// A client's open cut; `mutex` because two connections may request its next rows.
 struct SessionCut {
   SessionCut(TableCut opened, std::size_t bytes) : cut(std::move(opened)), row_bytes(bytes) {}
-  std::mutex mutex;
-  TableCut cut;
-  std::size_t row_bytes;  // of one row in a reply
+  Mutex mutex;
+  TableCut cut GUARDED_BY(mutex);
+  std::size_t row_bytes;  // one row in a reply
 };
 
 // Thread-safe.
@@ -31,14 +33,15 @@ class Session {
   using TimePoint = std::chrono::steady_clock::time_point;
   static constexpr std::size_t kMaxCuts = 64;
 
-  // `number`: no other session of this server has had it.
+  // `number` is unique among the sessions of this server.
   Session(std::uint64_t id, std::uint64_t number, std::string name, TimePoint now);
 
   std::uint64_t id() const { return id_; }
   std::uint64_t number() const { return number_; }
   const std::string& name() const { return name_; }
-  Coordinator::Owner owner() const { return {id_, name_}; }
+  Coordinator::Owner owner() const { return {id_, name_, number_}; }
   TimePoint began() const { return began_; }
+  ReplyMemory& replies(Window window) { return replies_[static_cast<std::size_t>(window)]; }
   ReplyMemory& replies(MessageType type) {
     return replies_[static_cast<std::size_t>(WindowOf(type))];
   }
@@ -47,7 +50,7 @@ class Session {
   std::string Describe() const;
   void SetAddress(const std::string& address);
 
-  // Called for every frame of the client.
+  // Called for every frame from the client.
   void Touch(TimePoint now) { last_seen_.store(now, std::memory_order_relaxed); }
   TimePoint last_seen() const { return last_seen_.load(std::memory_order_relaxed); }
 
@@ -56,7 +59,16 @@ class Session {
   Result<std::shared_ptr<SessionCut>> FindCut(std::uint64_t id) const;
   Status CloseCut(std::uint64_t id);
 
-  // The keys that change in the table from the first call on.
+  // Of several marks of a push: none was applied before, all were, or some.
+  enum class MarkState : std::uint8_t { kNew, kApplied, kMixed };
+  MarkState Judge(std::span<const DataMark> marks) const;
+  void Remember(std::span<const DataMark> marks);
+  std::vector<DataMark> Marks() const;
+
+  // The tables that are watched, and the keys to be handed out; for snapshots.
+  std::map<std::string, std::vector<Key>> Watches() const;
+
+  // The keys that have changed in the table since the first call.
   std::shared_ptr<ChangeSet> Watch(SparseTable& table);
   // kNotFound if the table's changes are not watched.
   Result<std::shared_ptr<ChangeSet>> FindWatch(std::string_view table) const;
@@ -71,11 +83,13 @@ class Session {
   const TimePoint began_;
   std::atomic<TimePoint> last_seen_;
   std::array<ReplyMemory, kNumWindows> replies_;
-  mutable std::mutex mutex_;
-  std::string address_;
-  std::uint64_t next_cut_ = 1;
-  std::map<std::uint64_t, std::shared_ptr<SessionCut>> cuts_;
-  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches_;  // by table
+  mutable Mutex mutex_;
+  std::string address_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, DataMark> marks_ GUARDED_BY(mutex_);  // by stream
+  std::uint64_t next_cut_ GUARDED_BY(mutex_) = 1;
+  std::map<std::uint64_t, std::shared_ptr<SessionCut>> cuts_ GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches_
+      GUARDED_BY(mutex_);  // by table
 };
 
 }  // namespace sparsefleet

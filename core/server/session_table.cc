@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <utility>
 
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 namespace {
 
 std::string NameOf(const HelloRequest& hello) {
   if (!hello.client_name.empty()) {
-    // It goes into log lines: nothing in it may end one or upset a terminal.
+    // The name appears in log lines: it must not end one or corrupt a terminal.
     std::string name = hello.client_name;
     for (char& letter : name) letter = letter < ' ' || letter > '~' ? '?' : letter;
     return name;
@@ -24,9 +26,11 @@ std::string NameOf(const HelloRequest& hello) {
 
 SessionTable::Joined SessionTable::Join(const HelloRequest& hello, const std::string& address,
                                         TimePoint now) {
-  std::lock_guard lock(mutex_);
+  MutexLock joining(coming_or_going_);
+  MutexLock lock(mutex_);
   Entry& entry = entries_[hello.client_id];
-  if (entry.session == nullptr) {
+  const bool is_new = entry.session == nullptr;
+  if (is_new) {
     entry.session = std::make_shared<Session>(hello.client_id, next_number_++, NameOf(hello), now);
     entry.session->SetAddress(address);
   }
@@ -36,11 +40,11 @@ SessionTable::Joined SessionTable::Join(const HelloRequest& hello, const std::st
     entry.session->SetAddress(address);
   }
   entry.session->Touch(now);
-  return {entry.session, std::exchange(entry.lost, false)};
+  return {entry.session, std::exchange(entry.lost, false), is_new};
 }
 
 void SessionTable::Leave(const Session& session, TimePoint now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = entries_.find(session.id());
   if (it == entries_.end() || it->second.session.get() != &session) return;
   --it->second.connections;
@@ -48,14 +52,19 @@ void SessionTable::Leave(const Session& session, TimePoint now) {
 }
 
 void SessionTable::End(const Session& session) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = entries_.find(session.id());
   if (it != entries_.end() && it->second.session.get() == &session) entries_.erase(it);
 }
 
+void SessionTable::DropLost(TimePoint now, const std::function<void(Session&)>& drop) {
+  MutexLock dropping(coming_or_going_);
+  for (const auto& session : TakeLost(now)) drop(*session);
+}
+
 std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
   std::vector<std::shared_ptr<Session>> lost;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto it = entries_.begin(); it != entries_.end();) {
     Entry& entry = it->second;
     const auto silent = now - entry.session->last_seen();
@@ -63,7 +72,7 @@ std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
       it = entries_.erase(it);
       continue;
     }
-    // One whose heartbeats have not begun may be on its way to them still.
+    // A client without heartbeats may still be about to start them.
     const bool judged = entry.has_heartbeats || entry.connections == 0;
     if (!entry.lost && silent > (judged ? peer_timeout_ : kGraceBeforeHeartbeats * peer_timeout_)) {
       entry.lost = true;
@@ -74,15 +83,61 @@ std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
   return lost;
 }
 
+std::vector<std::shared_ptr<Session>> SessionTable::All() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Session>> all;
+  for (const auto& [id, entry] : entries_) all.push_back(entry.session);
+  return all;
+}
+
+std::shared_ptr<Session> SessionTable::Find(std::uint64_t id) const {
+  MutexLock lock(mutex_);
+  const auto it = entries_.find(id);
+  return it == entries_.end() ? nullptr : it->second.session;
+}
+
+std::shared_ptr<Session> SessionTable::Restore(std::uint64_t id, std::uint64_t number,
+                                               const std::string& name, TimePoint now) {
+  MutexLock lock(mutex_);
+  next_number_ = std::max(next_number_, number + 1);
+  Entry& entry = entries_[id];
+  if (entry.session == nullptr || entry.session->number() != number) {
+    entry = {};
+    // It began before everything that the server can remember.
+    entry.session = std::make_shared<Session>(id, number, name, TimePoint());
+    entry.session->SetAddress("before a restart");
+  }
+  entry.session->Touch(now);
+  return entry.session;
+}
+
+void SessionTable::Remove(std::uint64_t id) {
+  MutexLock lock(mutex_);
+  entries_.erase(id);
+}
+
 bool SessionTable::HasNamed(std::string_view name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
     return !entry.second.lost && entry.second.session->name() == name;
   });
 }
 
+bool SessionTable::HasId(std::uint64_t id) const {
+  MutexLock lock(mutex_);
+  const auto it = entries_.find(id);
+  return it != entries_.end() && !it->second.lost;
+}
+
+bool SessionTable::HasNumber(std::uint64_t number) const {
+  MutexLock lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return !entry.second.lost && entry.second.session->number() == number;
+  });
+}
+
 std::size_t SessionTable::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::size_t here = 0;
   for (const auto& [id, entry] : entries_) here += entry.lost ? 0 : 1;
   return here;

@@ -7,7 +7,7 @@ namespace sparsefleet {
 
 namespace {
 
-constexpr std::array<std::string_view, 19> kNames = {"OK",
+constexpr std::array<std::string_view, 21> kNames = {"OK",
                                                      "INVALID_ARGUMENT",
                                                      "UNKNOWN_TABLE",
                                                      "TABLE_CONFLICT",
@@ -25,7 +25,9 @@ constexpr std::array<std::string_view, 19> kNames = {"OK",
                                                      "IO",
                                                      "CORRUPT",
                                                      "INTERNAL",
-                                                     "CHECKPOINT"};
+                                                     "CHECKPOINT",
+                                                     "NOT_OWNER",
+                                                     "ANSWER_LOST"};
 
 }  // namespace
 

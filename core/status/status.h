@@ -1,4 +1,4 @@
-// The outcome of an operation: a code that programs act on, a message for people.
+// The outcome of an operation: a code for programs and a message for people.
 //
 // Core functions return Status or Result<T>; they never abort and never throw
 // for bad input. The binding turns a code into the Python exception class.
@@ -23,22 +23,24 @@ enum class Code : std::uint16_t {
   kNonFinite = 5,         // NaN or infinity where the policy is to raise
   kDeadlineExceeded = 6,  // the wait ended before the event
   kPeerLost = 7,          // the other side is gone or silent
-  kAuthFailed = 8,        // the job key was not proven
+  kAuthFailed = 8,        // the peer did not prove the job key
   kProtocol = 9,          // bytes that are not a legal frame or body
   kVersionMismatch = 10,  // the peer speaks another protocol version
   kTooLarge = 11,         // over a stated limit
   kNotFound = 12,         // no such note, cut or file
-  kShuttingDown = 13,     // the server drains and takes no more work
+  kShuttingDown = 13,     // the server is draining and accepts no more work
   kServerRestarted = 14,  // the server came back without the tables it had
   kIo = 15,               // a system call on a file or socket failed
   kCorrupt = 16,          // a file whose checksum or structure is wrong
   kInternal = 17,         // a defect in sparsefleet itself
   kCheckpoint = 18,       // saved tables that cannot be written or do not fit
+  kNotOwner = 19,         // the rank, mailbox or list belongs to another live client
+  kAnswerLost = 20,       // the request was applied, but its answer cannot be given any more
 };
 
 // "UNKNOWN_TABLE" for kUnknownTable, and so on; "CODE_99" for a number not listed.
 std::string CodeName(Code code);
-// The other way; nothing for a name that is none.
+// The inverse; nothing for an unknown name.
 std::optional<Code> CodeNamed(std::string_view name);
 
 class [[nodiscard]] Status {
@@ -52,7 +54,7 @@ class [[nodiscard]] Status {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // The same status with `prefix` put before its message; ok stays ok.
+  // The same status with `prefix` before its message; ok stays ok.
   Status WithPrefix(std::string_view prefix) const;
 
  private:
@@ -60,7 +62,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the status that says why there is none.
+// A value, or the status that explains why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:

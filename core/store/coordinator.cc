@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <utility>
 
+#include "store/round_log.h"
+#include "sync/mutex.h"
+
 namespace sparsefleet {
 namespace {
 
@@ -20,7 +23,7 @@ std::string Quoted(const char* what, std::string_view name) {
   return std::string(what) + " '" + std::string(name) + "'";
 }
 
-// "worker-0, worker-2 x2": who arrived, an owner with several calls once.
+// "worker-0, worker-2 x2": who arrived, naming an owner with several calls once.
 template <typename Members>
 std::string NamesOf(const Members& members) {
   std::vector<std::pair<std::string, int>> counted;
@@ -45,7 +48,7 @@ void RunAll(Calls& calls) {
   for (auto& call : calls) call();
 }
 
-// Moves the elements for which `goes` holds out of `from`, keeping the order of the others.
+// Moves the elements that match `goes` out of `from`, keeping the order of the others.
 template <typename Container, typename Predicate>
 std::vector<typename Container::value_type> Extract(Container& from, Predicate goes) {
   std::vector<typename Container::value_type> gone;
@@ -62,17 +65,18 @@ std::vector<typename Container::value_type> Extract(Container& from, Predicate g
 
 Status GivenUp(std::string_view barrier, const Coordinator::Owner& owner) {
   return {Code::kPeerLost,
-          Quoted("barrier", barrier) + ": '" + owner.name + "' has given this call up"};
+          Quoted("barrier", barrier) + ": '" + owner.name + "' has given up this call"};
 }
 
 Status CheckNote(std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kMaxNoteKeyBytes) {
     return {Code::kInvalidArgument, "note key of " + std::to_string(key.size()) +
-                                        " bytes, wanted 1 to " + std::to_string(kMaxNoteKeyBytes)};
+                                        " bytes, expected 1 to " +
+                                        std::to_string(kMaxNoteKeyBytes)};
   }
   if (value.size() > kMaxNoteValueBytes) {
     return {Code::kTooLarge, Quoted("note", key) + " has " + std::to_string(value.size()) +
-                                 " bytes, the limit is " + std::to_string(kMaxNoteValueBytes)};
+                                 " bytes, but the limit is " + std::to_string(kMaxNoteValueBytes)};
   }
   return Status::Ok();
 }
@@ -82,17 +86,18 @@ Status CheckNote(std::string_view key, std::string_view value) {
 void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, Owner owner,
                                   std::uint64_t ticket, TimePoint deadline, Done done) {
   if (members == 0) {
-    return done({Code::kInvalidArgument, Quoted("barrier", name) + " of 0 members, wanted >= 1"});
+    return done(
+        {Code::kInvalidArgument, Quoted("barrier", name) + " has 0 members, expected >= 1"});
   }
   std::vector<Member> complete;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) {
       const Status status = close_status_;
       lock.unlock();
       return done(status);
     }
-    // A request that was overtaken by the news that nobody waits for it any more.
+    // The request arrived after its caller withdrew it.
     if (const auto bound = given_up_.find(owner.id);
         bound != given_up_.end() && ticket < bound->second) {
       lock.unlock();
@@ -103,11 +108,11 @@ void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, 
     BarrierState& barrier = it->second;
     if (barrier.arrived.empty()) barrier.members = members;
     if (barrier.members != members) {
-      const Status status(Code::kInvalidArgument, Quoted("barrier", name) + ": this call counts " +
-                                                      std::to_string(members) + " members, the " +
-                                                      std::to_string(barrier.arrived.size()) +
-                                                      " there (" + NamesOf(barrier.arrived) +
-                                                      ") count " + std::to_string(barrier.members));
+      const Status status(
+          Code::kInvalidArgument,
+          Quoted("barrier", name) + ": this call expects " + std::to_string(members) +
+              " members, but the " + std::to_string(barrier.arrived.size()) + " already there (" +
+              NamesOf(barrier.arrived) + ") expect " + std::to_string(barrier.members));
       lock.unlock();
       return done(status);
     }
@@ -125,21 +130,29 @@ void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, 
     complete = std::move(barrier.arrived);
     barriers_.erase(it);
   }
-  for (auto& member : complete) member.done(Status::Ok());
+  Status logged;
+  if (log_ != nullptr) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> members_done;
+    for (const auto& member : complete) {
+      members_done.emplace_back(member.wait.owner.id, member.ticket);
+    }
+    logged = log_->OnBarrier(members_done);
+  }
+  for (auto& member : complete) member.done(logged);
 }
 
 Status Coordinator::PutNote(std::string_view key, std::string_view value) {
   if (Status s = CheckNote(key, value); !s.ok()) return s;
   std::list<NoteWait> waits;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return close_status_;
     auto it = notes_.find(key);
     if (it != notes_.end()) {
       it->second = value;
     } else if (notes_.size() >= kMaxNotes) {
       return {Code::kTooLarge, Quoted("note", key) + ": there are " + std::to_string(kMaxNotes) +
-                                   " notes, which is the limit"};
+                                   " notes already, which is the limit"};
     } else {
       notes_.emplace(std::string(key), std::string(value));
     }
@@ -154,7 +167,7 @@ Status Coordinator::PutNote(std::string_view key, std::string_view value) {
 
 void Coordinator::GetNote(std::string_view key, bool wait, Owner owner, TimePoint deadline,
                           NoteDone done) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) {
     const Status status = close_status_;
     lock.unlock();
@@ -174,7 +187,7 @@ void Coordinator::GetNote(std::string_view key, bool wait, Owner owner, TimePoin
 }
 
 Status Coordinator::DeleteNote(std::string_view key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return close_status_;
   const auto it = notes_.find(key);
   if (it == notes_.end()) return {Code::kNotFound, "no " + Quoted("note", key)};
@@ -184,13 +197,13 @@ Status Coordinator::DeleteNote(std::string_view key) {
 
 void Coordinator::WaitVersion(std::string_view table, std::uint64_t current, std::uint64_t at_least,
                               Owner owner, TimePoint deadline, Done done) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) {
     const Status status = close_status_;
     lock.unlock();
     return done(status);
   }
-  // A push may have been reported after `current` was read.
+  // A push may have been reported since `current` was read.
   if (auto it = versions_.find(table); it != versions_.end()) {
     current = std::max(current, it->second);
   }
@@ -205,7 +218,7 @@ void Coordinator::WaitVersion(std::string_view table, std::uint64_t current, std
 void Coordinator::RaiseVersion(std::string_view table, std::uint64_t version) {
   std::vector<VersionWait> reached;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     auto known = versions_.find(table);
     if (known == versions_.end()) known = versions_.emplace(std::string(table), 0).first;
     known->second = std::max(known->second, version);
@@ -264,7 +277,7 @@ Coordinator::TimePoint Coordinator::ExpireVersionWaits(TimePoint now, Calls& cal
       Status status(Code::kDeadlineExceeded,
                     Quoted("table", table) + ": version " + std::to_string(late.at_least) +
                         " was not reached within " + Seconds(late.wait.since, late.wait.deadline) +
-                        ", it is " + std::to_string(version));
+                        "; it is " + std::to_string(version));
       calls.push_back([done = std::move(late.done), status] { done(status); });
     }
     for (const auto& wait : waits) next = std::min(next, wait.wait.deadline);
@@ -277,7 +290,7 @@ Coordinator::TimePoint Coordinator::Expire(TimePoint now) {
   Calls calls;
   TimePoint next = TimePoint::max();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     next = std::min(
         {ExpireBarriers(now, calls), ExpireNoteWaits(now, calls), ExpireVersionWaits(now, calls)});
   }
@@ -317,7 +330,7 @@ void Coordinator::TakeWaits(std::uint64_t owner_id, const char* why, Calls& call
 void Coordinator::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) {
   Calls calls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::uint64_t& bound = given_up_[owner_id];
     if (tickets_below <= bound) return;
     bound = tickets_below;
@@ -329,9 +342,9 @@ void Coordinator::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) 
 void Coordinator::Withdraw(std::uint64_t owner_id) {
   Calls calls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     TakeMembers(owner_id, UINT64_MAX, calls);
-    TakeWaits(owner_id, "has given its wait up", calls);
+    TakeWaits(owner_id, "has given up its wait", calls);
   }
   RunAll(calls);
 }
@@ -339,7 +352,7 @@ void Coordinator::Withdraw(std::uint64_t owner_id) {
 void Coordinator::ForgetOwner(std::uint64_t owner_id) {
   Calls calls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     given_up_.erase(owner_id);
     const auto is_owner = [&](const auto& waiting) { return waiting.wait.owner.id == owner_id; };
     for (auto it = barriers_.begin(); it != barriers_.end();) {
@@ -356,7 +369,7 @@ void Coordinator::ForgetOwner(std::uint64_t owner_id) {
       }
       it = barriers_.erase(it);
     }
-    TakeWaits(owner_id, "was lost while it waited", calls);
+    TakeWaits(owner_id, "was lost while waiting", calls);
   }
   RunAll(calls);
 }
@@ -364,7 +377,7 @@ void Coordinator::ForgetOwner(std::uint64_t owner_id) {
 void Coordinator::Close(Status status) {
   Calls calls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return;
     closed_ = true;
     close_status_ = status;
@@ -379,6 +392,11 @@ void Coordinator::Close(Status status) {
     version_waits_.clear();
   }
   RunAll(calls);
+}
+
+std::map<std::string, std::string> Coordinator::Notes() const {
+  MutexLock lock(mutex_);
+  return {notes_.begin(), notes_.end()};
 }
 
 }  // namespace sparsefleet

@@ -1,8 +1,8 @@
-// Barriers, notes and waits for a table's version: who waits for whom.
+// Barriers, notes and waits for a table's version.
 //
-// Nothing here blocks a thread. A wait is a callback, called exactly once: when the event
-// comes, when its deadline passes (Expire), when its owner is lost, or at Close.
-// Thread-safe; callbacks run outside the lock, on the thread that caused them.
+// Nothing here blocks a thread. A wait is a callback, called exactly once: on the event, when its
+// deadline passes (Expire), when its owner is lost, or on Close.
+// Thread-safe; callbacks run outside the lock, on the thread that triggers them.
 #pragma once
 
 #include <chrono>
@@ -10,14 +10,16 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "status/status.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
+
+class RoundLog;
 
 inline constexpr std::size_t kMaxNoteKeyBytes = 1024;
 inline constexpr std::size_t kMaxNoteValueBytes = 64 << 10;
@@ -29,10 +31,11 @@ class Coordinator {
   using Done = std::function<void(Status)>;
   using NoteDone = std::function<void(Result<std::string>)>;
 
-  // Who waits: named in messages, and dropped as one by ForgetOwner.
+  // The client that waits: named in messages, and dropped as a whole by ForgetOwner.
   struct Owner {
     std::uint64_t id = 0;
     std::string name;
+    std::uint64_t session = 0;  // session number, for messages
   };
 
   // `ticket` identifies the call; arriving again with the same (owner, ticket) replaces the
@@ -52,14 +55,18 @@ class Coordinator {
 
   // Ends waits whose deadline has passed; returns the next deadline, or TimePoint::max().
   TimePoint Expire(TimePoint now);
-  // The owner has given up its calls with tickets below this: they count at no barrier any more.
+  // The owner has given up its calls with tickets below this: they no longer count at any barrier.
   void Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below);
-  // It has given up all its waits.
+  // The owner has given up all its waits.
   void Withdraw(std::uint64_t owner_id);
-  // Drops the owner's waits, and ends the barriers it takes part in with kPeerLost naming it.
+  // Drops the owner's waits, and ends the barriers it has joined with kPeerLost naming it.
   void ForgetOwner(std::uint64_t owner_id);
-  // Ends every wait with `status`; later ones end at once.
+  // Ends every wait with `status`; later ones end immediately.
   void Close(Status status);
+
+  // From now on told of barriers; null: no longer. Not thread-safe: before the first call.
+  void SetLog(RoundLog* log) { log_ = log; }
+  std::map<std::string, std::string> Notes() const;  // for snapshots
 
  private:
   struct Wait {
@@ -85,25 +92,27 @@ class Coordinator {
     std::uint64_t at_least;
     Done done;
   };
-  // Callbacks gathered under the lock, called after it.
+  // Callbacks collected under the lock and called after it is released.
   using Calls = std::vector<std::function<void()>>;
 
-  // These REQUIRE mutex_ held.
-  void TakeMembers(std::uint64_t owner_id, std::uint64_t tickets_below, Calls& calls);
-  void TakeWaits(std::uint64_t owner_id, const char* why, Calls& calls);
-  TimePoint ExpireBarriers(TimePoint now, Calls& calls);
-  TimePoint ExpireNoteWaits(TimePoint now, Calls& calls);
-  TimePoint ExpireVersionWaits(TimePoint now, Calls& calls);
+  void TakeMembers(std::uint64_t owner_id, std::uint64_t tickets_below, Calls& calls)
+      REQUIRES(mutex_);
+  void TakeWaits(std::uint64_t owner_id, const char* why, Calls& calls) REQUIRES(mutex_);
+  TimePoint ExpireBarriers(TimePoint now, Calls& calls) REQUIRES(mutex_);
+  TimePoint ExpireNoteWaits(TimePoint now, Calls& calls) REQUIRES(mutex_);
+  TimePoint ExpireVersionWaits(TimePoint now, Calls& calls) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  bool closed_ = false;
-  Status close_status_;
-  std::map<std::string, BarrierState, std::less<>> barriers_;
-  std::map<std::uint64_t, std::uint64_t> given_up_;  // owner: tickets below this, see Withdraw
-  std::map<std::string, std::string, std::less<>> notes_;
-  std::map<std::string, std::list<NoteWait>, std::less<>> note_waits_;
-  std::map<std::string, std::list<VersionWait>, std::less<>> version_waits_;
-  std::map<std::string, std::uint64_t, std::less<>> versions_;
+  mutable Mutex mutex_;
+  RoundLog* log_ = nullptr;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  Status close_status_ GUARDED_BY(mutex_);
+  std::map<std::string, BarrierState, std::less<>> barriers_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::uint64_t> given_up_
+      GUARDED_BY(mutex_);  // owner -> tickets below this, see Withdraw
+  std::map<std::string, std::string, std::less<>> notes_ GUARDED_BY(mutex_);
+  std::map<std::string, std::list<NoteWait>, std::less<>> note_waits_ GUARDED_BY(mutex_);
+  std::map<std::string, std::list<VersionWait>, std::less<>> version_waits_ GUARDED_BY(mutex_);
+  std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsefleet

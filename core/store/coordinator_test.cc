@@ -22,7 +22,7 @@ using TimePoint = Coordinator::TimePoint;
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 TimePoint Later() { return Now() + seconds(30); }
 
-// Collects the outcomes of waits and counts them, since each must come exactly once.
+// Collects the outcomes of waits and counts them, since each must arrive exactly once.
 struct Ends {
   std::mutex mutex;
   std::vector<Status> all;
@@ -68,7 +68,7 @@ const Test kRetry("a retry with the same ticket replaces the callback and counts
   ExpectEqual(second.all.size(), 2u);
 });
 
-const Test kGivenUp("a call that was given up counts at no barrier, also if it comes late", [] {
+const Test kGivenUp("a withdrawn call counts at no barrier, even if it arrives late", [] {
   Coordinator coordinator;
   Ends ghost;
   Ends ends;
@@ -85,27 +85,29 @@ const Test kGivenUp("a call that was given up counts at no barrier, also if it c
   for (const Status& status : ends.all) Expect(status.ok());
 });
 
-const Test kDeadlineTells("a deadline tells how many arrived and who; the others wait on", [] {
-  Coordinator coordinator;
-  Ends ends;
-  Ends patient;
-  const TimePoint start = Now();
-  coordinator.ArriveAtBarrier("epoch-3", 3, {1, "worker-0"}, 1, start + seconds(30), ends.Take());
-  coordinator.ArriveAtBarrier("epoch-3", 3, {2, "worker-2"}, 1, start + seconds(90),
-                              patient.Take());
-  Expect(coordinator.Expire(start) == start + seconds(30), "next deadline");
-  ExpectEqual(ends.all.size(), 0u);
-  Expect(coordinator.Expire(start + seconds(31)) == start + seconds(90), "next deadline");
-  Require(ends.all.size() == 1);
-  ExpectCode(ends.all[0], Code::kDeadlineExceeded);
-  ExpectEqual(ends.all[0].message(),
-              "barrier 'epoch-3': 2 of 3 arrived within 30 s (worker-0, worker-2)");
-  ExpectEqual(patient.all.size(), 0u);
-  coordinator.ArriveAtBarrier("epoch-3", 3, {3, "worker-1"}, 1, Later(), ends.Take());
-  coordinator.ArriveAtBarrier("epoch-3", 3, {1, "worker-0"}, 2, Later(), ends.Take());
-  ExpectEqual(patient.all.size(), 1u);
-  Expect(coordinator.Expire(Now()) == TimePoint::max(), "nothing waits any more");
-});
+const Test kDeadlineTells(
+    "a deadline reports how many arrived and who; the others keep waiting", [] {
+      Coordinator coordinator;
+      Ends ends;
+      Ends patient;
+      const TimePoint start = Now();
+      coordinator.ArriveAtBarrier("epoch-3", 3, {1, "worker-0"}, 1, start + seconds(30),
+                                  ends.Take());
+      coordinator.ArriveAtBarrier("epoch-3", 3, {2, "worker-2"}, 1, start + seconds(90),
+                                  patient.Take());
+      Expect(coordinator.Expire(start) == start + seconds(30), "next deadline");
+      ExpectEqual(ends.all.size(), 0u);
+      Expect(coordinator.Expire(start + seconds(31)) == start + seconds(90), "next deadline");
+      Require(ends.all.size() == 1);
+      ExpectCode(ends.all[0], Code::kDeadlineExceeded);
+      ExpectEqual(ends.all[0].message(),
+                  "barrier 'epoch-3': 2 of 3 arrived within 30 s (worker-0, worker-2)");
+      ExpectEqual(patient.all.size(), 0u);
+      coordinator.ArriveAtBarrier("epoch-3", 3, {3, "worker-1"}, 1, Later(), ends.Take());
+      coordinator.ArriveAtBarrier("epoch-3", 3, {1, "worker-0"}, 2, Later(), ends.Take());
+      ExpectEqual(patient.all.size(), 1u);
+      Expect(coordinator.Expire(Now()) == TimePoint::max(), "nothing is waiting");
+    });
 
 const Test kDisagreement("members that disagree on the count are refused", [] {
   Coordinator coordinator;
@@ -158,7 +160,7 @@ const Test kNotes("notes are put, awaited, replaced and deleted", [] {
   ExpectCode(coordinator.PutNote("k", std::string(kMaxNoteValueBytes + 1, 'x')), Code::kTooLarge);
 });
 
-const Test kNoteDeadline("an awaited note that does not come ends at its deadline", [] {
+const Test kNoteDeadline("a wait for a note that never appears ends at its deadline", [] {
   Coordinator coordinator;
   std::optional<Result<std::string>> found;
   const TimePoint start = Now();
@@ -170,23 +172,23 @@ const Test kNoteDeadline("an awaited note that does not come ends at its deadlin
   ExpectEqual(found->status().message(), "note 'rank-0' was not put within 5 s");
 });
 
-const Test kVersions(
-    "a wait for a version ends when it is reached, also where it was raised before", [] {
-      Coordinator coordinator;
-      Ends ends;
-      coordinator.WaitVersion("t", 3, 3, {1, "w"}, Later(), ends.Take());
-      ExpectEqual(ends.all.size(), 1u);
-      coordinator.WaitVersion("t", 3, 5, {1, "w"}, Later(), ends.Take());
-      coordinator.RaiseVersion("t", 4);
-      ExpectEqual(ends.all.size(), 1u);
-      coordinator.RaiseVersion("t", 5);
-      ExpectEqual(ends.all.size(), 2u);
-      // The caller read 3 before version 5 was reported.
-      coordinator.WaitVersion("t", 3, 5, {1, "w"}, Later(), ends.Take());
-      ExpectEqual(ends.all.size(), 3u);
-    });
+const Test kVersions("a wait for a version ends when it is reached, even if it was raised before",
+                     [] {
+                       Coordinator coordinator;
+                       Ends ends;
+                       coordinator.WaitVersion("t", 3, 3, {1, "w"}, Later(), ends.Take());
+                       ExpectEqual(ends.all.size(), 1u);
+                       coordinator.WaitVersion("t", 3, 5, {1, "w"}, Later(), ends.Take());
+                       coordinator.RaiseVersion("t", 4);
+                       ExpectEqual(ends.all.size(), 1u);
+                       coordinator.RaiseVersion("t", 5);
+                       ExpectEqual(ends.all.size(), 2u);
+                       // The caller read 3 before version 5 was reported.
+                       coordinator.WaitVersion("t", 3, 5, {1, "w"}, Later(), ends.Take());
+                       ExpectEqual(ends.all.size(), 3u);
+                     });
 
-const Test kClose("close ends every wait, and later ones at once", [] {
+const Test kClose("close ends every wait, and later ones immediately", [] {
   Coordinator coordinator;
   Ends ends;
   coordinator.ArriveAtBarrier("b", 2, {1, "w"}, 1, Later(), ends.Take());

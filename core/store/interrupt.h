@@ -1,4 +1,4 @@
-// A way for the caller to end its own blocking calls before their time.
+// Lets a caller end its own blocking calls early.
 #pragma once
 
 #include <chrono>
@@ -7,8 +7,8 @@
 
 namespace sparsefleet {
 
-// While it lives, blocking calls that this thread makes to a store ask `check`, on this
-// thread, about every kInterruptInterval and after a signal, whether to give up.
+// While it lives, blocking store calls of this thread call `check`, on this thread, about every
+// kInterruptInterval and after a signal, to ask whether to give up.
 class ScopedInterrupt {
  public:
   explicit ScopedInterrupt(std::function<bool()> check)

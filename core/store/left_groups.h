@@ -2,26 +2,25 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "store/round_member.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 
-// Where all have left, servers forget a group; leaving it again would be the beginning of another
-// group of that name, with a member gone. So the store remembers it.
-// Thread-safe.
+// Servers forget a group once all have left; leaving again would start a new group of that name
+// with one member already gone. The store therefore remembers which it has left. Thread-safe.
 class LeftGroups {
  public:
   bool HasLeft(const RoundMember& member) const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return left_.contains({std::string(member.group), member.rank});
   }
   void SetLeft(const RoundMember& member, bool has_left) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::pair<std::string, std::uint32_t> name{member.group, member.rank};
     if (has_left) {
       left_.insert(std::move(name));
@@ -31,8 +30,8 @@ class LeftGroups {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::set<std::pair<std::string, std::uint32_t>> left_;
+  mutable Mutex mutex_;
+  std::set<std::pair<std::string, std::uint32_t>> left_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsefleet

@@ -1,4 +1,4 @@
-// Cuts that their reader commits: what a save that fails must leave for the next one.
+// Cuts that their reader commits: what a failed save must leave for the next one.
 #include <atomic>
 #include <map>
 #include <random>
@@ -41,7 +41,7 @@ void PushOne(LocalStore& store, Key key) {
   RequireOk(store.Push(sections, 0, kTimeout_s).status());
 }
 
-// A save: what it has read goes to `saved` when it is in force, and only then.
+// A save: what it has read goes to `saved` only when it is committed.
 void Save(LocalStore& store, bool only_dirty, bool succeeds, Rows& saved) {
   auto cuts = RequireOk(store.OpenCuts(only_dirty, true, CutCommit::kExplicit));
   auto& cut = *std::get<std::unique_ptr<StoreCut>>(cuts.at("ads"));
@@ -70,7 +70,7 @@ Rows ReadAll(LocalStore& store) {
   return rows;
 }
 
-const Test kFailedSaves("saves that fail at any time lose nothing that changed meanwhile", [] {
+const Test kFailedSaves("saves that fail at any time lose none of the changes made meanwhile", [] {
   LocalStore store;
   DefineTable(store);
   Rows saved;
@@ -90,7 +90,7 @@ const Test kFailedSaves("saves that fail at any time lose nothing that changed m
       }
     });
   }
-  // Two savers: cuts of failed saves and of those that come through are open side by side.
+  // Two savers: cuts of failed and successful saves are open at the same time.
   threads.emplace_back([&] {
     Rows nowhere;
     while (!stop) Save(store, true, false, nowhere);
@@ -106,7 +106,7 @@ const Test kFailedSaves("saves that fail at any time lose nothing that changed m
   ExpectEqual(rest.size(), 1U);  // nothing is left to save
 });
 
-const Test kRules("a cut is committed once it is read, by its reader or by itself", [] {
+const Test kRules("a cut is committed once it is read, by its reader or automatically", [] {
   LocalStore store;
   DefineTable(store);
   PushOne(store, 1);
@@ -115,7 +115,7 @@ const Test kRules("a cut is committed once it is read, by its reader or by itsel
   ExpectCode(cut.Commit(), Code::kInvalidArgument);
   RowBatch batch;
   Require(RequireOk(cut.Next(10, batch)), "no rows");
-  ExpectCode(cut.Commit(), Code::kInvalidArgument);  // there might be more
+  ExpectCode(cut.Commit(), Code::kInvalidArgument);  // there might be more rows
   Require(!RequireOk(cut.Next(10, batch)), "more rows than there are");
   RequireOk(cut.Commit());
   RequireOk(cut.Commit());

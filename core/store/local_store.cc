@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,47 +16,50 @@
 #include "store/left_groups.h"
 #include "store/rounds.h"
 #include "store/table_views.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
 
-// Where a blocked call finds its outcome. Shared with the callback, which may come late.
+// Where a blocked call finds its outcome. Shared with the callback, which may run late.
 template <typename T>
 class Outcome {
  public:
   void Set(T value) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       value_ = std::move(value);
     }
     ready_.notify_all();
   }
   bool WaitUntil(Coordinator::TimePoint deadline) {
-    std::unique_lock lock(mutex_);
-    return ready_.wait_until(lock, deadline, [&] { return value_.has_value(); });
+    MutexLock lock(mutex_);
+    return ready_.WaitUntil(mutex_, deadline,
+                            [&]() REQUIRES(mutex_) { return value_.has_value(); });
   }
   T Wait() {
-    std::unique_lock lock(mutex_);
-    ready_.wait(lock, [&] { return value_.has_value(); });
+    MutexLock lock(mutex_);
+    ready_.Wait(mutex_, [&]() REQUIRES(mutex_) { return value_.has_value(); });
     return std::move(*value_);
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::optional<T> value_;
+  Mutex mutex_;
+  CondVar ready_;
+  std::optional<T> value_ GUARDED_BY(mutex_);
 };
 
-// Those that bring gradients.
+// The sections that carry gradients.
 std::vector<PushSection> PushedOf(std::span<const PushSection> sections) {
   std::vector<PushSection> pushed;
   pushed.reserve(sections.size());
-  std::ranges::copy_if(sections, std::back_inserter(pushed),
-                       [](const PushSection& section) { return !section.wants_rows(); });
+  std::ranges::copy_if(sections, std::back_inserter(pushed), [](const PushSection& section) {
+    return !section.wants_rows() && section.marks.empty();
+  });
   return pushed;
 }
 
-// The sections of a push, their gradients in one piece, as rounds add them up.
+// The sections of a push with their gradients made contiguous, as rounds need them.
 class WholeSections {
  public:
   explicit WholeSections(std::vector<PushSection> given) : sections_(std::move(given)) {
@@ -74,14 +75,14 @@ class WholeSections {
 
  private:
   std::vector<PushSection> sections_;
-  std::vector<std::vector<float>> joined_;  // its vectors move, their elements do not
+  std::vector<std::vector<float>> joined_;  // the vectors may move, their elements do not
 };
 
 class LocalCut final : public StoreCut {
  public:
   LocalCut(TableCut cut, CutCommit commit) : cut_(std::move(cut)), commit_(commit) {}
   Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
-    if (max_rows == 0) return Status(Code::kInvalidArgument, "cut: max_rows is 0, wanted >= 1");
+    if (max_rows == 0) return Status(Code::kInvalidArgument, "cut: max_rows is 0, expected >= 1");
     if (cut_.Next(max_rows, out)) return true;
     if (commit_ == CutCommit::kAtEnd) cut_.Commit();
     return false;
@@ -90,7 +91,7 @@ class LocalCut final : public StoreCut {
   Status Commit() override {
     if (commit_ == CutCommit::kAtEnd) return StoreCut::Commit();
     if (!cut_.at_end()) {
-      return {Code::kInvalidArgument, "a cut can be committed after its last row was read"};
+      return {Code::kInvalidArgument, "a cut can only be committed after its last row was read"};
     }
     cut_.Commit();
     return Status::Ok();
@@ -132,11 +133,12 @@ struct LocalStore::Impl {
     return ApplyRound(tables, coordinator, sections, step);
   }};
   LeftGroups left_groups;
-  std::mutex watches_mutex;
-  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches;  // by table
+  Mutex watches_mutex;
+  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches
+      GUARDED_BY(watches_mutex);  // by table
   std::atomic<std::uint64_t> next_call{1};
 
-  // Starts a wait and blocks until its callback came. The waiting thread itself expires the
+  // Starts a wait and blocks until its callback runs. The waiting thread itself expires the
   // coordinator at its deadline, so no timer thread is needed.
   template <typename T, typename Begin>
   T WaitFor(double timeout_s, Begin begin) {
@@ -164,7 +166,7 @@ struct LocalStore::Impl {
     return std::min(deadline, Coordinator::TimePoint::clock::now() + kInterruptInterval);
   }
 
-  // All members of the groups belong to this process, whose loss nobody would notice.
+  // All members of the groups belong to this process, so nobody would notice their loss.
   static Rounds::Caller CallerOf(const Coordinator::Owner& owner, Rounds::TimePoint deadline) {
     return {{}, owner.id, deadline};
   }
@@ -210,7 +212,7 @@ Status LocalStore::Pull(std::span<const PullSection> sections, PullMode mode, st
 Result<PushResult> LocalStore::Push(std::span<const PushSection> sections, std::uint64_t step,
                                     double /*timeout_s*/) {
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
-  auto result = PushAndTell(impl_->tables, impl_->coordinator, PushedOf(sections), step);
+  auto result = PushAndNotify(impl_->tables, impl_->coordinator, PushedOf(sections), step);
   if (!result.ok()) return result;
   if (Status s = ReadWantedValues(impl_->tables, sections, step); !s.ok()) return s;
   return result;
@@ -220,7 +222,7 @@ Result<PushResult> LocalStore::PushRound(const RoundMember& member, std::uint64_
                                          std::span<const PushSection> sections, std::uint64_t step,
                                          double timeout_s) {
   Contribution contribution;
-  const WholeSections whole(PushedOf(sections));  // which outlives the wait
+  const WholeSections whole(PushedOf(sections));  // outlives the wait
   contribution.sections.assign(whole.sections().begin(), whole.sections().end());
   contribution.step = step;
   if (Status s = CheckWantedValues(impl_->tables, sections); !s.ok()) return s;
@@ -329,6 +331,10 @@ Result<std::unique_ptr<StoreCut>> LocalStore::OpenCut(std::string_view table, bo
 
 Result<LocalStore::Cuts> LocalStore::OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit,
                                               std::optional<std::vector<std::string>> names) {
+  if (clear_dirty && impl_->served->on_clearing_cut) {
+    Status s = impl_->served->on_clearing_cut(names ? *names : impl_->tables.Names());
+    if (!s.ok()) return s;
+  }
   auto opened = impl_->tables.OpenCuts(only_dirty, clear_dirty, std::move(names));
   if (!opened.ok()) return opened.status();
   Cuts cuts;
@@ -351,7 +357,7 @@ Status LocalStore::Import(std::string_view table, const RowBatch& rows, double /
 Status LocalStore::WatchChanges(std::string_view table, double /*timeout_s*/) {
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
-  std::lock_guard lock(impl_->watches_mutex);
+  MutexLock lock(impl_->watches_mutex);
   if (!impl_->watches.contains(table)) {
     impl_->watches.emplace(std::string(table), sparse.value()->WatchChanges());
   }
@@ -362,11 +368,11 @@ Result<std::unique_ptr<StoreCut>> LocalStore::TakeChanges(std::string_view table
                                                           double /*timeout_s*/) {
   auto sparse = impl_->tables.Sparse(table);
   if (!sparse.ok()) return sparse.status();
-  std::lock_guard lock(impl_->watches_mutex);
+  MutexLock lock(impl_->watches_mutex);
   const auto watch = impl_->watches.find(table);
   if (watch == impl_->watches.end()) {
     return Status(Code::kNotFound, "table '" + std::string(table) +
-                                       "': its changes are not watched: watch them first");
+                                       "': its changes are not watched; call watch_changes first");
   }
   return std::unique_ptr<StoreCut>(
       std::make_unique<LocalChanges>(std::move(sparse).value(), watch->second));
@@ -376,7 +382,7 @@ Result<std::vector<std::byte>> LocalStore::Command(std::uint32_t /*server*/, std
                                                    std::span<const std::byte> /*body*/,
                                                    double /*timeout_s*/) {
   return Status(Code::kInvalidArgument, "command '" + std::string(name) +
-                                            "': the tables of this store are in this process, "
+                                            "': the tables of this store are in this process; "
                                             "there is no server to ask");
 }
 

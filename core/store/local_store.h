@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,28 +13,30 @@
 
 namespace sparsefleet {
 
-// Tables, and those who wait for them: what a server shares with a store over its own tables.
+// Tables and the waits on them: shared by a server and a store over the server's own tables.
 struct ServedTables {
   explicit ServedTables(std::uint32_t place = 0, std::uint32_t count = 1)
       : index(place), num_servers(count) {}
 
-  const std::uint32_t index;  // the server's place among num_servers
+  const std::uint32_t index;  // the server's index among num_servers
   const std::uint32_t num_servers;
   TableSet tables;
   Coordinator coordinator;
+  // Called before a cut that clears dirty bits opens: from then on removed keys matter.
+  std::function<Status(const std::vector<std::string>& tables)> on_clearing_cut = {};
 };
 
 class LocalStore final : public Store {
  public:
   LocalStore();
-  // What a server holds of each table, for the program around it. Pushes are told to those who
-  // wait at the server for a table's version.
+  // A store over the tables of a server, for the program running it. Its pushes notify those
+  // waiting at the server for a table's version.
   explicit LocalStore(std::shared_ptr<ServedTables> server);
-  ~LocalStore() override;  // ends every wait with kShuttingDown, unless they are a server's
+  ~LocalStore() override;  // ends every wait with kShuttingDown, except those of a server
 
   TableSet& tables();
 
-  // TableSet::OpenCuts; `commit` says when the cuts of sparse tables clear.
+  // TableSet::OpenCuts; `commit` selects when the cuts of sparse tables clear dirty bits.
   using Cuts = std::map<std::string, std::variant<std::unique_ptr<StoreCut>, DenseCut>>;
   Result<Cuts> OpenCuts(bool only_dirty, bool clear_dirty, CutCommit commit = CutCommit::kAtEnd,
                         std::optional<std::vector<std::string>> names = std::nullopt);

@@ -64,14 +64,14 @@ const Test kDense("a dense table is written, pushed and pulled as a whole", [] {
   std::vector<float> values(2);
   const PullSection pull{"net", {}, values, true, 1};
   RequireOk(store.Pull({&pull, 1}, PullMode::kTrain, 1, kTimeout));
-  Expect(values == std::vector<float>{1, 2}, "elements from the offset on");
+  Expect(values == std::vector<float>{1, 2}, "elements starting at the offset");
   auto stats = RequireOk(store.Stats(kTimeout));
   ExpectEqual(stats[0]["table.net.elements"], 3.0);
   ExpectEqual(stats[0]["table.net.version"], 1.0);
   ExpectEqual(stats[0]["table.net.learning_rate"], 1.0);
 });
 
-const Test kBarrier("a barrier holds threads until the last one comes", [] {
+const Test kBarrier("a barrier blocks threads until the last one arrives", [] {
   LocalStore store;
   std::vector<std::jthread> threads;
   for (int i = 0; i < 3; ++i) {
@@ -101,7 +101,7 @@ const Test kNotes("a note is awaited, read and deleted", [] {
   LocalStore store;
   std::jthread waiter([&] {
     const auto note = store.GetNote("k", true, kTimeout);
-    Expect(note.ok() && note.value() == "v", "the note came");
+    Expect(note.ok() && note.value() == "v", "the note arrived");
   });
   RequireOk(store.PutNote("k", "v", kTimeout));
   waiter.join();
@@ -137,7 +137,7 @@ const Test kCutClears("a clearing cut read to its end leaves no dirty rows", [] 
   ExpectEqual(count(true), 0u);
 });
 
-const Test kCut("a cut hands out every row; import brings them back", [] {
+const Test kCut("a cut returns every row; import restores them", [] {
   LocalStore store;
   RequireOk(store.Define(Spec(1), kTimeout));
   PushOnes(store);

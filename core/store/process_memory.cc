@@ -15,9 +15,9 @@ namespace sparsefleet {
 void KeepFreedMemory() {
 #ifdef __GLIBC__
   constexpr int kLargestBlock = 32 << 20;  // glibc takes no larger value for this setting
-  // Threads with arenas of their own would each keep what the others could use, and a pass of new
-  // threads gets other arenas than the one before. In a step a thread takes some hundred blocks
-  // that are large enough for the arena's lock, so that several can share one.
+  // Threads with separate arenas would each keep memory that the others could use, and new threads
+  // get other arenas than the ones before them. A step allocates only a few hundred blocks per
+  // thread that are large enough to need the arena's lock, so several threads can share one.
   constexpr unsigned kThreadsPerArena = 8;
   mallopt(M_MMAP_THRESHOLD, kLargestBlock);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);

@@ -12,9 +12,9 @@ inline constexpr std::uint32_t kMaxGroupSize = 65536;
 struct RoundMember {
   std::string_view group;
   std::uint32_t rank = 0;
-  std::uint32_t size = 1;  // of the group; all members name the same
-  // A member whose connection is lost counts as having left; else its loss ends the round.
-  bool go_on_without_lost = false;
+  std::uint32_t size = 1;  // of the group; the same for all members
+  // A member that is lost counts as having left; otherwise its loss ends the round.
+  bool continue_without_lost = false;
 };
 
 }  // namespace sparsefleet

@@ -1,8 +1,11 @@
 #include "store/rounds.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 #include <utility>
+
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
@@ -16,29 +19,55 @@ std::string RoundText(std::string_view name, std::uint64_t round) {
 Status CheckMember(const RoundMember& member) {
   if (member.group.empty() || member.group.size() > kMaxGroupNameBytes) {
     return {Code::kInvalidArgument, "group name of " + std::to_string(member.group.size()) +
-                                        " bytes, wanted 1 to " +
+                                        " bytes, expected 1 to " +
                                         std::to_string(kMaxGroupNameBytes)};
   }
   if (member.size == 0 || member.size > kMaxGroupSize || member.rank >= member.size) {
     return {Code::kInvalidArgument, GroupText(member.group) + ": rank " +
                                         std::to_string(member.rank) + " of " +
                                         std::to_string(member.size) +
-                                        " members, wanted a rank below the number of members and "
+                                        " members, expected a rank below the number of members and "
                                         "1 to " +
                                         std::to_string(kMaxGroupSize) + " members"};
   }
   return Status::Ok();
 }
 
+constexpr std::size_t kNamedRanks = 8;  // in one message
+
+std::string Seconds(Rounds::TimePoint since, Rounds::TimePoint deadline) {
+  char text[32];
+  const double seconds = std::chrono::duration<double>(deadline - since).count();
+  std::snprintf(text, sizeof(text), "%.3g s", std::max(0.0, seconds));
+  return text;
+}
+
+// "a, b and 3 more"
+class RankList {
+ public:
+  void Add(const std::string& rank) {
+    if (++count_ > kNamedRanks) return;
+    text_ += (count_ > 1 ? ", " : "") + rank;
+  }
+  std::string text() const {
+    if (count_ <= kNamedRanks) return text_;
+    return text_ + " and " + std::to_string(count_ - kNamedRanks) + " more";
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
 }  // namespace
 
 Status Rounds::CheckCaller(const RoundMember& member, const Caller& caller) const {
   if (closed_) return close_status_;
-  // A request that was overtaken by the news that nobody waits for it any more.
+  // The request arrived after its caller withdrew it.
   const auto bound = given_up_.find(caller.owner.id);
   if (bound != given_up_.end() && caller.ticket < bound->second) {
     return {Code::kPeerLost,
-            GroupText(member.group) + ": '" + caller.owner.name + "' has given this call up"};
+            GroupText(member.group) + ": '" + caller.owner.name + "' has given up this call"};
   }
   return Status::Ok();
 }
@@ -54,58 +83,92 @@ bool Rounds::IsDeserted(const Groups::value_type& entry) {
 Result<Rounds::Groups::iterator> Rounds::Find(const RoundMember& member, TimePoint began) {
   if (Status s = CheckMember(member); !s.ok()) return s;
   auto it = groups_.find(member.group);
-  // Who was not here at the loss belongs to another job.
+  // A client that was not there at the loss belongs to another job.
   if (it != groups_.end() && it->second.last_loss && *it->second.last_loss < began &&
       IsDeserted(*it)) {
-    groups_.erase(it);
+    EraseGroup(it);
     it = groups_.end();
   }
   if (it == groups_.end()) {
-    // Those that were left by some and never joined by the others would stay for ever.
-    if (groups_.size() >= kMaxGroups) std::erase_if(groups_, IsDeserted);
+    // Groups that some have left and others never joined would stay forever.
+    const bool is_full = groups_.size() >= kMaxGroups;
+    for (auto other = groups_.begin(); is_full && other != groups_.end();) {
+      const auto here = other++;
+      if (IsDeserted(*here)) EraseGroup(here);
+    }
     if (groups_.size() >= kMaxGroups) {
-      return Status(Code::kTooLarge, GroupText(member.group) + ": there are " +
-                                         std::to_string(kMaxGroups) +
-                                         " groups, which is the limit: leave those that are over");
+      return Status(Code::kTooLarge,
+                    GroupText(member.group) + ": there are " + std::to_string(kMaxGroups) +
+                        " groups already, which is the limit: leave those that are finished");
     }
     it = groups_.emplace(std::string(member.group), Group{}).first;
     it->second.size = member.size;
-    it->second.go_on_without_lost = member.go_on_without_lost;
+    it->second.continue_without_lost = member.continue_without_lost;
   }
   const Group& group = it->second;
   if (group.size != member.size) {
     return Status(Code::kInvalidArgument, GroupText(member.group) + ": rank " +
-                                              std::to_string(member.rank) + " counts " +
-                                              std::to_string(member.size) + " members, " +
+                                              std::to_string(member.rank) + " expects " +
+                                              std::to_string(member.size) + " members, but " +
                                               DescribeRank(group, group.members.begin()->first) +
-                                              " counts " + std::to_string(group.size));
+                                              " expects " + std::to_string(group.size));
   }
-  if (group.go_on_without_lost != member.go_on_without_lost) {
+  if (group.continue_without_lost != member.continue_without_lost) {
     return Status(Code::kInvalidArgument, GroupText(member.group) + ": rank " +
                                               std::to_string(member.rank) + " and " +
                                               DescribeRank(group, group.members.begin()->first) +
-                                              " disagree on go_on_without_lost");
+                                              " disagree on continue_without_lost");
   }
   return it;
 }
 
-Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const Caller& caller) {
-  auto found = Find(member, caller.began);
+Result<Rounds::Groups::iterator> Rounds::Claim(const RoundMember& member, const Owner& owner,
+                                               TimePoint began, After& after) {
+  auto found = Find(member, began);
+  if (!found.ok()) return found;
+  const Group& group = found.value()->second;
+  const auto known = group.members.find(member.rank);
+  if (known == group.members.end() || known->second.presence != Member::Presence::kHere) {
+    return found;
+  }
+  const Owner holder = known->second.owner;
+  if (holder.id == owner.id) return found;
+  if (is_here_ && !is_here_(holder.id)) {
+    // The rank was taken again after its loss was reported, or the loss is about to be reported.
+    Lose(found.value(), holder.id, after);
+    return Find(member, began);
+  }
+  const auto who = [](const Owner& one) {
+    return "client '" + one.name + "' (session " + std::to_string(one.session) + ")";
+  };
+  return Status(Code::kNotOwner,
+                GroupText(member.group) + ": rank " + std::to_string(member.rank) + " belongs to " +
+                    who(holder) + ", whose session is alive; " + who(owner) +
+                    " can neither take part nor leave under it. Give each worker a rank of its "
+                    "own, or end the other process: the rank is free once it has left the group, "
+                    "closed its store or been silent for the server's peer timeout");
+}
+
+Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const Caller& caller,
+                                              After& after) {
+  auto found = Claim(member, caller.owner, caller.began, after);
   if (!found.ok()) return found;
   Group& group = found.value()->second;
   Member& known = group.members[member.rank];
-  // Another client under a rank that is gone begins afresh.
   const bool is_same = known.owner.id == caller.owner.id;
   if (known.presence == Member::Presence::kLeft && is_same) {
     const bool was_lost = known.was_lost;
     return Status(was_lost ? Code::kPeerLost : Code::kInvalidArgument,
                   GroupText(member.group) + ": " + DescribeRank(group, member.rank) +
                       (was_lost ? " was lost and counts as having left"
-                                : " has left, it can take part again when all have left"));
+                                : " has left; it can take part again when all have left"));
   }
+  if (!is_same) group.past_clocks += std::exchange(known.clock, 0);
+  const bool is_changed = !is_same || known.presence != Member::Presence::kHere;
   known.presence = Member::Presence::kHere;
   known.was_lost = false;
   known.owner = caller.owner;
+  if (is_changed) Report(*found.value(), member.rank);
   return found;
 }
 
@@ -127,17 +190,17 @@ Status Rounds::CheckRound(const Groups::value_type& entry, const RoundMember& me
   if (Status s = CheckLost(entry); !s.ok()) return s;
   if (group.last_round && round <= *group.last_round) {
     return {Code::kInvalidArgument, RoundText(name, round) + ": " + who +
-                                        " comes too late, it is over; the last one was " +
+                                        " comes too late: the round is over; the last one was " +
                                         std::to_string(*group.last_round)};
   }
   if (!group.deliveries.empty() && group.round != round) {
     return {Code::kInvalidArgument,
-            RoundText(name, round) + ": " + who + " brings gradients for it, the others (" +
+            RoundText(name, round) + ": " + who + " has gradients for it, but the others (" +
                 DescribeArrived(group) + ") for round " + std::to_string(group.round)};
   }
   if (group.deliveries.contains(member.rank)) {
     return {Code::kInvalidArgument,
-            RoundText(name, round) + ": " + who + " has brought its gradients already"};
+            RoundText(name, round) + ": " + who + " has already sent its gradients"};
   }
   return Status::Ok();
 }
@@ -147,10 +210,10 @@ void Rounds::Deliver(const RoundMember& member, std::uint64_t round, Contributio
   After after;
   Status refused;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     refused = CheckCaller(member, caller);
     if (refused.ok()) {
-      auto joined = Join(member, caller);
+      auto joined = Join(member, caller, after);
       refused = joined.ok() ? CheckRound(*joined.value(), member, round) : joined.status();
       if (refused.ok()) {
         Group& group = joined.value()->second;
@@ -163,7 +226,7 @@ void Rounds::Deliver(const RoundMember& member, std::uint64_t round, Contributio
       }
     }
   }
-  if (!refused.ok()) return done(refused);
+  if (!refused.ok()) done(refused);
   Run(after);
 }
 
@@ -172,10 +235,10 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
   After after;
   Status refused;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     refused = CheckCaller(member, caller);
     if (refused.ok()) {
-      auto joined = Join(member, caller);
+      auto joined = Join(member, caller, after);
       refused = joined.status();
       if (joined.ok()) {
         Group& group = joined.value()->second;
@@ -183,10 +246,10 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
         if (clock < self.clock) {
           refused = {Code::kInvalidArgument,
                      GroupText(member.group) + ": " + DescribeRank(group, member.rank) +
-                         " reports clock " + std::to_string(clock) + ", before it was at " +
+                         " reports clock " + std::to_string(clock) + ", but it was already at " +
                          std::to_string(self.clock)};
         } else {
-          self.clock = clock;
+          if (std::exchange(self.clock, clock) != clock) Report(*joined.value(), member.rank);
           const std::uint64_t at_least = bound && clock > *bound ? clock - *bound : 0;
           group.clock_waits.push_back({{std::move(caller), std::chrono::steady_clock::now()},
                                        member.rank,
@@ -197,24 +260,30 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
       }
     }
   }
-  if (!refused.ok()) return done(refused);
+  if (!refused.ok()) done(refused);
   Run(after);
 }
 
 Status Rounds::Leave(const RoundMember& member, const Owner& owner, TimePoint began) {
   After after;
+  Status status;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return close_status_;
-    auto found = Find(member, began);
-    if (!found.ok()) return found.status();
-    Member& self = found.value()->second.members[member.rank];
-    self.owner = owner;
-    self.presence = Member::Presence::kLeft;
-    Settle(found.value(), after);
+    auto found = Claim(member, owner, began, after);
+    status = found.status();
+    if (found.ok()) {
+      // If others leave on behalf of a lost owner, the rank stays with that owner, so that it
+      // learns of its loss if it comes back.
+      Member& self =
+          found.value()->second.members.try_emplace(member.rank, Member{owner}).first->second;
+      self.presence = Member::Presence::kLeft;
+      Report(*found.value(), member.rank);
+      Settle(found.value(), after);
+    }
   }
   Run(after);
-  return Status::Ok();
+  return status;
 }
 
 bool Rounds::IsComplete(const Group& group) const {
@@ -248,7 +317,7 @@ void Rounds::Settle(Groups::iterator entry, After& after) {
     group.last_round = group.round;
     after.complete.push_back({name, group.round, std::exchange(group.deliveries, {})});
   }
-  std::uint64_t sum = 0;
+  std::uint64_t sum = group.past_clocks;
   for (const auto& [rank, member] : group.members) sum += member.clock;
   for (auto it = group.clock_waits.begin(); it != group.clock_waits.end();) {
     const auto reached = Reached(*entry, it->at_least);
@@ -261,7 +330,7 @@ void Rounds::Settle(Groups::iterator entry, After& after) {
     });
     it = group.clock_waits.erase(it);
   }
-  if (group.members.size() == group.size && IsDeserted(*entry)) groups_.erase(entry);
+  if (group.members.size() == group.size && IsDeserted(*entry)) EraseGroup(entry);
 }
 
 void Rounds::Run(After& after) {
@@ -297,26 +366,232 @@ Result<PushResult> Rounds::MergeAndApply(const Complete& round) {
     contributions.push_back(&contribution);
     step = std::max(step, contribution.step);
   }
-  std::unique_ptr<RoundMerge> merge;
+  std::unique_ptr<GradientMerge> merge;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!idle_merges_.empty()) {
       merge = std::move(idle_merges_.back());
       idle_merges_.pop_back();
     }
   }
-  if (merge == nullptr) merge = std::make_unique<RoundMerge>();
+  if (merge == nullptr) merge = std::make_unique<GradientMerge>();
   auto merged = merge->Build(contributions);
-  Result<PushResult> result =
-      merged.ok() ? apply_(merged.value(), step) : Result<PushResult>(merged.status());
-  std::lock_guard lock(mutex_);
+  Result<PushResult> result = PushResult{};
+  if (!merged.ok()) {
+    result = merged.status();
+  } else if (log_ != nullptr) {
+    result = log_->Apply(round.group, round.round, contributions, merged.value(), step);
+  } else {
+    result = apply_(merged.value(), step);
+  }
+  MutexLock lock(mutex_);
   idle_merges_.push_back(std::move(merge));
   return result;
 }
 
 std::size_t Rounds::num_groups() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return groups_.size();
+}
+
+// -- Waits that end early -------------------------------------------------------------------------
+
+std::string Rounds::DescribeRank(const Group& group, std::uint32_t rank) {
+  const auto known = group.members.find(rank);
+  const std::string text = "rank " + std::to_string(rank);
+  if (known == group.members.end() || known->second.owner.name.empty()) return text;
+  return text + " ('" + known->second.owner.name + "')";
+}
+
+std::string Rounds::DescribeArrived(const Group& group) {
+  RankList list;
+  for (const auto& [rank, delivery] : group.deliveries) list.Add(DescribeRank(group, rank));
+  return list.text();
+}
+
+std::string Rounds::DescribeMissing(const Group& group) {
+  RankList list;
+  for (std::uint32_t rank = 0; rank < group.size; ++rank) {
+    const auto known = group.members.find(rank);
+    const bool has_left =
+        known != group.members.end() && known->second.presence == Member::Presence::kLeft;
+    if (!has_left && !group.deliveries.contains(rank)) list.Add(DescribeRank(group, rank));
+  }
+  return list.text();
+}
+
+std::string Rounds::DescribeSlow(const Group& group, std::uint64_t at_least) {
+  RankList list;
+  for (std::uint32_t rank = 0; rank < group.size; ++rank) {
+    const auto known = group.members.find(rank);
+    if (known == group.members.end()) {
+      list.Add(DescribeRank(group, rank) + " at 0");
+    } else if (known->second.presence != Member::Presence::kLeft &&
+               known->second.clock < at_least) {
+      list.Add(DescribeRank(group, rank) + " at " + std::to_string(known->second.clock));
+    }
+  }
+  return list.text();
+}
+
+Rounds::TimePoint Rounds::ExpireGroup(Groups::value_type& entry, TimePoint now, After& after) {
+  auto& [name, group] = entry;
+  TimePoint next = TimePoint::max();
+  std::string text;
+  for (const auto& [rank, delivery] : group.deliveries) {
+    if (delivery.wait.caller.deadline > now || !text.empty()) continue;
+    text = "group '" + name + "', round " + std::to_string(group.round) + ": " +
+           std::to_string(group.deliveries.size()) + " of " + std::to_string(group.size) +
+           " members sent gradients (" + DescribeArrived(group) + "), " + DescribeMissing(group) +
+           " did not within ";
+  }
+  for (auto it = group.deliveries.begin(); it != group.deliveries.end();) {
+    const Wait& wait = it->second.wait;
+    if (wait.caller.deadline > now) {
+      next = std::min(next, wait.caller.deadline);
+      ++it;
+      continue;
+    }
+    const Status status(Code::kDeadlineExceeded, text + Seconds(wait.since, wait.caller.deadline));
+    after.calls.push_back([done = std::move(it->second.done), status] { done(status); });
+    it = group.deliveries.erase(it);
+  }
+  for (auto it = group.clock_waits.begin(); it != group.clock_waits.end();) {
+    const Wait& wait = it->wait;
+    if (wait.caller.deadline > now) {
+      next = std::min(next, wait.caller.deadline);
+      ++it;
+      continue;
+    }
+    const Status status(Code::kDeadlineExceeded,
+                        "group '" + name + "': " + DescribeRank(group, it->rank) +
+                            " waits for all clocks to reach " + std::to_string(it->at_least) +
+                            ", which did not happen within " +
+                            Seconds(wait.since, wait.caller.deadline) + ": " +
+                            DescribeSlow(group, it->at_least));
+    after.calls.push_back([done = std::move(it->done), status] { done(status); });
+    it = group.clock_waits.erase(it);
+  }
+  return next;
+}
+
+Rounds::TimePoint Rounds::Expire(TimePoint now) {
+  After after;
+  TimePoint next = TimePoint::max();
+  {
+    MutexLock lock(mutex_);
+    for (auto& entry : groups_) next = std::min(next, ExpireGroup(entry, now, after));
+  }
+  Run(after);
+  return next;
+}
+
+// Ends the waits whose caller matches `goes`.
+template <typename Goes>
+void Rounds::TakeBack(Goes goes, const Status& status, After& after) {
+  for (auto& [name, group] : groups_) {
+    for (auto it = group.deliveries.begin(); it != group.deliveries.end();) {
+      if (!goes(it->second.wait.caller)) {
+        ++it;
+        continue;
+      }
+      after.calls.push_back([done = std::move(it->second.done), status] { done(status); });
+      it = group.deliveries.erase(it);
+    }
+    for (auto it = group.clock_waits.begin(); it != group.clock_waits.end();) {
+      if (!goes(it->wait.caller)) {
+        ++it;
+        continue;
+      }
+      after.calls.push_back([done = std::move(it->done), status] { done(status); });
+      it = group.clock_waits.erase(it);
+    }
+  }
+}
+
+void Rounds::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) {
+  After after;
+  {
+    MutexLock lock(mutex_);
+    std::uint64_t& bound = given_up_[owner_id];
+    if (tickets_below <= bound) return;
+    bound = tickets_below;
+    TakeBack(
+        [&](const Caller& caller) {
+          return caller.owner.id == owner_id && caller.ticket < tickets_below;
+        },
+        {Code::kPeerLost, "the caller has given up this call"}, after);
+  }
+  Run(after);
+}
+
+void Rounds::WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket) {
+  After after;
+  {
+    MutexLock lock(mutex_);
+    TakeBack(
+        [&](const Caller& caller) {
+          return caller.owner.id == owner_id && caller.ticket == ticket;
+        },
+        {Code::kPeerLost, "the caller has given up this call"}, after);
+  }
+  Run(after);
+}
+
+void Rounds::Lose(Groups::iterator entry, std::uint64_t owner_id, After& after) {
+  Group& group = entry->second;
+  std::vector<std::uint32_t> lost_ranks;
+  for (auto& [rank, member] : group.members) {
+    if (member.owner.id != owner_id || member.presence != Member::Presence::kHere) continue;
+    // Gradients it has sent are complete and count, like those of a member that leaves.
+    member.presence =
+        group.continue_without_lost ? Member::Presence::kLeft : Member::Presence::kLost;
+    member.was_lost = true;
+    lost_ranks.push_back(rank);
+  }
+  if (lost_ranks.empty()) return;
+  group.last_loss = std::chrono::steady_clock::now();
+  for (const std::uint32_t rank : lost_ranks) Report(*entry, rank);
+  if (const Status lost = CheckLost(*entry); !lost.ok()) {
+    for (auto& [rank, delivery] : group.deliveries) {
+      after.calls.push_back([done = std::move(delivery.done), lost] { done(lost); });
+    }
+    group.deliveries.clear();
+  }
+  for (auto wait = group.clock_waits.begin(); wait != group.clock_waits.end();) {
+    if (wait->wait.caller.owner.id != owner_id) {
+      ++wait;
+      continue;
+    }
+    const Status lost(Code::kPeerLost,
+                      "'" + wait->wait.caller.owner.name + "' was lost while waiting");
+    after.calls.push_back([done = std::move(wait->done), lost] { done(lost); });
+    wait = group.clock_waits.erase(wait);
+  }
+  Settle(entry, after);
+}
+
+void Rounds::ForgetOwner(std::uint64_t owner_id) {
+  After after;
+  {
+    MutexLock lock(mutex_);
+    given_up_.erase(owner_id);
+    for (auto it = groups_.begin(); it != groups_.end();) Lose(it++, owner_id, after);
+  }
+  Run(after);
+}
+
+void Rounds::Close(const Status& status) {
+  After after;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    close_status_ = status;
+    TakeBack([](const Caller&) { return true; }, status, after);
+    groups_.clear();
+  }
+  Run(after);
 }
 
 }  // namespace sparsefleet

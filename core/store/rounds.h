@@ -1,10 +1,13 @@
-// Groups of workers that take optimizer steps together: a round is over when all members have
-// brought their gradients, which are then applied as one push. Clocks keep members that do
-// not take rounds within reach of one another.
+// Groups of workers that step together: a round ends when all members have sent their gradients,
+// which are then applied as one push. Clocks keep members that do not use rounds within reach of
+// one another.
+//
+// A rank belongs to the owner that first took part under it: until that owner leaves or is lost,
+// calls of others for the rank get kNotOwner and change nothing. A successor starts from scratch.
 //
 // Nothing here blocks a thread. A wait is a callback, called exactly once: when the round has been
-// applied or refused, when its deadline passes (Expire), when a member is lost, or at Close.
-// Thread-safe; callbacks run outside the lock, on the thread that caused them.
+// applied or rejected, when its deadline passes (Expire), when a member is lost, or on Close.
+// Thread-safe; callbacks run outside the lock, on the thread that triggers them.
 #pragma once
 
 #include <chrono>
@@ -13,7 +16,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,13 +24,15 @@
 
 #include "status/status.h"
 #include "store/coordinator.h"
+#include "store/gradient_merge.h"
+#include "store/round_log.h"
 #include "store/round_member.h"
-#include "store/round_merge.h"
+#include "sync/mutex.h"
 #include "table/table_set.h"
 
 namespace sparsefleet {
 
-inline constexpr std::size_t kMaxGroups = 1000;  // with a member there; others make room
+inline constexpr std::size_t kMaxGroups = 1000;  // with a member present; deserted groups make room
 
 class Rounds {
  public:
@@ -36,51 +40,66 @@ class Rounds {
   using Owner = Coordinator::Owner;
   using PushDone = std::function<void(const Result<PushResult>&)>;
   using ClockDone = std::function<void(const Result<std::uint64_t>&)>;
-  // Applies the merged gradients; runs on the thread of the last member to come.
+  // Whether the owner is still there. Called under the lock: it must not call back.
+  using IsHere = std::function<bool(std::uint64_t owner_id)>;
+  // Applies the merged gradients; runs on the thread of the last member to arrive.
   using Apply = std::function<Result<PushResult>(std::span<const PushSection>, std::uint64_t step)>;
 
-  // Who calls: tickets are given up by Withdraw. A retry must not come here again.
+  // Identifies a call: Withdraw gives up tickets. A retry must not reach this class again.
   struct Caller {
     Owner owner;
     std::uint64_t ticket = 0;
     TimePoint deadline;
-    TimePoint began = {};  // the owner's session
+    TimePoint began = {};  // when the owner's session began
   };
 
-  explicit Rounds(Apply apply) : apply_(std::move(apply)) {}
+  // Without `is_here`, owners are considered present until ForgetOwner().
+  explicit Rounds(Apply apply, IsHere is_here = {})
+      : apply_(std::move(apply)), is_here_(std::move(is_here)) {}
 
-  // The member's gradients for this round. When all members that have not left have brought
-  // theirs, they are merged in order of rank and applied with the highest of their steps; all
-  // get the one result. A refusal, or a merged push that is refused, goes to all, and nothing is
-  // applied. Either way the round is over: its number and lower ones are errors from then on.
-  // Members that disagree on the group or on the round get kInvalidArgument.
+  // Adds the member's gradients for this round. When all members that have not left have sent
+  // theirs, they are merged in order of rank and applied with the highest of their steps; all get
+  // the same result. If any contribution or the merged push is rejected, all get that error and
+  // nothing is applied. Either way the round is over: its number and lower ones are errors from
+  // then on. Members that disagree on the group or on the round get kInvalidArgument.
   void Deliver(const RoundMember& member, std::uint64_t round, Contribution contribution,
                Caller caller, PushDone done);
 
-  // Reports the member's count, which never goes down. `done` gets the sum over all members,
-  // also those that have left; with `bound`, once no member that has not left is below
-  // clock - bound. A member not heard of yet is at 0.
+  // Reports the member's count, which never decreases. `done` gets the sum over all members,
+  // including those that have left; with `bound`, once no member that has not left is below clock -
+  // bound. A member not heard from yet is at 0.
   void AdvanceClock(const RoundMember& member, std::uint64_t clock,
                     std::optional<std::uint64_t> bound, Caller caller, ClockDone done);
 
-  // The member takes part in no later round and holds up no clock. Again: nothing happens. A group
-  // that all have left (or were lost from) is forgotten. `began`: the owner's session.
+  // The member takes part in no later round and delays no clock. Idempotent. A group that all
+  // members have left (or were lost from) is forgotten. Anyone may leave under a rank that nobody
+  // holds, such as those who continue without a lost member. `began`: when the owner's session
+  // began.
   Status Leave(const RoundMember& member, const Owner& owner, TimePoint began = {});
 
   // Ends waits whose deadline has passed; returns the next deadline, or TimePoint::max().
   TimePoint Expire(TimePoint now);
-  // The owner has given up its calls with tickets below this: what they brought does not count.
+  // The owner has given up its calls with tickets below this: their gradients do not count.
   void Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below);
-  // It has given up this one.
+  // The owner has given up this call.
   void WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket);
-  // The owner's members are lost: pending rounds of their groups end with kPeerLost naming them,
-  // and so do later ones until the rank comes back; or they count as having left. Where nobody else
-  // is there, those are told that come later; but for whom the store is new, the group is.
+  // The owner's members are lost: pending and later rounds of their groups fail with kPeerLost
+  // naming them until the rank comes back; or, by option, they count as having left. If nobody else
+  // is there, later arrivals get the error, unless their session is newer than the loss: for them
+  // the group is new.
   void ForgetOwner(std::uint64_t owner_id);
-  // Ends every wait with `status`; later ones end at once.
+  // Ends every wait with `status`; later ones end immediately.
   void Close(const Status& status);
 
   std::size_t num_groups() const;
+
+  // From now on told of all changes; null: no longer. Not thread-safe: before the first call.
+  void SetLog(RoundLog* log) { log_ = log; }
+  // For snapshots and recovery.
+  std::vector<GroupMember> Export() const;
+  void Restore(const GroupMember& member);
+  void RestoreRound(const std::string& group, std::uint64_t round);
+  void RestoreGone(const std::string& group);
 
  private:
   struct Wait {
@@ -107,22 +126,23 @@ class Rounds {
   };
   struct Group {
     std::uint32_t size = 0;
-    bool go_on_without_lost = false;
-    std::map<std::uint32_t, Member> members;  // by rank; those heard of
-    std::optional<std::uint64_t> last_round;  // applied or refused
-    std::uint64_t round = 0;                  // of the deliveries
+    bool continue_without_lost = false;
+    std::map<std::uint32_t, Member> members;  // by rank; only those heard from
+    std::uint64_t past_clocks = 0;            // sum over owners that were replaced
+    std::optional<std::uint64_t> last_round;  // applied or rejected
+    std::uint64_t round = 0;                  // the round of `deliveries`
     std::map<std::uint32_t, Delivery> deliveries;
     std::list<ClockWait> clock_waits;
     std::optional<TimePoint> last_loss;
   };
   using Groups = std::map<std::string, Group, std::less<>>;
-  // A round whose members are complete, taken out of its group.
+  // A complete round, taken out of its group.
   struct Complete {
     std::string group;
     std::uint64_t round = 0;
     std::map<std::uint32_t, Delivery> deliveries;
   };
-  // What is to be done without the lock.
+  // Work to do after releasing the lock.
   struct After {
     std::vector<std::function<void()>> calls;
     std::vector<Complete> complete;
@@ -132,35 +152,48 @@ class Rounds {
   void ApplyRound(Complete& round);
   Result<PushResult> MergeAndApply(const Complete& round);
 
-  // These REQUIRE mutex_ held.
-  Status CheckCaller(const RoundMember& member, const Caller& caller) const;
-  static bool IsDeserted(const Groups::value_type& entry);  // nobody is there
-  Result<Groups::iterator> Find(const RoundMember& member, TimePoint began);
-  Result<Groups::iterator> Join(const RoundMember& member, const Caller& caller);
+  Status CheckCaller(const RoundMember& member, const Caller& caller) const REQUIRES(mutex_);
+  static bool IsDeserted(const Groups::value_type& entry);  // no member is present
+  Result<Groups::iterator> Find(const RoundMember& member, TimePoint began) REQUIRES(mutex_);
+  // Find(), for an owner who may act under the member's rank because nobody else holds it.
+  Result<Groups::iterator> Claim(const RoundMember& member, const Owner& owner, TimePoint began,
+                                 After& after) REQUIRES(mutex_);
+  Result<Groups::iterator> Join(const RoundMember& member, const Caller& caller, After& after)
+      REQUIRES(mutex_);
+  // The owner is lost to this group, which may end the group.
+  void Lose(Groups::iterator entry, std::uint64_t owner_id, After& after) REQUIRES(mutex_);
   Status CheckRound(const Groups::value_type& entry, const RoundMember& member,
-                    std::uint64_t round) const;
-  Status CheckLost(const Groups::value_type& entry) const;
+                    std::uint64_t round) const REQUIRES(mutex_);
+  Status CheckLost(const Groups::value_type& entry) const REQUIRES(mutex_);
   bool IsComplete(const Group& group) const;
-  // Of clocks: ok, not yet (nullopt), or lost.
-  std::optional<Status> Reached(const Groups::value_type& entry, std::uint64_t at_least) const;
-  // Ends what the group's present state ends: rounds, clock waits, the group itself.
-  void Settle(Groups::iterator group, After& after);
+  // State of the clocks: ok, not yet (nullopt), or lost.
+  std::optional<Status> Reached(const Groups::value_type& entry, std::uint64_t at_least) const
+      REQUIRES(mutex_);
+  // Ends what the group's current state ends: rounds, clock waits, the group itself.
+  void Settle(Groups::iterator group, After& after) REQUIRES(mutex_);
   template <typename Goes>
-  void TakeBack(Goes goes, const Status& status, After& after);
+  void TakeBack(Goes goes, const Status& status, After& after) REQUIRES(mutex_);
 
   static std::string DescribeRank(const Group& group, std::uint32_t rank);
   static std::string DescribeArrived(const Group& group);
   static std::string DescribeMissing(const Group& group);
   static std::string DescribeSlow(const Group& group, std::uint64_t at_least);
-  TimePoint ExpireGroup(Groups::value_type& entry, TimePoint now, After& after);
+  TimePoint ExpireGroup(Groups::value_type& entry, TimePoint now, After& after) REQUIRES(mutex_);
+
+  void Report(const Groups::value_type& entry, std::uint32_t rank) const REQUIRES(mutex_);
+  void EraseGroup(Groups::iterator entry) REQUIRES(mutex_);
+  static GroupMember Describe(const Groups::value_type& entry, std::uint32_t rank);
 
   const Apply apply_;
-  mutable std::mutex mutex_;
-  bool closed_ = false;
-  Status close_status_;
-  Groups groups_;
-  std::map<std::uint64_t, std::uint64_t> given_up_;  // owner: tickets below this, see Withdraw
-  std::vector<std::unique_ptr<RoundMerge>> idle_merges_;
+  RoundLog* log_ = nullptr;
+  const IsHere is_here_;
+  mutable Mutex mutex_;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  Status close_status_ GUARDED_BY(mutex_);
+  Groups groups_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::uint64_t> given_up_
+      GUARDED_BY(mutex_);  // owner -> tickets below this, see Withdraw
+  std::vector<std::unique_ptr<GradientMerge>> idle_merges_ GUARDED_BY(mutex_);
 };
 
 }  // namespace sparsefleet

@@ -18,7 +18,7 @@ using TimePoint = Rounds::TimePoint;
 
 const TimePoint kLater = std::chrono::steady_clock::now() + std::chrono::hours(1);
 
-// Where an outcome shows up.
+// Receives an outcome.
 template <typename T>
 struct Seen {
   std::optional<Result<T>> result;
@@ -34,7 +34,7 @@ struct Seen {
   }
 };
 
-// Rounds over nothing: keeps what was applied.
+// Rounds without tables: records what was applied.
 struct Fixture {
   std::vector<std::vector<float>> applied;  // gradients of the first section
   std::vector<std::uint64_t> steps;
@@ -88,7 +88,7 @@ const Test kMean("a round applies the mean of all members once, with the highest
   }
 });
 
-const Test kOver("a round that is over is refused by its number", [] {
+const Test kOver("the number of a finished round is rejected", [] {
   Fixture f;
   Seen<PushResult> first, again, older, next;
   f.Deliver(0, 1, 7, first);
@@ -102,7 +102,7 @@ const Test kOver("a round that is over is refused by its number", [] {
   ExpectEqual(f.applied.size(), 2u);
 });
 
-const Test kDisagree("members that disagree are refused, and the others wait on", [] {
+const Test kDisagree("members that disagree are rejected, and the others keep waiting", [] {
   Fixture f;
   Seen<PushResult> first, other_round, other_size, twice, last;
   f.Deliver(0, 2, 7, first);
@@ -120,7 +120,7 @@ const Test kDisagree("members that disagree are refused, and the others wait on"
   RequireOk(last.status());
 });
 
-const Test kBadMembers("impossible members are refused", [] {
+const Test kBadMembers("impossible members are rejected", [] {
   Fixture f;
   const RoundMember bad[] = {
       {"", 0, 1}, {"train", 1, 1}, {"train", 0, 0}, {"train", 0, kMaxGroupSize + 1}};
@@ -169,35 +169,37 @@ const Test kLost("a lost member ends the round for all, and later ones until it 
   ExpectEqual(f.applied.size(), 0u);
 });
 
-const Test kAllLost("who comes after all others were lost is told, but for another job", [] {
-  Fixture f;
-  Seen<std::uint64_t> early;
-  Seen<PushResult> told, late, other;
-  f.rounds.AdvanceClock(Fixture::Member(0, 3), 0, {}, Fixture::CallerOf(0), early.callback());
-  f.rounds.ForgetOwner(1);
-  f.Deliver(1, 3, 7, told);
-  ExpectCode(told.status(), Code::kPeerLost);
-  Expect(told.status().message().find("rank 0 ('w0')") != std::string::npos);
-  f.rounds.ForgetOwner(2);
-  ExpectEqual(f.rounds.num_groups(), 1u);
-  auto caller = Fixture::CallerOf(1);
-  caller.owner.id = 9;
-  caller.began = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  f.rounds.Deliver(Fixture::Member(1, 2), 7, Fixture::Dense(f.values[1]), caller, late.callback());
-  f.Deliver(0, 2, 7, other);
-  RequireOk(late.status());
-  RequireOk(other.status());
-  // Nobody is left who could be told.
-  for (std::uint64_t owner : {9, 1}) f.rounds.ForgetOwner(owner);
-  ExpectEqual(f.rounds.num_groups(), 0u);
-});
+const Test kAllLost(
+    "a member arriving after all others were lost gets the error, a new job does not", [] {
+      Fixture f;
+      Seen<std::uint64_t> early;
+      Seen<PushResult> told, late, other;
+      f.rounds.AdvanceClock(Fixture::Member(0, 3), 0, {}, Fixture::CallerOf(0), early.callback());
+      f.rounds.ForgetOwner(1);
+      f.Deliver(1, 3, 7, told);
+      ExpectCode(told.status(), Code::kPeerLost);
+      Expect(told.status().message().find("rank 0 ('w0')") != std::string::npos);
+      f.rounds.ForgetOwner(2);
+      ExpectEqual(f.rounds.num_groups(), 1u);
+      auto caller = Fixture::CallerOf(1);
+      caller.owner.id = 9;
+      caller.began = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+      f.rounds.Deliver(Fixture::Member(1, 2), 7, Fixture::Dense(f.values[1]), caller,
+                       late.callback());
+      f.Deliver(0, 2, 7, other);
+      RequireOk(late.status());
+      RequireOk(other.status());
+      // Nobody is left to notify.
+      for (std::uint64_t owner : {9, 1}) f.rounds.ForgetOwner(owner);
+      ExpectEqual(f.rounds.num_groups(), 0u);
+    });
 
-const Test kGoOn("a lost member counts as having left where the group says so", [] {
+const Test kGoOn("a lost member counts as having left if the group says so", [] {
   Fixture f;
   Seen<PushResult> first, second, alone, returned;
   f.Deliver(0, 3, 7, first, 1, true);
   f.Deliver(1, 3, 7, second, 1, true);
-  f.rounds.ForgetOwner(3);  // never heard of: nothing happens
+  f.rounds.ForgetOwner(3);  // unknown: nothing happens
   ExpectEqual(first.calls, 0);
   RequireOk(f.rounds.Leave(Fixture::Member(2, 3, true), {3, "w2"}));
   RequireOk(first.status());
@@ -208,7 +210,103 @@ const Test kGoOn("a lost member counts as having left where the group says so", 
   ExpectCode(returned.status(), Code::kPeerLost);
 });
 
-const Test kDeadline("a deadline takes the contribution back and names who is missing", [] {
+const Test kForeignCalls("no call of another client touches a rank whose owner is there", [] {
+  Fixture f;
+  Seen<PushResult> first, stolen, second;
+  Seen<std::uint64_t> joined, clock;
+  f.rounds.AdvanceClock(Fixture::Member(1, 2), 4, {}, Fixture::CallerOf(1), joined.callback());
+  f.Deliver(0, 2, 7, first);
+  const Rounds::Owner stranger{9, "stale", 12};
+  const Rounds::Caller caller{stranger, 1, kLater};
+  const Status left = f.rounds.Leave(Fixture::Member(1, 2), stranger);
+  f.rounds.Deliver(Fixture::Member(1, 2), 7, Fixture::Dense(f.values[2]), caller,
+                   stolen.callback());
+  f.rounds.AdvanceClock(Fixture::Member(1, 2), 99, {}, caller, clock.callback());
+  for (const Status& refused : {left, stolen.status(), clock.status()}) {
+    ExpectCode(refused, Code::kNotOwner);
+    for (const char* part : {"group 'train'", "rank 1", "'w1'", "'stale' (session 12)"}) {
+      Expect(refused.message().find(part) != std::string::npos, refused.message());
+    }
+  }
+  f.rounds.ForgetOwner(9);  // it ends, and no member is lost
+  ExpectEqual(first.calls, 0);
+  f.Deliver(1, 2, 7, second);
+  RequireOk(first.status());
+  RequireOk(second.status());
+  Expect(f.applied.at(0) == std::vector<float>{2, 3}, "the owner's gradients");
+  f.rounds.AdvanceClock(Fixture::Member(1, 2), 5, {}, Fixture::CallerOf(1, 2), joined.callback());
+  ExpectEqual(RequireOk(*joined.result), 5u);
+});
+
+const Test kSuccessor("a successor to the rank of a lost or left owner starts from scratch", [] {
+  for (const bool is_lost : {true, false}) {
+    Fixture f;
+    Seen<std::uint64_t> clock;
+    Seen<PushResult> first, second;
+    f.rounds.AdvanceClock(Fixture::Member(1, 2), 4, {}, Fixture::CallerOf(1), clock.callback());
+    f.rounds.AdvanceClock(Fixture::Member(0, 2), 1, {}, Fixture::CallerOf(0), clock.callback());
+    if (is_lost) {
+      f.rounds.ForgetOwner(2);
+    } else {
+      RequireOk(f.rounds.Leave(Fixture::Member(1, 2), {2, "w1"}));
+    }
+    const Rounds::Caller successor{{9, "w1", 12}, 1, kLater};
+    f.rounds.AdvanceClock(Fixture::Member(1, 2), 0, {}, successor, clock.callback());
+    ExpectEqual(RequireOk(*clock.result), 5u);  // the predecessor's count stays in the sum
+    f.rounds.AdvanceClock(Fixture::Member(1, 2), 2, {}, successor, clock.callback());
+    ExpectEqual(RequireOk(*clock.result), 7u);
+    f.Deliver(0, 2, 7, first);
+    ExpectEqual(first.calls, 0);
+    f.rounds.Deliver(Fixture::Member(1, 2), 7, Fixture::Dense(f.values[1]), successor,
+                     second.callback());
+    RequireOk(first.status());
+    RequireOk(second.status());
+    // The rank now belongs to the successor.
+    ExpectCode(f.rounds.Leave(Fixture::Member(1, 2), {2, "w1"}), Code::kNotOwner);
+    RequireOk(f.rounds.Leave(Fixture::Member(1, 2), {9, "w1"}));
+  }
+});
+
+const Test kLeftForLost("members leave for one that was lost, which gets an error when it returns",
+                        [] {
+                          Fixture f;
+                          Seen<PushResult> first, returned;
+                          Seen<std::uint64_t> joined;
+                          f.rounds.AdvanceClock(Fixture::Member(1, 2, true), 1, {},
+                                                Fixture::CallerOf(1), joined.callback());
+                          f.rounds.ForgetOwner(2);
+                          for (int i = 0; i < 2; ++i)
+                            RequireOk(f.rounds.Leave(Fixture::Member(1, 2, true), {1, "w0"}));
+                          f.Deliver(0, 2, 7, first, 1, true);
+                          RequireOk(first.status());
+                          f.Deliver(1, 2, 8, returned, 2, true);
+                          ExpectCode(returned.status(), Code::kPeerLost);
+                        });
+
+const Test kGoneUnreported(
+    "an owner that is gone holds no rank, even before its loss is reported", [] {
+      bool is_here = true;
+      Rounds rounds([](auto, auto) -> Result<PushResult> { return PushResult{}; },
+                    [&](std::uint64_t) { return is_here; });
+      Seen<std::uint64_t> clock;
+      Seen<PushResult> waiting, early, taken;
+      rounds.AdvanceClock({"g", 1, 2}, 3, {}, Fixture::CallerOf(1), clock.callback());
+      rounds.Deliver({"g", 0, 2}, 7, {}, Fixture::CallerOf(0), waiting.callback());
+      const Rounds::Caller successor{{9, "w1", 12}, 1, kLater};
+      rounds.Deliver({"g", 1, 2}, 7, {}, successor, early.callback());
+      ExpectCode(early.status(), Code::kNotOwner);
+      is_here = false;
+      rounds.Deliver({"g", 1, 2}, 7, {}, successor, taken.callback());
+      ExpectCode(waiting.status(), Code::kPeerLost);
+      ExpectEqual(taken.calls, 0);
+      rounds.ForgetOwner(2);  // the late report: the rank is the successor's
+      ExpectEqual(taken.calls, 0);
+      rounds.Deliver({"g", 0, 2}, 7, {}, Fixture::CallerOf(0, 2), waiting.callback());
+      RequireOk(taken.status());
+      RequireOk(waiting.status());
+    });
+
+const Test kDeadline("a deadline withdraws the contribution and names who is missing", [] {
   Fixture f;
   const auto now = std::chrono::steady_clock::now();
   Seen<PushResult> early, late, again;
@@ -227,7 +325,7 @@ const Test kDeadline("a deadline takes the contribution back and names who is mi
   ExpectEqual(again.calls, 0);
 });
 
-const Test kWithdraw("what was given up does not count, nor does what comes after the news", [] {
+const Test kWithdraw("withdrawn calls do not count, even if they arrive after the withdrawal", [] {
   Fixture f;
   Seen<PushResult> given_up, overtaken, other;
   f.Deliver(0, 2, 7, given_up, 4);
@@ -242,7 +340,7 @@ const Test kWithdraw("what was given up does not count, nor does what comes afte
   ExpectEqual(f.applied.size(), 0u);
 });
 
-const Test kRefusal("a refusal, or a merged push that is refused, goes to all", [] {
+const Test kRefusal("a refusal, or a merged push that is rejected, goes to all members", [] {
   Fixture f;
   Seen<PushResult> first, second, third, fourth;
   Contribution bad;
@@ -261,7 +359,7 @@ const Test kRefusal("a refusal, or a merged push that is refused, goes to all", 
   ExpectCode(fourth.status(), Code::kNonFinite);
 });
 
-const Test kDeserted("groups that nobody is in make room, others do not", [] {
+const Test kDeserted("deserted groups make room, others do not", [] {
   Fixture f;
   Seen<std::uint64_t> here;
   Seen<PushResult> first, refused;
@@ -282,7 +380,7 @@ const Test kDeserted("groups that nobody is in make room, others do not", [] {
   ExpectEqual(first.calls, 0);
 });
 
-const Test kClose("closing ends every wait and refuses later ones", [] {
+const Test kClose("Close ends every wait and rejects later ones", [] {
   Fixture f;
   Seen<PushResult> waiting, later;
   Seen<std::uint64_t> clock;
@@ -296,7 +394,7 @@ const Test kClose("closing ends every wait and refuses later ones", [] {
   ExpectCode(f.rounds.Leave(Fixture::Member(1, 2), {}), Code::kShuttingDown);
 });
 
-const Test kClocks("clocks wait for the slowest that has not left, and add up", [] {
+const Test kClocks("clocks wait for the slowest member that has not left, and add up", [] {
   Fixture f;
   Seen<std::uint64_t> fast, slow, back;
   f.rounds.AdvanceClock(Fixture::Member(0, 3), 5, 2, Fixture::CallerOf(0), fast.callback());

@@ -73,9 +73,10 @@ Result<TableInfo> DescribeTable(const TableSet& tables, std::string_view name) {
   return info;
 }
 
-Result<PushResult> PushAndTell(TableSet& tables, Coordinator& coordinator,
-                               std::span<const PushSection> sections, std::uint64_t step) {
-  auto result = tables.Push(sections, step);
+Result<PushResult> PushAndNotify(TableSet& tables, Coordinator& coordinator,
+                                 std::span<const PushSection> sections, std::uint64_t step,
+                                 const TableSet::BeforePush& before) {
+  auto result = tables.Push(sections, step, before);
   if (!result.ok()) return result;
   for (const auto& section : sections) {
     auto version = tables.Version(section.table);
@@ -85,8 +86,9 @@ Result<PushResult> PushAndTell(TableSet& tables, Coordinator& coordinator,
 }
 
 Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
-                              std::span<const PushSection> sections, std::uint64_t step) {
-  auto result = PushAndTell(tables, coordinator, sections, step);
+                              std::span<const PushSection> sections, std::uint64_t step,
+                              const TableSet::BeforePush& before) {
+  auto result = PushAndNotify(tables, coordinator, sections, step, before);
   if (!result.ok() || result.value().rejected_non_finite == 0) return result;
   PushResult counted = result.value();
   for (const auto& section : sections) {
@@ -115,9 +117,9 @@ Status CheckWantedValues(const TableSet& tables, std::span<const PushSection> se
       wanted = table.value()->size();
     }
     if (section.out.size() == wanted) continue;
-    return {Code::kShapeMismatch, "table '" + std::string(section.table) + "': room for " +
+    return {Code::kShapeMismatch, "table '" + std::string(section.table) + "': got room for " +
                                       std::to_string(section.out.size()) +
-                                      " values after the push, wanted " + std::to_string(wanted)};
+                                      " values after the push, expected " + std::to_string(wanted)};
   }
   return Status::Ok();
 }
@@ -152,7 +154,7 @@ Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, b
     const auto keys = changes.Take(std::exchange(begin, false), received, max_rows);
     auto rows = table.Read(keys);
     if (!rows.ok() || !rows.value().keys.empty() || keys.empty()) return rows;
-    changes.DropLast();  // all of them are removed by now
+    changes.DropLast();  // all of them have been removed since
   }
 }
 

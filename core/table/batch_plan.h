@@ -1,4 +1,4 @@
-// The keys of one batch sorted by the shard that holds them.
+// Sorts the keys of a batch by the shard that holds them.
 #pragma once
 
 #include <array>
@@ -7,31 +7,34 @@
 #include <span>
 #include <vector>
 
-#include "table/key.h"
+#include "key/key.h"
+#include "key/key_hash.h"
 
 namespace sparsefleet {
 
 inline constexpr std::size_t kNumShards = 64;
 
-constexpr std::size_t ShardOf(Key key) { return Mix64(key) >> 58; }
-// Places the key inside its shard; independent of ShardOf.
-constexpr std::uint32_t PlacementHash(Key key) { return static_cast<std::uint32_t>(Mix64(key)); }
+// Both derive from a key's KeyHash value and are independent of each other.
+constexpr std::size_t ShardOf(std::uint64_t hash) { return hash >> 58; }
+constexpr std::uint32_t SlotHash(std::uint64_t hash) { return static_cast<std::uint32_t>(hash); }
 
 struct BatchItem {
   Key key;
-  std::uint32_t hash;      // PlacementHash(key)
+  std::uint32_t hash;      // SlotHash: the key's place inside its shard
   std::uint32_t position;  // in the batch
 };
 
-// Keeps its buffers from batch to batch. Not thread-safe.
+// Reuses its buffers from batch to batch. Not thread-safe.
 class BatchPlan {
  public:
   // Keeps the order of the batch within a shard. REQUIRES: keys.size() < 2^32.
-  void Build(std::span<const Key> keys);
+  void Build(std::span<const Key> keys, const KeyHash& hash);
 
   std::span<const BatchItem> shard(std::size_t number) const {
     return std::span(items_).subspan(starts_[number], starts_[number + 1] - starts_[number]);
   }
+  // The shard of the batch's first key. REQUIRES: there is one.
+  std::size_t first_shard() const { return ShardOf(hashes_[0]); }
 
   std::size_t capacity() const { return items_.capacity(); }
 

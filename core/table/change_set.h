@@ -3,43 +3,53 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
-#include "table/key.h"
+#include "key/key.h"
+#include "key/key_hash.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 
-// One watcher's set for one table; see SparseTable::WatchChanges(). Each key once, so it never
-// outgrows the keys of the table.
-// Thread-safe.
+// One watcher's set for one table; see SparseTable::WatchChanges(). Holds each key once, so it
+// never outgrows the table. Thread-safe.
 class ChangeSet {
  public:
   void Add(std::span<const Key> keys);
+  // Takes the memory for this many keys to be added, beyond those reserved already, until
+  // Unreserve(). Throws std::bad_alloc, then nothing is reserved.
+  void Reserve(std::size_t keys);
+  void Unreserve(std::size_t keys);
 
-  // The next keys to hand out, up to `max_keys`; none at the end. `begin` starts anew: what has
-  // changed until now is to be handed out, and nothing that changes later.
-  // `received` is how many hand-outs the watcher has got: one that it has not got is part of what
-  // is to be handed out again.
+  // All keys that are still to be handed out, or may not have arrived; for snapshots.
+  std::vector<Key> Pending() const;
+
+  // The next keys, up to `max_keys`; empty at the end. `begin` starts over: it covers all changes
+  // up to now and none made later. `received` is the number of chunks the watcher has received: a
+  // chunk it has not received is returned again.
   std::vector<Key> Take(bool begin, std::uint64_t received, std::size_t max_keys);
 
-  // The last hand-out was of no use and did not happen; its keys are dropped all the same.
+  // Discards the last chunk as if it had not been returned; its keys are dropped anyway.
   void DropLast();
 
-  std::uint64_t num_taken() const;  // hand-outs that were not empty
+  std::uint64_t num_taken() const;  // chunks that were not empty
+  // The longest probe for adding a key; scans the whole table.
+  std::size_t LongestProbe() const;
 
  private:
-  // These REQUIRE mutex_ held.
-  void Insert(Key key);
-  void Grow();
+  void Insert(Key key) REQUIRES(mutex_);
+  void Grow(std::size_t keys) REQUIRES(mutex_);  // makes room for this many keys in all
 
-  mutable std::mutex mutex_;
-  std::vector<Key> changed_;           // no key twice
-  std::vector<std::uint32_t> places_;  // open addressing: place in changed_ plus one, 0 is empty
-  std::vector<Key> leaving_;           // to be handed out, from the end
-  std::vector<Key> last_;              // handed out, not known to have arrived
-  std::uint64_t num_taken_ = 0;
+  mutable Mutex mutex_;
+  const KeyHash hash_;
+  std::vector<Key> changed_ GUARDED_BY(mutex_);  // no key twice
+  std::vector<std::uint32_t> places_
+      GUARDED_BY(mutex_);  // open addressing: index into changed_ plus one, 0 is empty
+  std::vector<Key> leaving_ GUARDED_BY(mutex_);  // still to return, from the end
+  std::vector<Key> last_ GUARDED_BY(mutex_);     // returned, receipt not confirmed
+  std::uint64_t num_taken_ GUARDED_BY(mutex_) = 0;
+  std::size_t reserved_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsefleet

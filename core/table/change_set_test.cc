@@ -28,7 +28,7 @@ std::vector<Key> TakeAll(ChangeSet& changes) {
   return Sorted(all);
 }
 
-const Test kOnce("each key is handed out once, also the odd ones", [] {
+const Test kOnce("each key is returned once, including unusual ones", [] {
   ChangeSet changes;
   std::vector<Key> keys = {0, UINT64_MAX};
   for (Key key = 1; key < 5000; ++key) keys.push_back(key * 0x9e3779b97f4a7c15ULL);
@@ -40,17 +40,17 @@ const Test kOnce("each key is handed out once, also the odd ones", [] {
   Expect(TakeAll(changes) == std::vector<Key>{7}, "a later change");
 });
 
-const Test kBegin("a taking hands out what had changed as it began", [] {
+const Test kBegin("taking returns what had changed when it began", [] {
   ChangeSet changes;
   changes.Add(std::vector<Key>{1, 2});
   ExpectEqual(changes.Take(true, 0, 1).size(), 1u);
   changes.Add(std::vector<Key>{1, 2, 3});
   ExpectEqual(changes.Take(false, 1, 10).size(), 1u);
-  Expect(changes.Take(false, 2, 10).empty(), "3 came later");
+  Expect(changes.Take(false, 2, 10).empty(), "3 changed later");
   Expect(Sorted(changes.Take(true, 2, 10)) == (std::vector<Key>{1, 2, 3}), "the next taking");
 });
 
-const Test kGivenUp("what a taking given up has left comes with the next, once", [] {
+const Test kGivenUp("keys left by an abandoned taking come with the next, once", [] {
   ChangeSet changes;
   changes.Add(std::vector<Key>{1, 2, 3});
   const auto first = changes.Take(true, 0, 1);
@@ -58,7 +58,7 @@ const Test kGivenUp("what a taking given up has left comes with the next, once",
   Expect(Sorted(changes.Take(true, 1, 10)) == (std::vector<Key>{1, 2, 3}), "each once");
 });
 
-const Test kNotReceived("a hand-out that was not received is handed out again", [] {
+const Test kNotReceived("a chunk that was not received is returned again", [] {
   ChangeSet changes;
   changes.Add(std::vector<Key>{1, 2, 3});
   ExpectEqual(changes.Take(true, 0, 2).size(), 2u);
@@ -76,13 +76,13 @@ std::shared_ptr<SparseTable> MakeTable(AdmissionKind admission = AdmissionKind::
   return RequireOk(SparseTable::Create(spec));
 }
 
-const Test kTable("pushes and imports change rows, pulls and refused gradients do not", [] {
+const Test kTable("pushes and imports change rows, pulls and rejected gradients do not", [] {
   const auto table = MakeTable(AdmissionKind::kCount);
   const auto changes = table->WatchChanges();
   std::vector<float> out(2);
   const std::vector<Key> keys = {1, 2};
   for (int pull = 0; pull < 2; ++pull) RequireOk(table->Pull(keys, PullMode::kTrain, 1, out));
-  Expect(TakeAll(*changes).empty(), "born by a pull");
+  Expect(TakeAll(*changes).empty(), "created by a pull");
   const std::vector<Key> pushed = {1, 2, 3};
   const std::vector<float> gradients = {1, NAN, 1};
   ExpectEqual(RequireOk(table->Push(pushed, gradients, 1)).applied, 1u);
@@ -94,7 +94,7 @@ const Test kTable("pushes and imports change rows, pulls and refused gradients d
   Expect(TakeAll(*changes) == std::vector<Key>{5}, "imported");
 });
 
-const Test kUnwatched("a set that nobody holds costs the table nothing more", [] {
+const Test kUnwatched("a set that nobody holds costs the table nothing", [] {
   const auto table = MakeTable();
   auto changes = table->WatchChanges();
   const auto other = table->WatchChanges();
@@ -102,10 +102,10 @@ const Test kUnwatched("a set that nobody holds costs the table nothing more", []
   const std::vector<Key> keys = {1};
   const std::vector<float> gradients = {1};
   RequireOk(table->Push(keys, gradients, 1));
-  Expect(TakeAll(*other) == keys, "the other one goes on");
+  Expect(TakeAll(*other) == keys, "the other one keeps working");
 });
 
-const Test kRead("reading leaves out keys without a row, and Contains tells them", [] {
+const Test kRead("reading skips keys without a row, and Contains identifies them", [] {
   const auto table = MakeTable();
   const std::vector<Key> known = {4, 8};
   const std::vector<float> gradients = {1, 2};
@@ -118,7 +118,7 @@ const Test kRead("reading leaves out keys without a row, and Contains tells them
   Expect(rows.values == out, "values");
   bool found[5];
   RequireOk(table->Contains(asked, found));
-  Expect(!found[0] && found[1] && !found[2] && found[3] && !found[4], "which there are");
+  Expect(!found[0] && found[1] && !found[2] && found[3] && !found[4], "which keys have rows");
   ExpectCode(table->Contains(asked, std::span(found, 2)), Code::kShapeMismatch);
 });
 

@@ -1,4 +1,4 @@
-// Lets many writers through at once, and now and then one cut alone.
+// Admits many writers at once, or one cut alone.
 #pragma once
 
 #include <mutex>
@@ -6,8 +6,8 @@
 
 namespace sparsefleet {
 
-// Thread-safe. A cut waits for the writers inside, not for those that come later: they queue
-// behind it at the turnstile, since a shared_mutex by itself may let readers starve a writer.
+// Thread-safe. A cut waits for the writers inside but not for later ones: those queue behind it at
+// the turnstile, since a shared_mutex by itself may let readers starve a writer.
 class CutGate {
  public:
   std::shared_lock<std::shared_mutex> EnterWriter() {

@@ -3,31 +3,32 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optimizer/row_optimizer.h"
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
 
 constexpr std::uint64_t kStripe = 16384;
 
-// Hands out what parts make up, from its end, in pieces.
+// Returns the concatenated parts from the end, in pieces.
 class PartsFromEnd {
  public:
   // May throw std::bad_alloc.
   explicit PartsFromEnd(DenseParts parts)
       : parts_(parts), left_(parts.empty() ? 0 : parts.back().size()) {
-    // Here, so that no push is left half applied where there is no memory.
+    // Allocated here, so that running out of memory never leaves a push half applied.
     if (parts.size() > 1) joined_.reserve(std::min<std::size_t>(kStripe, SizeOfParts(parts)));
   }
 
-  // The `count` elements before those handed out last, at most kStripe. Valid until the next call.
-  // REQUIRES: there are as many.
+  // The `count` elements, at most kStripe, before those returned last. Valid until the next call.
+  // REQUIRES: that many are left.
   const float* Before(std::size_t count) {
     SkipEmpty();
     if (count <= left_) {
@@ -53,8 +54,8 @@ class PartsFromEnd {
     }
   }
 
-  DenseParts parts_;  // without those that are handed out
-  std::size_t left_;  // elements of the last
+  DenseParts parts_;  // not yet returned
+  std::size_t left_;  // elements of the last part
   std::vector<float> joined_;
 };
 
@@ -66,13 +67,13 @@ DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::u
       std::clamp<std::uint64_t>(size / min_block_size, 1, std::max(num_servers, 1U));
   if (index >= parts) return {size, size};
   const std::uint64_t each = size / parts;
-  const std::uint64_t longer = size % parts;  // so many parts hold one more
+  const std::uint64_t longer = size % parts;  // this many parts hold one more
   const std::uint64_t begin = index * each + std::min<std::uint64_t>(index, longer);
   return {begin, begin + each + (index < longer ? 1 : 0)};
 }
 
-// Values are one array. State lies stripe by stripe, within a stripe array by array and last
-// the step count, so that the optimizer sees a stripe as one long row.
+// Values are one array. State is stored stripe by stripe: within a stripe array by array, then the
+// step count, so that the optimizer sees a stripe as one long row.
 struct DenseTable::Impl {
   Impl(DenseSpec table_spec, DenseRange table_range)
       : spec(std::move(table_spec)),
@@ -80,7 +81,7 @@ struct DenseTable::Impl {
         optimizer(spec.optimizer),
         learning_rate(spec.optimizer.learning_rate),
         num_stripes((range.size() + kStripe - 1) / kStripe),
-        mutexes(std::make_unique<std::mutex[]>(num_stripes)),
+        mutexes(std::make_unique<Mutex[]>(num_stripes)),
         values(range.size(), 0.0F),
         state(range.size() * optimizer.arrays() + num_stripes * scalars()) {
     for (std::uint64_t s = 0; s < num_stripes; ++s) optimizer.InitState(StateOf(s), Length(s));
@@ -105,7 +106,7 @@ struct DenseTable::Impl {
   Status CheckRange(std::uint64_t offset, std::uint64_t length) const {
     if (offset <= range.size() && length <= range.size() - offset) return Status::Ok();
     return {Code::kShapeMismatch, Prefix() + "elements " + std::to_string(offset) + " + " +
-                                      std::to_string(length) + " lie outside the " +
+                                      std::to_string(length) + " are outside the " +
                                       std::to_string(range.size()) + " held here"};
   }
   Status CheckState(std::uint64_t length, std::uint64_t state_length) const {
@@ -115,15 +116,15 @@ struct DenseTable::Impl {
                                       " floats of state, got " + std::to_string(state_length)};
   }
 
-  // Calls visit(stripe, first element within it, first within the span, length) under each
-  // stripe's lock.
+  // Calls visit(stripe, first element within it, first within the span, length) under each stripe's
+  // lock.
   template <typename Visit>
   void ForEachStripe(std::uint64_t offset, std::uint64_t length, Visit visit) const {
     for (std::uint64_t done = 0; done < length;) {
       const std::uint64_t stripe = (offset + done) / kStripe;
       const std::uint64_t within = offset + done - Begin(stripe);
       const std::uint64_t count = std::min(length - done, Length(stripe) - within);
-      const std::lock_guard lock(mutexes[stripe]);
+      const MutexLock lock(mutexes[stripe]);
       visit(stripe, within, done, count);
       done += count;
     }
@@ -133,7 +134,7 @@ struct DenseTable::Impl {
                  std::span<float> out) const;
   void WriteState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
                   std::span<const float> in);
-  void Apply(PartsFromEnd input, bool add);
+  void Apply(PartsFromEnd& input, bool add, float* scratch);
   // Names the first element that is not finite.
   Status NonFinite(DenseParts gradient) const;
 
@@ -142,7 +143,7 @@ struct DenseTable::Impl {
   const RowOptimizer optimizer;
   std::atomic<double> learning_rate;
   const std::uint64_t num_stripes;
-  const std::unique_ptr<std::mutex[]> mutexes;
+  const std::unique_ptr<Mutex[]> mutexes;
   std::vector<float> values;
   std::vector<float> state;
 };
@@ -157,7 +158,7 @@ Result<std::shared_ptr<DenseTable>> DenseTable::Create(DenseSpec spec, DenseRang
   const std::string name = spec.name;
   const std::string size = std::to_string(range.size());
   const Status no_memory(Code::kTooLarge,
-                         "table '" + name + "': no memory for " + size + " elements");
+                         "table '" + name + "': out of memory for " + size + " elements");
   try {
     auto impl = std::make_unique<Impl>(std::move(spec), range);
     return std::shared_ptr<DenseTable>(new DenseTable(std::move(impl)));
@@ -224,30 +225,40 @@ Result<PushResult> DenseTable::Add(DenseParts delta) {
 }
 
 Result<PushResult> DenseTable::Change(DenseParts input, bool add) {
+  auto prepared = Prepare(input, add);
+  if (!prepared.ok()) return prepared.status();
+  return prepared.value()();
+}
+
+Result<std::function<PushResult()>> DenseTable::Prepare(DenseParts input, bool add) {
   if (spec().non_finite == NonFinitePolicy::kRejectRow && !AllFinite(input)) {
-    return PushResult{.rejected_non_finite = 1};
+    return std::function([] { return PushResult{.rejected_non_finite = 1}; });
   }
   try {
-    impl_->Apply(PartsFromEnd(input), add);
+    const bool needs_scratch = impl_->optimizer.needs_scratch() && !add;
+    std::vector<float> scratch(needs_scratch ? std::min(kStripe, size()) : 0);
+    auto memory = std::make_shared<std::pair<PartsFromEnd, std::vector<float>>>(PartsFromEnd(input),
+                                                                                std::move(scratch));
+    return std::function([this, memory, add] {
+      impl_->Apply(memory->first, add, memory->second.data());
+      return PushResult{.applied = size()};
+    });
   } catch (const std::bad_alloc&) {
     return Status(Code::kTooLarge, impl_->Prefix() + "out of memory");
   }
-  return PushResult{.applied = size()};
 }
 
-void DenseTable::Impl::Apply(PartsFromEnd input, bool add) {
-  std::vector<float> scratch(optimizer.needs_scratch() && !add ? std::min(kStripe, range.size())
-                                                               : 0);
+void DenseTable::Impl::Apply(PartsFromEnd& input, bool add, float* scratch) {
   const double lr = learning_rate;
-  // From the end: who looked for NaN has just read that part, so that it is still in the cache.
+  // From the end: the check for NaN has just read that part, so it is still in the cache.
   for (std::uint64_t stripe = num_stripes; stripe-- > 0;) {
     const float* change = input.Before(Length(stripe));
     float* w = values.data() + Begin(stripe);
-    const std::lock_guard lock(mutexes[stripe]);
+    const MutexLock lock(mutexes[stripe]);
     if (add) {
       optimizer.kernels().add(w, change, Length(stripe));
     } else {
-      optimizer.Update(w, StateOf(stripe), change, Length(stripe), lr, scratch.data());
+      optimizer.Update(w, StateOf(stripe), change, Length(stripe), lr, scratch);
     }
   }
 }
@@ -333,7 +344,7 @@ Status DenseTable::SetLearningRate(double learning_rate) {
 }
 
 std::uint64_t DenseTable::memory_bytes() const {
-  return sizeof(DenseTable) + sizeof(Impl) + impl_->num_stripes * sizeof(std::mutex) +
+  return sizeof(DenseTable) + sizeof(Impl) + impl_->num_stripes * sizeof(Mutex) +
          (impl_->values.capacity() + impl_->state.capacity()) * sizeof(float);
 }
 

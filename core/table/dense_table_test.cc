@@ -33,7 +33,7 @@ std::vector<float> ReadAll(const DenseTable& table) {
   return values;
 }
 
-const Test kRanges("dense ranges are dealt in nearly equal parts of at least a block", [] {
+const Test kRanges("dense ranges are nearly equal parts of at least one block", [] {
   ExpectEqual(DenseRangeOf(10, 1, 0, 3), DenseRange{0, 4});
   ExpectEqual(DenseRangeOf(10, 1, 1, 3), DenseRange{4, 7});
   ExpectEqual(DenseRangeOf(10, 1, 2, 3), DenseRange{7, 10});
@@ -51,7 +51,7 @@ const Test kRanges("dense ranges are dealt in nearly equal parts of at least a b
   }
 });
 
-const Test kParts("a gradient in parts does what the same in one piece does", [] {
+const Test kParts("a gradient in parts has the same effect as a contiguous one", [] {
   for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
     auto whole = RequireOk(DenseTable::Create(Spec(50000, kind)));
     auto cut = RequireOk(DenseTable::Create(Spec(50000, kind)));
@@ -68,7 +68,7 @@ const Test kParts("a gradient in parts does what the same in one piece does", []
   }
 });
 
-const Test kBadParts("parts of another length or with NaN are refused and change nothing", [] {
+const Test kBadParts("parts of the wrong length or with NaN are rejected and change nothing", [] {
   auto table = RequireOk(DenseTable::Create(Spec(4)));
   const std::vector<float> first = {1, 2};
   const std::vector<float> bad = {3, kNan};
@@ -79,7 +79,7 @@ const Test kBadParts("parts of another length or with NaN are refused and change
   ExpectEqual(ReadAll(*table), std::vector<float>(4, 0.0F));
 });
 
-const Test kLive("live values are those that pushes change and reads give", [] {
+const Test kLive("live values are those that pushes change and reads return", [] {
   auto table = RequireOk(DenseTable::Create(Spec(3)));
   table->LiveValues()[1] = 5.0F;
   RequireOk(table->Push(std::vector<float>{1, 1, 1}));
@@ -105,7 +105,7 @@ const Test kStripes("a push reaches every element across stripes", [] {
   ExpectEqual(values[16390], 0.0F);
 });
 
-const Test kShapes("spans outside the table are refused", [] {
+const Test kShapes("spans outside the table are rejected", [] {
   auto table = RequireOk(DenseTable::Create(Spec(10)));
   std::vector<float> some(4);
   ExpectCode(table->Read(7, some), Code::kShapeMismatch);
@@ -143,7 +143,7 @@ const Test kNonFinite("a non-finite gradient raises, or is skipped and counted",
   ExpectEqual(ReadAll(*skipping), std::vector<float>(20000, 0.0F));
 });
 
-const Test kState("state read and written goes on as if nothing had happened", [] {
+const Test kState("training continues unchanged after state is read and written back", [] {
   for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdam,
                           OptimizerKind::kAdamax, OptimizerKind::kRmsprop, OptimizerKind::kFtrl}) {
     DenseSpec spec = Spec(20000, kind);
@@ -162,10 +162,10 @@ const Test kState("state read and written goes on as if nothing had happened", [
     RequireOk(other->Write(0, ReadAll(*one)));
     std::vector<float> again(state.size());
     RequireOk(other->ReadState(again));
-    Expect(again == state, "state changed on the way");
+    Expect(again == state, "state changed in transit");
     RequireOk(one->Push(gradient).status());
     RequireOk(other->Push(gradient).status());
-    Expect(ReadAll(*one) == ReadAll(*other), "tables went apart");
+    Expect(ReadAll(*one) == ReadAll(*other), "tables diverged");
   }
 });
 
@@ -188,7 +188,7 @@ const Test kPartsEqualWhole("parts of a table train like the whole", [] {
   Expect(parts == ReadAll(*whole), "parts differ from the whole");
 });
 
-const Test kNoTear("a stripe is read and written whole", [] {
+const Test kNoTear("a stripe is read and written as a whole", [] {
   auto table = RequireOk(DenseTable::Create(Spec(16384)));
   std::atomic<bool> stop = false;
   {

@@ -10,7 +10,7 @@ namespace {
 constexpr double kUnit53 = 0x1.0p-53;
 constexpr double kBelowMinusTwo = 0.02275013194817921;  // P(Z < -2)
 
-// One hash a (row, column); `row_hash` is mixed already.
+// One hash per (row, column); `row_hash` is already mixed.
 std::uint64_t ColumnHash(std::uint64_t row_hash, std::uint64_t column) {
   return Mix64(row_hash ^ (column * 0xd1342543de82ef95ULL));
 }

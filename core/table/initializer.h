@@ -1,4 +1,4 @@
-// First values of rows: a pure function of (seed, key, column), so that they do not depend on
+// Initial values of rows: a pure function of (seed, key, column), so that they do not depend on
 // arrival order, thread or number of servers.
 // Format: trained models depend on it; do not change.
 #pragma once
@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "table/key.h"
+#include "key/key.h"
 #include "table/table_spec.h"
 
 namespace sparsefleet {
 
-// The u with which a standard normal variable lies below the result, inverted; 0 < u < 1.
+// The quantile function of the standard normal distribution; 0 < u < 1.
 // Wichura, Algorithm AS 241 (PPND16), relative accuracy 1e-16.
 double NormalQuantile(double u);
 
@@ -26,10 +26,10 @@ class Initializer {
  private:
   InitializerSpec spec_;
   std::uint64_t mixed_seed_;
-  float below_end_;  // uniform: the largest float under b, where rounding would give b
+  float below_end_;  // uniform: the largest float below b, in case rounding gives b
 };
 
-// Uniform on [0, 1), pure in its arguments: the draw that admits a key at a step.
+// Uniform on [0, 1), pure in its arguments: decides whether a key is admitted at a step.
 double AdmissionDraw(std::uint64_t seed, Key key, std::uint64_t step);
 
 }  // namespace sparsefleet

@@ -44,7 +44,7 @@ Moments MomentsOf(const std::vector<float>& values) {
   return moments;
 }
 
-const Test kShapes("values have the distribution asked for", [] {
+const Test kShapes("values have the requested distribution", [] {
   const auto uniform = Draw({InitializerKind::kUniform, -1, 3}, 20000, 8);
   for (const float x : uniform) {
     if (!Expect(x >= -1 && x < 3, "outside the range")) break;
@@ -66,7 +66,7 @@ const Test kShapes("values have the distribution asked for", [] {
   ExpectEqual(Draw({InitializerKind::kConstant, 0.25, 9}, 2, 2), std::vector<float>(4, 0.25F));
 });
 
-const Test kIndependent("neighbouring keys and columns do not resemble each other", [] {
+const Test kIndependent("neighbouring keys and columns are uncorrelated", [] {
   const std::size_t dim = 8;
   const auto values = Draw({InitializerKind::kNormal, 0, 1}, 20000, dim);
   double rows = 0;
@@ -79,7 +79,7 @@ const Test kIndependent("neighbouring keys and columns do not resemble each othe
   ExpectNear(columns, 0, 0.02);
 });
 
-const Test kFormat("values never change: trained models rest on them", [] {
+const Test kFormat("values never change: trained models depend on them", [] {
   std::vector<float> row(2);
   Initializer({InitializerKind::kUniform, 0, 1}, 7).Fill(123, row);
   const std::vector<float> wanted = {0.0253926404F, 0.0906811133F};

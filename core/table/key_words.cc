@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "key/longest_run.h"
 #include "table/batch_plan.h"
 
 namespace sparsefleet {
 namespace {
 
-// Places for this many keys and some to come, at most two thirds of them taken.
+// A capacity for this many keys and some more, at most two thirds full.
 std::size_t RoomFor(std::size_t keys) { return keys + keys / 2 + 16; }
 
 }  // namespace
@@ -53,9 +54,9 @@ bool KeyWords::Erase(Key key, std::uint32_t hash) noexcept {
   if (words_[hole] == 0) return false;
   words_[hole] = 0;
   --size_;
-  // Later entries of the same run move up, unless that would put them before their home.
+  // Later entries of the same run move up, unless that would put them before their home slot.
   for (std::size_t place = Next(hole); words_[place] != 0; place = Next(place)) {
-    const std::size_t home = Home(PlacementHash(keys_[place]));
+    const std::size_t home = Home(SlotHashOf(keys_[place]));
     const bool home_between =
         hole <= place ? (hole < home && home <= place) : (hole < home || home <= place);
     if (home_between) continue;
@@ -72,7 +73,7 @@ void KeyWords::EraseUpTo(std::uint32_t word) noexcept {
     if (words_[place] == 0 || words_[place] > word) {
       ++place;
     } else {
-      Erase(keys_[place], PlacementHash(keys_[place]));  // another may take the place
+      Erase(keys_[place], SlotHashOf(keys_[place]));  // another may move into the place
     }
   }
   if (size_ == 0) Clear();
@@ -89,7 +90,7 @@ void KeyWords::Halve() {
 }
 
 void KeyWords::Rebuild(std::size_t capacity, int shift) {
-  if (capacity > 0xffffffff) throw std::length_error("too many keys to keep count of in one shard");
+  if (capacity > 0xffffffff) throw std::length_error("too many keys to count in one shard");
   std::vector<Key> keys(capacity);
   std::vector<std::uint32_t> counts(capacity);
   keys.swap(keys_);
@@ -98,11 +99,17 @@ void KeyWords::Rebuild(std::size_t capacity, int shift) {
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const std::uint32_t count = counts[i] >> shift;
     if (count == 0) continue;
-    const std::size_t place = Locate(keys[i], PlacementHash(keys[i]));
+    const std::size_t place = Locate(keys[i], SlotHashOf(keys[i]));
     keys_[place] = keys[i];
     words_[place] = count;
     ++size_;
   }
+}
+
+std::uint32_t KeyWords::SlotHashOf(Key key) const { return SlotHash(hash_(key)); }
+
+std::size_t KeyWords::LongestProbe() const {
+  return LongestRun(words_, [](std::uint32_t word) { return word != 0; });
 }
 
 void KeyWords::Clear() noexcept {

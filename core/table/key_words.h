@@ -1,28 +1,32 @@
-// A number above 0 for each of some keys: how often one without a row was asked for, or when
-// its row was removed. Not thread-safe: the shard's lock guards it.
+// A number above 0 for some keys: how often a key without a row was requested, or when its row was
+// removed. Not thread-safe: guarded by the shard's lock.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "table/key.h"
+#include "key/key.h"
+#include "key/key_hash.h"
 
 namespace sparsefleet {
 
 // Open addressing with linear probing; a word of 0 marks a free place, since every key is legal.
-// What takes memory throws std::bad_alloc; then nothing has changed.
+// Functions that allocate throw std::bad_alloc; then nothing has changed.
+// The `hash` arguments are the SlotHash of the key, which the batch has already computed.
 class KeyWords {
  public:
-  // One more for the key; returns its word.
+  explicit KeyWords(const KeyHash& hash) : hash_(hash) {}
+
+  // Increments the key's word and returns it.
   std::uint32_t Increment(Key key, std::uint32_t hash);
-  // Room for so many keys beyond those there are: Set() of them takes no memory.
+  // Reserves room for this many further keys, so that Set() does not allocate.
   void Reserve(std::size_t more);
   void Set(Key key, std::uint32_t hash, std::uint32_t word);  // REQUIRES: word > 0
-  std::uint32_t Find(Key key, std::uint32_t hash) const;      // 0: there is none
+  std::uint32_t Find(Key key, std::uint32_t hash) const;      // 0: not present
   bool Erase(Key key, std::uint32_t hash) noexcept;
   void EraseUpTo(std::uint32_t word) noexcept;  // all keys whose word is this or less
-  // Halves every word, rounding down; keys at 0 go.
+  // Halves every word, rounding down; removes keys that reach 0.
   void Halve();
   void Clear() noexcept;
 
@@ -37,6 +41,8 @@ class KeyWords {
   std::size_t memory_bytes() const {
     return keys_.capacity() * sizeof(Key) + words_.capacity() * sizeof(std::uint32_t);
   }
+  // The longest probe for finding a key; scans the whole table.
+  std::size_t LongestProbe() const;
 
  private:
   std::size_t Home(std::uint32_t hash) const {
@@ -44,11 +50,13 @@ class KeyWords {
   }
   bool IsFullWith(std::size_t keys) const { return keys * 4 > keys_.size() * 3; }
   std::size_t Next(std::size_t place) const { return place + 1 == keys_.size() ? 0 : place + 1; }
-  std::size_t Locate(Key key, std::uint32_t hash) const;  // its place, or the free one for it
-  std::size_t Place(Key key, std::uint32_t hash);         // its place; it counts as taken
-  // Moves the entries to tables of `capacity`, each word shifted right by `shift`.
+  std::size_t Locate(Key key, std::uint32_t hash) const;  // its place, or a free one
+  std::size_t Place(Key key, std::uint32_t hash);         // its place, marked as taken
+  // Rehashes into tables of `capacity`, shifting each word right by `shift`.
   void Rebuild(std::size_t capacity, int shift);
+  std::uint32_t SlotHashOf(Key key) const;
 
+  const KeyHash hash_;
   std::vector<Key> keys_;
   std::vector<std::uint32_t> words_;
   std::size_t size_ = 0;

@@ -1,5 +1,5 @@
-// Equal records found by 64-bit keys; they come and never go. Header only.
-// Not thread-safe: its owner's lock guards it.
+// Fixed-size records found by 64-bit keys; they are added but never removed. Header only.
+// Not thread-safe: guarded by its owner's lock.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,9 @@
 #include <cstring>
 #include <span>
 
+#include "key/key.h"
+#include "key/key_hash.h"
 #include "table/batch_plan.h"
-#include "table/key.h"
 #include "table/row_index.h"
 #include "table/row_storage.h"
 
@@ -18,7 +19,9 @@ namespace sparsefleet {
 // Each record begins with its key.
 class KeyedRows {
  public:
-  explicit KeyedRows(std::uint32_t stride_bytes) : storage_(stride_bytes) {}
+  // `hash`: the one used by the plans whose items are passed in.
+  KeyedRows(std::uint32_t stride_bytes, const KeyHash& hash)
+      : storage_(stride_bytes), hash_(hash) {}
 
   std::uint32_t size() const { return storage_.size(); }
   std::byte* row(std::uint32_t number) { return storage_.row(number); }
@@ -28,14 +31,14 @@ class KeyedRows {
     return key;
   }
 
-  // Brings index entries into the cache. Needs no lock.
+  // Prefetches index entries. Needs no lock.
   void Prefetch(std::span<const BatchItem> items) const {
     for (const BatchItem& item : items.first(std::min(items.size(), kBlock))) {
       index_.Prefetch(item.hash);
     }
   }
 
-  // Brings the first `used_bytes` of a record into the cache.
+  // Prefetches the first `used_bytes` of a record.
   void Fetch(std::uint32_t number, std::size_t used_bytes) const {
     const std::byte* record = storage_.row(number);
     for (std::size_t byte = 0; byte < used_bytes; byte += kLine) {
@@ -43,8 +46,8 @@ class KeyedRows {
     }
   }
 
-  // Calls visit(item, row number, or kNoRow) for the items in order. The first `used_bytes` of the
-  // records to come are fetched meanwhile.
+  // Calls visit(item, row number or kNoRow) for the items in order, prefetching the first
+  // `used_bytes` of the records ahead.
   template <typename Visit>
   void ForEach(std::span<const BatchItem> items, std::size_t used_bytes, Visit visit) const;
 
@@ -53,13 +56,14 @@ class KeyedRows {
                        [&](std::uint32_t at) { return KeyOf(storage_.row(at)) == item.key; });
   }
 
-  // A record under the item's key, with any content but the key.
-  // REQUIRES: there is none. Throws std::bad_alloc or std::length_error; then there is none still.
+  // Adds a record under the item's key; its content except the key is unspecified.
+  // REQUIRES: it does not exist. Throws std::bad_alloc or std::length_error; then it still does
+  // not.
   std::uint32_t Append(const BatchItem& item) {
     const std::uint32_t at = storage_.size();
     if (at >= index_.capacity()) {
       index_.Rebuild(index_.capacity() * 3 / 2 + 1, at, [&](std::uint32_t other) {
-        return PlacementHash(KeyOf(storage_.row(other)));
+        return SlotHash(hash_(KeyOf(storage_.row(other))));
       });
     }
     storage_.Append();
@@ -69,14 +73,16 @@ class KeyedRows {
   }
 
   std::size_t memory_bytes() const { return storage_.memory_bytes() + index_.memory_bytes(); }
+  std::size_t LongestProbe() const { return index_.LongestProbe(); }
 
  private:
   static constexpr std::size_t kBlock = 64;  // items looked up together
-  static constexpr std::size_t kAhead = 2;   // records fetched whole before their turn
+  static constexpr std::size_t kAhead = 2;   // records prefetched in full before their turn
   static constexpr std::size_t kLine = 64;
 
   RowStorage storage_;
   RowIndex index_;
+  const KeyHash hash_;
 };
 
 template <typename Visit>

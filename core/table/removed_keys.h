@@ -1,5 +1,5 @@
-// Which rows a shard has lost, for cuts that show what changed.
-// Not thread-safe: the shard's lock guards it.
+// Which rows a shard has removed, for cuts that report changes.
+// Not thread-safe: guarded by the shard's lock.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,20 @@
 
 namespace sparsefleet {
 
-// The keys whose rows were removed since the last cut that cleared, and have not come back. Time
-// is counted in cuts. Before the first cut that clears there is nothing that a removal could be
-// a difference to: none is kept.
+// The keys whose rows were removed since the last clearing cut and have not come back. Time is
+// counted in cuts. Before the first clearing cut there is no baseline to report removals against,
+// so none is kept.
 class RemovedKeys {
  public:
-  // The moment of a cut: keys removed so far have this time or less, later ones more.
+  explicit RemovedKeys(const KeyHash& hash) : times_(hash) {}
+
+  // The time of a cut: keys removed before it have this time or less, later ones more.
   std::uint32_t Cut(bool clears) {
     is_on_ = is_on_ || clears;
     return now_++;
   }
 
-  // Room for so many more keys; throws std::bad_alloc. Then Add() takes no memory.
+  // Reserves room for this many more keys, so that Add() does not allocate; throws std::bad_alloc.
   void Reserve(std::size_t more) {
     if (is_on_) times_.Reserve(more);
   }
@@ -42,7 +44,23 @@ class RemovedKeys {
     });
   }
 
+  // For snapshots.
+  bool is_on() const { return is_on_; }
+  std::uint32_t now() const { return now_; }
+  void ReadAll(std::vector<Key>& keys, std::vector<std::uint32_t>& times) const {
+    times_.ForEach([&](Key key, std::uint32_t removed) {
+      keys.push_back(key);
+      times.push_back(removed);
+    });
+  }
+  void Restore(bool is_on, std::uint32_t now) {
+    is_on_ = is_on;
+    now_ = now;
+  }
+  void Restore(Key key, std::uint32_t hash, std::uint32_t time) { times_.Set(key, hash, time); }
+
   std::size_t memory_bytes() const { return times_.memory_bytes(); }
+  std::size_t LongestProbe() const { return times_.LongestProbe(); }
 
  private:
   bool is_on_ = false;

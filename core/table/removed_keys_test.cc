@@ -1,4 +1,4 @@
-// Cuts that tell which rows went: a chain of them rebuilds the table.
+// Cuts that report removed rows: a chain of them rebuilds the table.
 #include <atomic>
 #include <map>
 #include <optional>
@@ -58,7 +58,7 @@ std::set<Key> RemovedOf(TableCut& cut) {
   return unique;
 }
 
-// A cut that clears, read to its end.
+// A clearing cut, read to its end.
 std::set<Key> ClearAll(SparseTable& table) {
   TableCut cut = table.OpenCut(true, true);
   ReadAll(cut);
@@ -68,11 +68,11 @@ std::set<Key> ClearAll(SparseTable& table) {
 
 std::set<Key> SetOf(const std::vector<Key>& keys) { return {keys.begin(), keys.end()}; }
 
-const Test kWays("rows removed in any way show once, those that came back do not", [] {
+const Test kWays("rows removed in any way are reported once, those that came back are not", [] {
   auto table = MakeTable();
   AddOne(*table, Range(0, 200), 1);
   table->Erase(Range(0, 10));
-  ExpectEqual(ClearAll(*table).size(), 0U);  // nothing to be a difference to
+  ExpectEqual(ClearAll(*table).size(), 0U);  // no baseline yet
   AddOne(*table, Range(100, 200), 5000);
   ExpectEqual(table->Shrink(3000), 90U);  // 10 to 99
   table->Erase(Range(100, 120));
@@ -82,7 +82,7 @@ const Test kWays("rows removed in any way show once, those that came back do not
   for (const Key key : Range(110, 115)) wanted.erase(key);
   TableCut looks = table->OpenCut(true, false);
   Expect(RemovedOf(looks) == wanted, "wrong keys");
-  Expect(RemovedOf(looks) == wanted, "other keys the second time");
+  Expect(RemovedOf(looks) == wanted, "different keys the second time");
   Expect(ClearAll(*table) == wanted, "wrong keys");
   ExpectEqual(ClearAll(*table).size(), 0U);
   table->Clear();
@@ -91,14 +91,14 @@ const Test kWays("rows removed in any way show once, those that came back do not
   Expect(ClearAll(*table) == wanted, "not all rows of a cleared table");
 });
 
-const Test kMoment("what comes back or goes after the cut's moment does not change it", [] {
+const Test kMoment("changes after the cut's moment do not affect it", [] {
   auto table = MakeTable();
   AddOne(*table, Range(0, 1000));
   ClearAll(*table);
   table->Erase(Range(0, 100));
   TableCut cut = table->OpenCut(true, true);
   AddOne(*table, Range(0, 50));   // back again
-  table->Erase(Range(40, 60));    // some of them gone again; 50 to 59 were gone anyhow
+  table->Erase(Range(40, 60));    // some of them removed again; 50 to 59 were already
   table->Erase(Range(200, 220));  // later
   ReadAll(cut);
   Expect(RemovedOf(cut) == SetOf(Range(0, 100)), "wrong keys at the cut's moment");
@@ -109,7 +109,7 @@ const Test kMoment("what comes back or goes after the cut's moment does not chan
   Expect(ClearAll(*table) == wanted, "wrong keys in the next cut");
 });
 
-const Test kGivenUp("a cut given up leaves its removed keys to the next", [] {
+const Test kGivenUp("an abandoned cut leaves its removed keys to the next", [] {
   auto table = MakeTable();
   AddOne(*table, Range(0, 1000));
   ClearAll(*table);
@@ -124,35 +124,33 @@ const Test kGivenUp("a cut given up leaves its removed keys to the next", [] {
   }
   TableCut other = table->OpenCut(true, false);
   const auto cleared = ClearAll(*table);
-  Expect(cleared == SetOf(Range(0, 100)), "lost by a cut given up");
-  // `other` was to read them still, so they may show once more: never too few.
-  Expect(RemovedOf(other) == cleared, "taken from a cut that is open");
+  Expect(cleared == SetOf(Range(0, 100)), "lost by an abandoned cut");
+  // `other` had yet to read them, so they may be reported once more: never too few.
+  Expect(RemovedOf(other) == cleared, "taken from an open cut");
   ReadAll(other);
   ClearAll(*table);
   ExpectEqual(ClearAll(*table).size(), 0U);
 });
 
-const Test kMemory("removed keys count as memory, which is given back; untracked ones take none",
-                   [] {
-                     auto table = MakeTable();
-                     AddOne(*table, Range(0, 20000));
-                     table->Erase(Range(0, 10000));
-                     ClearAll(*table);
-                     const auto before = table->Stats().memory_bytes;
-                     table->Erase(Range(10000, 20000));
-                     Expect(table->Stats().memory_bytes >= before + 10000 * sizeof(Key),
-                            "they are not counted");
-                     ClearAll(*table);
-                     Expect(table->Stats().memory_bytes <= before, "they are not given back");
-                     auto untracked = MakeTable(false);
-                     AddOne(*untracked, Range(0, 100));
-                     untracked->Erase(Range(0, 10));
-                     TableCut cut = untracked->OpenCut(true, true);
-                     ReadAll(cut);
-                     ExpectEqual(cut.Removed().size(), 0U);
-                   });
+const Test kMemory("removed keys count as memory, which is freed; untracked ones take none", [] {
+  auto table = MakeTable();
+  AddOne(*table, Range(0, 20000));
+  table->Erase(Range(0, 10000));
+  ClearAll(*table);
+  const auto before = table->Stats().memory_bytes;
+  table->Erase(Range(10000, 20000));
+  Expect(table->Stats().memory_bytes >= before + 10000 * sizeof(Key), "they are not counted");
+  ClearAll(*table);
+  Expect(table->Stats().memory_bytes <= before, "they are not freed");
+  auto untracked = MakeTable(false);
+  AddOne(*untracked, Range(0, 100));
+  untracked->Erase(Range(0, 10));
+  TableCut cut = untracked->OpenCut(true, true);
+  ReadAll(cut);
+  ExpectEqual(cut.Removed().size(), 0U);
+});
 
-// What is known of a table by its cuts alone.
+// A table as reconstructed from its cuts.
 void ApplyDelta(Rows& base, TableCut& cut, const Rows& changed) {
   for (const Key key : cut.Removed()) base.erase(key);
   for (const auto& [key, value] : changed) base[key] = value;
@@ -183,7 +181,7 @@ const Test kChain("a chain of cuts rebuilds the table at each moment", [] {
     if (random() % 4 == 0) bystander.emplace(table->OpenCut(true, random() % 2 == 0));
     change();
     RowBatch batch;
-    if (random() % 4 == 0) {  // given up
+    if (random() % 4 == 0) {  // abandoned
       delta.Next(random() % 100 + 1, batch);
       continue;
     }

@@ -69,7 +69,7 @@ const Test kExchange("a share of what was trained is sent, the rest stays", [] {
   Expect(TakeAll({replica, ReplicaPart::kUnsent, 1}, 3, 37).empty(), "all is sent");
 });
 
-const Test kUnsentRowsWereStepped("rows sent as unsent ones do not count as stepped", [] {
+const Test kUnsentRowsWereStepped("rows sent as unsent do not count as stepped", [] {
   const auto replica = MakeReplica(1);
   const auto keys = Keys(10);
   Expect(replica->Insert(keys, Rows(10, 0.0F)).ok());
@@ -78,7 +78,7 @@ const Test kUnsentRowsWereStepped("rows sent as unsent ones do not count as step
   Expect(TakeAll({replica, ReplicaPart::kStepped, 1}, 1, 4).empty());
 });
 
-const Test kTakeOver("changes of others join what is trained here", [] {
+const Test kTakeOver("changes of others are added to what is trained here", [] {
   const auto replica = MakeReplica(2);
   const auto keys = Keys(2);
   Expect(replica->Insert(keys, Rows(4, 1.0F)).ok());
@@ -95,7 +95,7 @@ const Test kTakeOver("changes of others join what is trained here", [] {
   ExpectEqual(replica->size(), std::uint64_t{2});
 });
 
-const Test kNothingLeft("what servers add up to is what a row is after all was sent", [] {
+const Test kNothingLeft("after everything is sent, a row equals the servers' sum", [] {
   const auto replica = MakeReplica(1);
   const auto keys = Keys(1);
   Expect(replica->Insert(keys, Rows(1, 0.1F)).ok());
@@ -114,7 +114,7 @@ const Test kNothingLeft("what servers add up to is what a row is after all was s
   ExpectEqual(out[0], served);
 });
 
-const Test kRefused("bad gradients, keys and shapes are refused", [] {
+const Test kRefused("bad gradients, keys and shapes are rejected", [] {
   const auto replica = MakeReplica(2, 1.0, NonFinitePolicy::kRaise);
   const auto keys = Keys(2);
   Expect(replica->Insert(keys, Rows(4, 1.0F)).ok());
@@ -135,7 +135,7 @@ const Test kRefused("bad gradients, keys and shapes are refused", [] {
   Expect(!ReplicaTable::Create(other).ok());
 });
 
-const Test kThreads("nothing is lost between threads that train and one that exchanges", [] {
+const Test kThreads("nothing is lost between training threads and one that exchanges", [] {
   constexpr std::size_t kNum = 200;
   constexpr int kSteps = 300;
   const auto replica = MakeReplica(5);

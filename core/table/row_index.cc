@@ -1,5 +1,7 @@
 #include "table/row_index.h"
 
+#include "key/longest_run.h"
+
 namespace sparsefleet {
 
 void RowIndex::Insert(std::uint32_t hash, std::uint32_t row) noexcept {
@@ -15,6 +17,10 @@ void RowIndex::Insert(std::uint32_t hash, std::uint32_t row) noexcept {
     bucket.rows[slot] = row;
     return;
   }
+}
+
+std::size_t RowIndex::LongestProbe() const {
+  return LongestRun(buckets_, [](const Bucket& bucket) { return bucket.passed != 0; });
 }
 
 void RowIndex::Erase(std::uint32_t hash, std::uint32_t row) noexcept {

@@ -1,13 +1,13 @@
-// From a key's hash to row numbers, for one shard. Keys themselves live in the rows.
+// Maps a key's hash to row numbers within one shard. The keys themselves are stored in the rows.
 //
-// Buckets of one cache line: twelve one-byte tags, twelve row numbers, and a count of entries
-// that found the bucket full and went on to a later one. A lookup reads one line, compares all
-// tags at once and mostly stops there.
+// Buckets of one cache line: twelve one-byte tags, twelve row numbers, and a count of entries that
+// found the bucket full and moved on to a later one. A lookup reads one line, compares all tags at
+// once and usually stops there.
 //
 // Invariant: `passed` of a bucket is the number of entries that probed it and live further on;
-// where it is 0, an entry not found so far is not in the index.
+// where it is 0, the search ends.
 //
-// Not thread-safe but for Prefetch: the shard's lock guards it.
+// Not thread-safe except for Prefetch: guarded by the shard's lock.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@
 #include <arm_neon.h>
 #endif
 
-#include "table/key.h"
+#include "key/key.h"
 
 namespace sparsefleet {
 
@@ -32,7 +32,7 @@ inline constexpr std::uint32_t kNoRow = 0xffffffff;
 
 class RowIndex {
  public:
-  // Brings the key's bucket into the cache. Needs no lock: at worst it is the wrong bucket.
+  // Prefetches the key's bucket. Needs no lock: at worst it fetches the wrong one.
   void Prefetch(std::uint32_t hash) const {
     const std::uint32_t home = ScaleTo(hash, hint_size_.load(std::memory_order_relaxed));
     __builtin_prefetch(reinterpret_cast<const void*>(hint_address_.load(std::memory_order_relaxed) +
@@ -43,27 +43,29 @@ class RowIndex {
   template <typename Matches>
   std::uint32_t Find(std::uint32_t hash, Matches matches) const;
 
-  // A row that may be the one: its tag fits. kNoRow is certain.
+  // A candidate row whose tag matches, or kNoRow, which is definite.
   std::uint32_t FindLikely(std::uint32_t hash) const {
     return Find(hash, [](std::uint32_t) { return true; });
   }
 
-  // Entries that fit without Rebuild().
+  // The number of entries that fit without Rebuild().
   std::uint64_t capacity() const { return buckets_.size() * kRowsPerFiveBuckets / 5; }
 
-  // Makes the capacity at least this and enters rows 0 .. num_rows-1 anew.
-  // Throws std::bad_alloc, then nothing has changed.
+  // Makes the capacity at least this and re-inserts rows 0 .. num_rows-1.
+  // Throws std::bad_alloc; then nothing has changed.
   template <typename HashOfRow>
   void Rebuild(std::uint64_t capacity, std::uint32_t num_rows, HashOfRow hash_of_row);
 
   // REQUIRES: fewer than capacity() entries.
   void Insert(std::uint32_t hash, std::uint32_t row) noexcept;
-  // REQUIRES: the entry is there.
+  // REQUIRES: the entry exists.
   void Erase(std::uint32_t hash, std::uint32_t row) noexcept;
   void Renumber(std::uint32_t hash, std::uint32_t from, std::uint32_t to) noexcept;
 
   void Clear() { Replace({}); }
   std::size_t memory_bytes() const { return buckets_.capacity() * sizeof(Bucket); }
+  // The most buckets that Find() reads; scans all of them.
+  std::size_t LongestProbe() const;
 
  private:
   static constexpr std::size_t kSlots = 12;
@@ -87,7 +89,7 @@ class RowIndex {
     return bucket + 1 == buckets_.size() ? 0 : bucket + 1;
   }
 
-  // Slots whose tag equals `tag`, kMaskStride bits a slot, the lowest of them set.
+  // Slots whose tag equals `tag`: kMaskStride bits per slot, the lowest of them set.
 #if defined(__SSE2__)
   static constexpr int kMaskStride = 1;
   static std::uint64_t MatchTags(const Bucket& bucket, std::uint8_t tag) {
@@ -122,7 +124,7 @@ class RowIndex {
   }
 
   std::vector<Bucket> buckets_;
-  std::atomic<std::uintptr_t> hint_address_ = 0;  // where buckets_ lie, for Prefetch alone
+  std::atomic<std::uintptr_t> hint_address_ = 0;  // address of buckets_, for Prefetch only
   std::atomic<std::uint32_t> hint_size_ = 0;
 };
 

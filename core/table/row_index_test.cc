@@ -15,7 +15,11 @@ using testing::ExpectEqual;
 using testing::Require;
 using testing::Test;
 
-// An index over rows that are nothing but their hash and key.
+const KeyHash kHash;
+
+std::uint32_t SlotHashOf(Key key) { return SlotHash(kHash(key)); }
+
+// An index over rows that consist of only hash and key.
 class IndexedKeys {
  public:
   explicit IndexedKeys(std::uint32_t (*hash)(Key)) : hash_(hash) {}
@@ -56,10 +60,10 @@ class IndexedKeys {
 };
 
 void CheckAll(const std::vector<Key>& keys) {
-  IndexedKeys index(PlacementHash);
+  IndexedKeys index(SlotHashOf);
   for (const Key key : keys) Require(index.Insert(key), "a new key was found");
   for (const Key key : keys) {
-    if (!Expect(index.Find(key) != kNoRow && !index.Insert(key), "a key is lost")) return;
+    if (!Expect(index.Find(key) != kNoRow && !index.Insert(key), "a key was lost")) return;
   }
   for (std::size_t i = 0; i < keys.size(); i += 2) Expect(index.Erase(keys[i]), "not erased");
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -82,7 +86,7 @@ const Test kPatterns("keys of any pattern are found again", [] {
   CheckAll({0, ~Key{0}, Key{1} << 63, 1});
 });
 
-const Test kOneHash("keys with one and the same hash still work", [] {
+const Test kOneHash("keys with the same hash still work", [] {
   IndexedKeys index([](Key) { return 0U; });
   for (Key key = 0; key < 500; ++key) Expect(index.Insert(key), "not inserted");
   for (Key key = 0; key < 500; key += 3) Expect(index.Erase(key), "not erased");
@@ -97,9 +101,9 @@ const Test kLastBucket("entries past the last bucket wrap around", [] {
 });
 
 const Test kHistory("a random history agrees with a plain map", [] {
-  // Few hashes, so that buckets overflow and the counts of passers-by matter.
-  for (const auto hash : {+[](Key key) { return PlacementHash(key); },
-                          +[](Key key) { return PlacementHash(key % 40); }}) {
+  // Few hashes, so that buckets overflow and `passed` matters.
+  for (const auto hash :
+       {+[](Key key) { return SlotHashOf(key); }, +[](Key key) { return SlotHashOf(key % 40); }}) {
     IndexedKeys index(hash);
     std::unordered_map<Key, bool> wanted;
     std::mt19937_64 random(2);
@@ -122,24 +126,24 @@ const Test kHistory("a random history agrees with a plain map", [] {
   }
 });
 
-const Test kMemory("the index takes fewer than ten bytes a row", [] {
-  IndexedKeys index(PlacementHash);
+const Test kMemory("the index takes fewer than ten bytes per row", [] {
+  IndexedKeys index(SlotHashOf);
   for (Key key = 0; key < 100000; ++key) {
     index.Insert(key);
     if (key > 1000 && !Expect(index.index().memory_bytes() < 10 * index.size(), "too large")) break;
   }
 });
 
-const Test kWords("words of keys agree with a plain map, also as those up to one go", [] {
-  KeyWords words;
+const Test kWords("words of keys agree with a plain map, including EraseUpTo", [] {
+  KeyWords words(kHash);
   std::unordered_map<Key, std::uint32_t> wanted;
   std::mt19937_64 random(5);
   for (std::uint32_t i = 1; i < 30000; ++i) {
     const Key key = random() % 2000;
     if (random() % 3 == 0) {
-      ExpectEqual(words.Erase(key, PlacementHash(key)), wanted.erase(key) == 1);
+      ExpectEqual(words.Erase(key, SlotHashOf(key)), wanted.erase(key) == 1);
     } else {
-      words.Set(key, PlacementHash(key), i);
+      words.Set(key, SlotHashOf(key), i);
       wanted[key] = i;
     }
     if (i % 3000 != 0) continue;
@@ -148,7 +152,7 @@ const Test kWords("words of keys agree with a plain map, also as those up to one
     ExpectEqual(words.size(), wanted.size());
     for (Key each = 0; each < 2000; ++each) {
       const auto found = wanted.find(each);
-      ExpectEqual(words.Find(each, PlacementHash(each)), found == wanted.end() ? 0 : found->second);
+      ExpectEqual(words.Find(each, SlotHashOf(each)), found == wanted.end() ? 0 : found->second);
     }
   }
   std::size_t visited = 0;
@@ -162,21 +166,21 @@ const Test kWords("words of keys agree with a plain map, also as those up to one
 });
 
 const Test kCounter("a key counter agrees with a plain map", [] {
-  KeyWords counter;
+  KeyWords counter(kHash);
   std::unordered_map<Key, std::uint32_t> wanted;
   std::mt19937_64 random(4);
   for (int i = 0; i < 60000; ++i) {
     const Key key = random() % 900 == 0 ? ~Key{0} : random() % 900;
     if (random() % 3 == 0) {
-      ExpectEqual(counter.Erase(key, PlacementHash(key)), wanted.erase(key) == 1);
+      ExpectEqual(counter.Erase(key, SlotHashOf(key)), wanted.erase(key) == 1);
     } else {
-      ExpectEqual(counter.Increment(key, PlacementHash(key)), ++wanted[key]);
+      ExpectEqual(counter.Increment(key, SlotHashOf(key)), ++wanted[key]);
     }
   }
   ExpectEqual(counter.size(), wanted.size());
   counter.Clear();
   ExpectEqual(counter.memory_bytes(), 0U);
-  Expect(!counter.Erase(1, PlacementHash(1)), "an empty counter erases nothing");
+  Expect(!counter.Erase(1, SlotHashOf(1)), "an empty counter erases nothing");
 });
 
 }  // namespace

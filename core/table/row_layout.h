@@ -1,6 +1,6 @@
-// Where the parts of a row lie in its record:
+// The layout of a row's record:
 //   key (8) | count and dirty (4) | step (4) | seconds (4) | values | state
-// with the counters only where the table keeps them.
+// with only the counters that the table keeps.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <span>
 
-#include "table/key.h"
+#include "key/key.h"
 #include "table/sparse_table.h"
 #include "table/table_spec.h"
 
@@ -42,25 +42,25 @@ class RowLayout {
 
   // Zero counters, last touched now, dirty.
   void InitCounters(std::byte* row, std::uint32_t step, std::uint32_t seconds) const;
-  // One push more, at this time; dirty.
+  // Counts one more push at this time; dirty.
   void Touch(std::byte* row, std::uint32_t step, std::uint32_t seconds) const;
 
-  // Of counter_dim words, which one is the step; counter_dim if none is.
+  // Which of the counter_dim words is the step; counter_dim if none.
   std::size_t step_column() const {
     return step_at_ == 0 ? counter_dim_ : std::size_t{keeps_count_};
   }
 
-  // 0 where the table does not keep them.
+  // 0 if the table does not keep them.
   std::uint32_t CountOf(const std::byte* row) const { return Word(row, count_at_) & ~kDirtyBit; }
   std::uint32_t StepOf(const std::byte* row) const { return Word(row, step_at_); }
   std::uint32_t SecondsOf(const std::byte* row) const { return Word(row, seconds_at_); }
-  // True where the table does not track it: then every row may have changed.
+  // True if the table does not track dirty rows: then any row may have changed.
   bool IsDirty(const std::byte* row) const {
     return !tracks_dirty_ || (Word(row, count_at_) & kDirtyBit) != 0;
   }
   void ClearDirty(std::byte* row) const;
 
-  // Adds the row at the end of `out`.
+  // Appends the row to `out`.
   void Export(const std::byte* row, RowBatch& out) const;
   // Sets counters from `counters` (counter_dim words); dirty.
   void ImportCounters(std::byte* row, std::span<const std::uint32_t> counters) const;
@@ -83,7 +83,7 @@ class RowLayout {
   std::uint32_t counter_dim_ = 0;
   bool keeps_count_;
   bool tracks_dirty_;
-  std::uint32_t count_at_ = 0;  // 0: not kept; the key is there
+  std::uint32_t count_at_ = 0;  // 0: not kept (offset 0 is the key)
   std::uint32_t step_at_ = 0;
   std::uint32_t seconds_at_ = 0;
   std::uint32_t values_at_ = 0;

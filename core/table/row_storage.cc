@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kChunkBytes = 64 << 10;
 constexpr std::uint32_t kFirstRows = 8;
-constexpr std::uint32_t kMaxRows = 0xfffffffe;  // one below: row numbers have a "none"
+constexpr std::uint32_t kMaxRows = 0xfffffffe;  // one value is reserved for "no row"
 
 }  // namespace
 
@@ -20,11 +20,13 @@ RowStorage::RowStorage(std::uint32_t stride_bytes) : stride_(stride_bytes) {
   chunk_mask_ = rows - 1;
 }
 
-void RowStorage::Append() {
-  if (size_ == kMaxRows) throw std::length_error("more than 2^32 - 2 rows in one shard");
-  if (size_ < chunk_rows()) {
-    if (size_ == first_chunk_rows_) GrowFirstChunk();
-  } else if (size_ >> chunk_shift_ == chunks_.size()) {
+void RowStorage::MakeRoom(std::uint64_t rows) {
+  if (rows > kMaxRows) throw std::length_error("more than 2^32 - 2 rows in one shard");
+  while (capacity() < rows) {
+    if (first_chunk_rows_ < chunk_rows()) {
+      GrowFirstChunk();
+      continue;
+    }
     chunks_.push_back(nullptr);
     try {
       chunks_.back() = std::make_unique_for_overwrite<std::byte[]>(chunk_rows() * stride_);
@@ -33,7 +35,16 @@ void RowStorage::Append() {
       throw;
     }
   }
+}
+
+void RowStorage::Append(bool is_reserved) {
+  MakeRoom(std::uint64_t{size_} + 1 + (is_reserved ? 0 : reserved_));
   ++size_;
+}
+
+void RowStorage::Reserve(std::uint32_t rows) {
+  MakeRoom(std::uint64_t{size_} + reserved_ + rows);
+  reserved_ += rows;
 }
 
 void RowStorage::GrowFirstChunk() {
@@ -50,8 +61,9 @@ void RowStorage::GrowFirstChunk() {
 
 void RowStorage::Pop() noexcept {
   --size_;
-  // One free chunk stays, so that a row coming and going at the edge costs no allocation.
-  const std::size_t used = (static_cast<std::size_t>(size_) + chunk_mask_) >> chunk_shift_;
+  // Keep one free chunk, so that adding and removing rows at the edge does not allocate each time.
+  const std::size_t used =
+      (static_cast<std::size_t>(size_) + reserved_ + chunk_mask_) >> chunk_shift_;
   if (chunks_.size() > used + 1) chunks_.pop_back();
 }
 

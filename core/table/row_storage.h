@@ -1,5 +1,5 @@
-// The rows of one shard: equal records in chunks, numbered 0 .. size-1 without holes.
-// Not thread-safe: the shard's lock guards it.
+// The rows of one shard: fixed-size records in chunks, numbered 0 .. size-1 without gaps.
+// Not thread-safe: guarded by the shard's lock.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,18 @@ class RowStorage {
     __builtin_prefetch(start + stride_ - 1);
   }
 
-  // Adds a row with any content. Throws std::bad_alloc, or std::length_error at 2^32 - 1 rows;
-  // then nothing has changed.
-  void Append();
+  // Appends a row with unspecified content. Throws std::bad_alloc, or std::length_error at 2^32 - 1
+  // rows; then nothing has changed.
+  // With `is_reserved` it takes one of the places reserved before, and takes no memory.
+  void Append(bool is_reserved = false);
+  // Keeps room for this many more rows, beyond those reserved already, until Unreserve(). Throws as
+  // Append() does, then nothing is reserved.
+  void Reserve(std::uint32_t rows);
+  void Unreserve(std::uint32_t rows) noexcept { reserved_ -= rows; }
+  // Whether Reserve() of this many would take no memory.
+  bool HasRoomFor(std::uint64_t rows) const {
+    return std::uint64_t{size_} + reserved_ + rows <= capacity();
+  }
   void Pop() noexcept;  // REQUIRES: size() > 0
   void Clear() noexcept;
 
@@ -38,13 +47,19 @@ class RowStorage {
 
  private:
   void GrowFirstChunk();
+  void MakeRoom(std::uint64_t rows);  // in all
+  std::uint64_t capacity() const {
+    return chunks_.empty() ? 0
+                           : first_chunk_rows_ + (chunks_.size() - 1) * std::uint64_t{chunk_rows()};
+  }
   std::uint32_t chunk_rows() const { return chunk_mask_ + 1; }
 
   std::size_t stride_;
   int chunk_shift_;
   std::uint32_t chunk_mask_;
   std::uint32_t size_ = 0;
-  std::uint32_t first_chunk_rows_ = 0;  // a small table does not pay for a whole chunk
+  std::uint32_t reserved_ = 0;
+  std::uint32_t first_chunk_rows_ = 0;  // a small table does not allocate a whole chunk
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
 };
 

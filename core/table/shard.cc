@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
+
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
 
-// Calls visit(block) for the items in blocks small enough to stay in the cache. The index
-// entries of each next block are fetched meanwhile; those of the first have been.
+// Calls visit(block) for the items in blocks small enough to stay in the cache, prefetching the
+// index entries of the next block; the caller has prefetched those of the first.
 template <typename Visit>
 void ForEachBlock(const RowIndex& index, std::span<const BatchItem> items, Visit visit) {
   constexpr std::size_t kSize = kPrefetchItems;
@@ -24,14 +25,16 @@ void ForEachBlock(const RowIndex& index, std::span<const BatchItem> items, Visit
 
 }  // namespace
 
-TableTraits::TableTraits(SparseSpec table_spec)
+TableTraits::TableTraits(SparseSpec table_spec, const KeyHash& key_hash)
     : spec(std::move(table_spec)),
+      hash(key_hash),
       optimizer(spec.optimizer),
       layout(spec, static_cast<std::uint32_t>(optimizer.StateDim(spec.dim))),
       initializer(spec.initializer, spec.seed) {}
 
 std::uint32_t Shard::FindExact(const BatchItem& item) const {
   return index_.Find(item.hash, [&](std::uint32_t row) {
+    mutex_.AssertReaderHeld();
     return RowLayout::KeyOf(storage_.row(row)) == item.key;
   });
 }
@@ -58,8 +61,9 @@ void Shard::Read(std::span<const BatchItem> items, float* out,
                  std::vector<BatchItem>& missing) const {
   const RowLayout& layout = traits_.layout;
   const std::size_t dim = layout.dim();
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   ForEachBlock(index_, items, [&](std::span<const BatchItem> block) {
+    mutex_.AssertReaderHeld();
     std::uint32_t rows[kPrefetchItems];
     Locate(block, rows);
     for (std::size_t i = 0; i < block.size(); ++i) {
@@ -75,8 +79,9 @@ void Shard::Read(std::span<const BatchItem> items, float* out,
 }
 
 void Shard::Find(std::span<const BatchItem> items, bool* out) const {
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   ForEachBlock(index_, items, [&](std::span<const BatchItem> block) {
+    mutex_.AssertReaderHeld();
     std::uint32_t rows[kPrefetchItems];
     Locate(block, rows);
     for (std::size_t i = 0; i < block.size(); ++i) {
@@ -88,7 +93,7 @@ void Shard::Find(std::span<const BatchItem> items, bool* out) const {
 void Shard::ReadOrCreate(std::span<const BatchItem> items, const Moment& now, float* out) {
   const RowLayout& layout = traits_.layout;
   const std::size_t dim = layout.dim();
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   for (const BatchItem& item : items) {
     std::uint32_t row = FindExact(item);
     if (row == kNoRow && Admits(item, now)) row = Create(item, now);
@@ -101,13 +106,15 @@ void Shard::ReadOrCreate(std::span<const BatchItem> items, const Moment& now, fl
   }
 }
 
-void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushResult& result) {
+void Shard::Apply(std::span<const BatchItem> items, const Change& change, std::uint32_t reserved,
+                  PushResult& result) {
   const RowLayout& layout = traits_.layout;
   const RowKernels& kernels = traits_.optimizer.kernels();
   const std::size_t dim = layout.dim();
   const bool creates = traits_.spec.admission.kind == AdmissionKind::kAlways;
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   ForEachBlock(index_, items, [&](std::span<const BatchItem> block) {
+    mutex_.AssertHeld();
     std::uint32_t rows[kPrefetchItems];
     Locate(block, rows);
     for (std::size_t i = 0; i < block.size(); ++i) {
@@ -117,14 +124,14 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushRe
         continue;
       }
       std::uint32_t row = Confirm(block[i], rows[i]);
-      // A caller's wrong promise of unique keys may have made the row just now.
+      // The row may exist by now if the caller's promise of unique keys was wrong.
       if (row == kNoRow) row = FindExact(block[i]);
       if (row == kNoRow && !creates) {
         ++result.not_admitted;
         continue;
       }
       if (row == kNoRow) {
-        row = Create(block[i], change.now);
+        row = Create(block[i], change.now, true);
       } else {
         BeforeWrite(row);
       }
@@ -140,16 +147,20 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, PushRe
       if (change.changed != nullptr) change.changed->push_back(block[i].key);
     }
   });
+  reserved_ -= reserved;
+  storage_.Unreserve(reserved);
 }
 
-std::uint32_t Shard::NewRow(const BatchItem& item) {
+std::uint32_t Shard::NewRow(const BatchItem& item, bool is_reserved) {
   const std::uint32_t row = storage_.size();
   const std::uint32_t removed = removed_.TimeOf(item.key, item.hash);
   if (removed != 0) {
     for (ShardCut* cut : cuts_) cut->MakeRoomForReturn(removed);
   }
-  if (row >= index_.capacity()) RebuildIndex(index_.capacity() * 3 / 2 + 1);
-  storage_.Append();
+  if (std::uint64_t{row} + (is_reserved ? 0 : reserved_) >= index_.capacity()) {
+    RebuildIndex(std::max<std::uint64_t>(index_.capacity() * 3 / 2, row + reserved_) + 1);
+  }
+  storage_.Append(is_reserved);
   RowLayout::SetKey(storage_.row(row), item.key);
   index_.Insert(item.hash, row);
   if (removed != 0) {
@@ -161,19 +172,67 @@ std::uint32_t Shard::NewRow(const BatchItem& item) {
 
 void Shard::RebuildIndex(std::uint64_t capacity) {
   index_.Rebuild(capacity, storage_.size(), [&](std::uint32_t row) {
-    return PlacementHash(RowLayout::KeyOf(storage_.row(row)));
+    mutex_.AssertHeld();
+    return SlotHashOf(RowLayout::KeyOf(storage_.row(row)));
   });
 }
 
-std::uint32_t Shard::Create(const BatchItem& item, const Moment& now) {
+std::uint32_t Shard::Create(const BatchItem& item, const Moment& now, bool is_reserved) {
   const RowLayout& layout = traits_.layout;
-  const std::uint32_t row = NewRow(item);
+  const std::uint32_t row = NewRow(item, is_reserved);
   std::byte* record = storage_.row(row);
   layout.InitCounters(record, now.step_word, now.seconds);
   traits_.initializer.Fill(item.key, {layout.values(record), layout.dim()});
   traits_.optimizer.InitState(layout.state(record), layout.dim());
   ++rows_created_;
   return row;
+}
+
+std::uint32_t Shard::Reserve(std::span<const BatchItem> items, bool creates) {
+  const WriterLock lock(mutex_);
+  auto wanted = static_cast<std::uint32_t>(items.size());
+  const auto has_room = [&](std::uint64_t rows) REQUIRES(mutex_) {
+    return storage_.HasRoomFor(rows) && storage_.size() + reserved_ + rows <= index_.capacity();
+  };
+  // As if all were new: costs no look at the index, as long as there is room.
+  if (!cuts_.empty() || (creates && !has_room(wanted))) {
+    std::uint32_t missing = 0;
+    for (const BatchItem& item : items) {
+      const std::uint32_t row = FindExact(item);
+      if (row != kNoRow) {
+        BeforeWrite(row);
+        continue;
+      }
+      ++missing;
+      const std::uint32_t removed = removed_.TimeOf(item.key, item.hash);
+      if (removed == 0) continue;
+      for (ShardCut* cut : cuts_) cut->MakeRoomForReturn(removed, missing);
+    }
+    wanted = missing;
+  }
+  if (!creates) return 0;
+  if (!has_room(wanted)) {
+    const std::uint64_t rows = std::uint64_t{storage_.size()} + reserved_ + wanted;
+    storage_.Reserve(wanted);
+    if (rows > index_.capacity()) {
+      try {
+        RebuildIndex(std::max<std::uint64_t>(index_.capacity() * 3 / 2 + 1, rows));
+      } catch (...) {
+        storage_.Unreserve(wanted);
+        throw;
+      }
+    }
+  } else {
+    storage_.Reserve(wanted);
+  }
+  reserved_ += wanted;
+  return wanted;
+}
+
+void Shard::Unreserve(std::uint32_t rows) noexcept {
+  const WriterLock lock(mutex_);
+  reserved_ -= rows;
+  storage_.Unreserve(rows);
 }
 
 bool Shard::Admits(const BatchItem& item, const Moment& now) {

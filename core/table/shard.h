@@ -1,17 +1,18 @@
-// One of a table's internal shards: rows, their index, and the lock over both.
+// One of a table's internal shards: rows, their index, and the lock for both.
 // Thread-safe: every function takes the lock itself.
 //
-// Functions that change rows may throw std::bad_alloc or std::length_error; rows handled
-// before that stay changed, the row at hand is untouched.
+// Functions that change rows may throw std::bad_alloc or std::length_error; rows handled before
+// that stay changed, the current row is untouched.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <shared_mutex>
 #include <span>
 #include <vector>
 
+#include "key/key_hash.h"
 #include "optimizer/row_optimizer.h"
+#include "sync/mutex.h"
 #include "table/batch_plan.h"
 #include "table/initializer.h"
 #include "table/key_words.h"
@@ -24,44 +25,49 @@
 
 namespace sparsefleet {
 
-// What the shards of a table share; constant after construction.
+// Shared by the shards of a table; constant after construction.
 struct TableTraits {
-  explicit TableTraits(SparseSpec table_spec);
+  TableTraits(SparseSpec table_spec, const KeyHash& key_hash);
   SparseSpec spec;
+  KeyHash hash;
   RowOptimizer optimizer;
   RowLayout layout;
   Initializer initializer;
 };
 
-// The caller's step and the clock's second, as rows keep them.
+// The caller's step and the current time in seconds, as rows store them.
 struct Moment {
   std::uint64_t step = 0;
   std::uint32_t step_word = 0;  // step, at most 2^32 - 1
   std::uint32_t seconds = 0;
-  std::uint32_t lowest_step_word = 0;  // of all that the table has seen
+  std::uint32_t lowest_step_word = 0;  // the lowest the table has seen
 };
 
-// Items whose memory is fetched together: enough to hide a miss, few enough to stay in the cache.
+// Items prefetched together: enough to hide a miss, few enough to stay in the cache.
 inline constexpr std::size_t kPrefetchItems = 64;
 
 class alignas(64) Shard {
  public:
-  explicit Shard(const TableTraits& traits) : traits_(traits), storage_(traits.layout.stride()) {}
+  explicit Shard(const TableTraits& traits)
+      : traits_(traits),
+        storage_(traits.layout.stride()),
+        candidates_(traits.hash),
+        removed_(traits.hash) {}
 
-  // Brings the index entries of the first kPrefetchItems items into the cache, without the lock.
-  // The functions below are quicker if this came some time before them.
-  void Prefetch(std::span<const BatchItem> items) const;
+  // Prefetches the index entries of the first kPrefetchItems items, without the lock. Calling this
+  // some time before the functions below makes them faster.
+  void Prefetch(std::span<const BatchItem> items) const NO_THREAD_SAFETY_ANALYSIS;
 
-  // Copies the rows there are to `out`, by position; adds the other items to `missing`.
+  // Copies existing rows to `out`, by position; adds the other items to `missing`.
   void Read(std::span<const BatchItem> items, float* out, std::vector<BatchItem>& missing) const;
 
   // out[position] = whether the item has a row.
   void Find(std::span<const BatchItem> items, bool* out) const;
 
-  // Copies rows to `out`, by position. A key without one gets it if admission says so, else zeros.
+  // Copies rows to `out`, by position. A key without a row gets one if admitted, otherwise zeros.
   void ReadOrCreate(std::span<const BatchItem> items, const Moment& now, float* out);
 
-  // Feeds rows of `input`, by position, to the optimizer, or adds them as they are.
+  // Feeds rows of `input`, by position, to the optimizer, or adds them directly.
   struct Change {
     const float* input;
     bool add;
@@ -70,62 +76,88 @@ class alignas(64) Shard {
     float* scratch;             // dim floats
     std::vector<Key>* changed;  // gets the keys of the rows that changed; or null
   };
-  void Apply(std::span<const BatchItem> items, const Change& change, PushResult& result);
+  // `reserved`: what Reserve() has returned for these items; it is given back.
+  void Apply(std::span<const BatchItem> items, const Change& change, std::uint32_t reserved,
+             PushResult& result);
 
-  // Sets rows from row `position` of the batch, whose shape has been checked. Without counters
-  // they are untouched since `now`.
+  // Takes the memory that Apply() of these items can need: for new rows, if `creates`, and for what
+  // open cuts keep of rows that change. Returns how many rows it has reserved, which the caller
+  // gives back with Apply() or Unreserve(). Throws, then nothing is reserved.
+  std::uint32_t Reserve(std::span<const BatchItem> items, bool creates);
+  void Unreserve(std::uint32_t rows) noexcept;
+
+  // Sets rows from row `position` of the batch, whose shape has been checked. Without counters they
+  // are untouched since `now`.
   void Import(std::span<const BatchItem> items, const RowBatch& rows, const Moment& now);
 
   std::uint64_t Erase(std::span<const BatchItem> items);
   std::uint64_t Shrink(const Moment& now);
+  // Shrink() step by step: looks at some rows before `next` (kNoRow: from the end), lowers it, and
+  // adds the keys of those removed to `erased`. At 0 all rows were looked at.
+  void ShrinkPart(const Moment& now, std::uint32_t& next, std::vector<Key>& erased);
+  void HalveCandidates();
   void Clear();
 
-  // Takes the memory a cut needs, so that opening it is quick.
+  // Allocates what a cut needs, so that opening it is quick.
   void PrepareCut(ShardCut& cut, CutMode mode) const;
   void OpenCut(ShardCut& cut);
   void CloseCut(ShardCut& cut);
-  // Moves on through the cut, adding up to `max_rows` rows to `out`.
+  // Continues the cut, adding up to `max_rows` rows to `out`.
   void ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const;
-  // The keys that were removed at the moment of a cut of dirty rows; none for another, or again.
+  // The same as records of RowLayout::stride() bytes, complete with their dirty bits.
+  void ReadCutRecords(ShardCut& cut, std::size_t max_rows, std::vector<std::byte>& out) const;
+  // Adds rows from such records, record `position` each. REQUIRES: the keys have no rows.
+  void ImportRecords(std::span<const BatchItem> items, const std::byte* records);
+  void RestoreWords(std::span<const BatchItem> items, const std::uint32_t* words,
+                    bool are_candidates);
+  void RestoreRemovals(bool is_on, std::uint32_t now);
+  void KeepRemoved();
+  // The removed keys as of a cut of dirty rows; empty for other cuts and on later calls.
   std::vector<Key> TakeRemoved(ShardCut& cut) const;
-  // Clears the dirty bits of the rows the cut handed out that have not changed since, and forgets
-  // the keys removed at its moment, unless another open cut has still to read them.
+  // Clears the dirty bits of the rows that the cut has returned and that have not changed since,
+  // and forgets the keys removed before it, unless another open cut has yet to read them.
   void ClearDirty(const ShardCut& cut) noexcept;
 
   void AddStats(SparseStats& stats) const;
+  std::size_t LongestProbe() const;  // see SparseTable
 
  private:
-  std::uint32_t FindExact(const BatchItem& item) const;
-  // Row numbers that are likely the items', with their memory on its way to the cache.
-  void Locate(std::span<const BatchItem> items, std::uint32_t* rows) const;
-  // The item's row, given what Locate() said of it; kNoRow if there is none.
-  std::uint32_t Confirm(const BatchItem& item, std::uint32_t likely) const;
+  std::uint32_t SlotHashOf(Key key) const { return SlotHash(traits_.hash(key)); }
+  std::uint32_t FindExact(const BatchItem& item) const REQUIRES_SHARED(mutex_);
+  // Prefetches the likely rows of the items and returns their numbers.
+  void Locate(std::span<const BatchItem> items, std::uint32_t* rows) const REQUIRES_SHARED(mutex_);
+  // The item's row, given the result of Locate(); kNoRow if there is none.
+  std::uint32_t Confirm(const BatchItem& item, std::uint32_t likely) const REQUIRES_SHARED(mutex_);
 
-  // Appends a row under the item's key, its content but for the key not set yet.
-  std::uint32_t NewRow(const BatchItem& item);
-  void RebuildIndex(std::uint64_t capacity);
-  std::uint32_t Create(const BatchItem& item, const Moment& now);
-  bool Admits(const BatchItem& item, const Moment& now);
-  void Remove(std::uint32_t row);
+  // Appends a row under the item's key; its content except the key is not set yet.
+  std::uint32_t NewRow(const BatchItem& item, bool is_reserved = false) REQUIRES(mutex_);
+  void RebuildIndex(std::uint64_t capacity) REQUIRES(mutex_);
+  std::uint32_t Create(const BatchItem& item, const Moment& now, bool is_reserved = false)
+      REQUIRES(mutex_);
+  bool Admits(const BatchItem& item, const Moment& now) REQUIRES(mutex_);
+  void Remove(std::uint32_t row) REQUIRES(mutex_);
   bool IsEvicted(const std::byte* row, const Moment& now) const;
 
-  // Must precede every change of a row's content: open cuts keep what they still owe.
-  void BeforeWrite(std::uint32_t row) {
+  // Call before every change of a row's content: open cuts save rows they have yet to return.
+  void BeforeWrite(std::uint32_t row) REQUIRES(mutex_) {
     if (!cuts_.empty()) SaveForCuts(row);
   }
-  void SaveForCuts(std::uint32_t row);
-  // Whether the cut holds this row, which has not changed since.
-  bool IsPartOf(const ShardCut& cut, std::uint32_t row) const;
+  void SaveForCuts(std::uint32_t row) REQUIRES(mutex_);
+  // Whether the cut still holds this row unchanged.
+  template <typename Take>
+  void WalkCut(ShardCut& cut, std::size_t max_rows, Take take) const;
+  bool IsPartOf(const ShardCut& cut, std::uint32_t row) const REQUIRES_SHARED(mutex_);
 
   const TableTraits& traits_;
-  mutable std::shared_mutex mutex_;
-  RowStorage storage_;
-  RowIndex index_;
-  KeyWords candidates_;
-  RemovedKeys removed_;
-  std::vector<ShardCut*> cuts_;  // owned by the cut, which takes itself off the list
-  std::uint64_t rows_created_ = 0;
-  std::uint64_t rows_evicted_ = 0;
+  mutable SharedMutex mutex_;
+  RowStorage storage_ GUARDED_BY(mutex_);
+  RowIndex index_ GUARDED_BY(mutex_);
+  KeyWords candidates_ GUARDED_BY(mutex_);
+  RemovedKeys removed_ GUARDED_BY(mutex_);
+  std::vector<ShardCut*> cuts_ GUARDED_BY(mutex_);  // owned by the cuts, which remove themselves
+  std::uint32_t reserved_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t rows_created_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t rows_evicted_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sparsefleet

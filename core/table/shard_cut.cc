@@ -5,7 +5,7 @@
 namespace sparsefleet {
 namespace {
 
-// A map node with its pointers, and the allocator's own overhead for it and for the image.
+// A map node with its pointers, plus the allocator's overhead for it and for the image.
 constexpr std::size_t kImageOverhead = 64;
 
 std::size_t Words(std::uint64_t bits) { return static_cast<std::size_t>((bits + 63) / 64); }
@@ -13,7 +13,7 @@ std::size_t Words(std::uint64_t bits) { return static_cast<std::size_t>((bits + 
 }  // namespace
 
 void ShardCut::Prepare(std::uint32_t size, CutMode mode) {
-  // Some more than there are: they grow until the cut is opened.
+  // A few more than now: the shard grows until the cut is opened.
   const std::size_t words = Words(size + std::uint64_t{size} / 16 + 1024);
   marked_.assign(words, 0);
   if (mode.only_dirty || mode.clear_dirty) dirty_.assign(words, 0);
@@ -30,10 +30,11 @@ void ShardCut::Open(std::uint32_t size, std::uint32_t time) {
   memory_bytes_ = (marked_.capacity() + dirty_.capacity()) * sizeof(marked_[0]);
 }
 
-void ShardCut::MakeRoomForReturn(std::uint32_t removed) {
-  if (!wants_removed_ || removed > time_ || returned_.size() < returned_.capacity()) return;
+void ShardCut::MakeRoomForReturn(std::uint32_t removed, std::size_t keys) {
+  if (!wants_removed_ || removed > time_) return;
   const std::size_t before = returned_.capacity();
-  returned_.reserve(before * 2 + 8);
+  if (returned_.size() + keys <= before) return;
+  returned_.reserve(before * 2 + 8 + keys);
   memory_bytes_.fetch_add((returned_.capacity() - before) * sizeof(Key), std::memory_order_relaxed);
 }
 
@@ -74,6 +75,7 @@ void ShardCut::Close() {
   dirty_ = Bits();
   images_.clear();
   returned_ = std::vector<Key>();
+  kept = KeptWords();
   wants_removed_ = false;
   memory_bytes_ = 0;
 }

@@ -1,4 +1,4 @@
-// One shard's part of an open cut: which rows it still owes, and the rows as they were that have
+// One shard's part of an open cut: the rows still to be returned, and copies of those that have
 // changed since. Guarded by the shard's lock.
 #pragma once
 
@@ -9,22 +9,23 @@
 #include <unordered_map>
 #include <vector>
 
-#include "table/key.h"
+#include "key/key.h"
 
 namespace sparsefleet {
 
-// What a cut of a table has to do with dirty bits.
+// How a cut of a table treats dirty bits.
 struct CutMode {
   bool only_dirty = false;
   bool clear_dirty = false;
+  bool for_snapshot = false;  // also keep the shard's words, see ShardCut::kept
 };
 
-// Invariants: every slot below size whose content changed since the cut is marked, and what was in
-// it is in `images` if the slot is not below the cursor and the cut wants it. A slot that is not
-// marked holds the row of the cut's moment; only its dirty bit may have been cleared since.
+// Invariants: every slot below size whose content changed since the cut is marked, and its old
+// content is in `images` if the slot is not below the cursor and the cut includes it. An unmarked
+// slot holds the row as of the cut; only its dirty bit may have been cleared since.
 class ShardCut {
  public:
-  // Takes the memory that the cut of a shard of about this size needs.
+  // Allocates what the cut of a shard of about this size needs.
   void Prepare(std::uint32_t size, CutMode mode);
   // The cut of a shard that has `size` rows now, at this time of its removed keys.
   void Open(std::uint32_t size, std::uint32_t time);
@@ -37,30 +38,42 @@ class ShardCut {
 
   // Whether a change of this slot must be preceded by Save().
   bool Wants(std::uint32_t slot) const { return slot < size_ && !IsMarked(slot); }
-  // Marks the slot as changed and keeps its content, if `image` is not null.
-  // Throws std::bad_alloc, then nothing has changed.
+  // Marks the slot as changed and keeps its content if `image` is not null.
+  // Throws std::bad_alloc; then nothing has changed.
   void Save(std::uint32_t slot, const std::byte* image, std::size_t bytes);
 
   bool IsMarked(std::uint32_t slot) const { return Has(marked_, slot); }
 
-  // Remembers that an unmarked slot's row is dirty: this cut has handed it out as such, or
-  // another is about to clear its bit. Nothing to remember for a cut that does not look at bits.
+  // Records that an unmarked slot's row is dirty: this cut has returned it as such, or another is
+  // about to clear its bit. Does nothing for a cut that ignores dirty bits.
   void NoteDirty(std::uint32_t slot) noexcept {
     if (slot < size_ && !dirty_.empty() && !IsMarked(slot)) Set(dirty_, slot);
   }
   bool WasDirty(std::uint32_t slot) const { return !dirty_.empty() && Has(dirty_, slot); }
 
   std::uint32_t time() const { return time_; }
-  // Whether the keys removed at the cut's moment are still to be read from the shard.
+
+  bool for_snapshot() const { return mode_.for_snapshot; }
+  // What a shard has besides rows, at the moment of a cut for a snapshot.
+  struct KeptWords {
+    std::vector<Key> candidates;
+    std::vector<std::uint32_t> counts;
+    std::vector<Key> removed;
+    std::vector<std::uint32_t> times;
+    bool keeps_removed = false;
+    std::uint32_t removed_now = 1;
+  };
+  KeptWords kept;
+  // Whether the keys removed before the cut have yet to be read from the shard.
   bool WantsRemoved() const { return wants_removed_; }
-  // A key removed by `removed`, in the shard's time, is to come back: those of the cut are kept.
-  // Room for one takes memory, and may throw std::bad_alloc; keeping one then does not.
-  void MakeRoomForReturn(std::uint32_t removed);
+  // A key removed by `removed`, in the shard's time, is coming back: keep it if it belongs to the
+  // cut. Reserving room allocates and may throw std::bad_alloc; keeping the key then does not.
+  void MakeRoomForReturn(std::uint32_t removed, std::size_t keys = 1);
   void KeepReturned(Key key, std::uint32_t removed) noexcept;
-  // The keys kept, once; none are wanted after that.
+  // The kept keys, once; none are kept after that.
   void TakeReturned(std::vector<Key>& out);
 
-  // The content kept for the slot, null if none; it is then no longer kept.
+  // Takes the content kept for the slot; null if none.
   std::unique_ptr<std::byte[]> Take(std::uint32_t slot, std::size_t bytes);
   void Advance() { ++cursor_; }
   void Close();
@@ -83,9 +96,9 @@ class ShardCut {
   bool wants_removed_ = false;
   std::vector<Key> returned_;
   Bits marked_;
-  Bits dirty_;  // empty where the cut has nothing to do with dirty bits
+  Bits dirty_;  // empty if the cut ignores dirty bits
   std::unordered_map<std::uint32_t, std::unique_ptr<std::byte[]>> images_;
-  std::atomic<std::size_t> memory_bytes_ = 0;  // read by others under the shared lock
+  std::atomic<std::size_t> memory_bytes_ = 0;  // others read it under the shared lock
 };
 
 }  // namespace sparsefleet

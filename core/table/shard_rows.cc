@@ -2,17 +2,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 
+#include "sync/mutex.h"
 #include "table/shard.h"
 
 namespace sparsefleet {
 namespace {
 
-// Rows looked at under one hold of the lock by those that walk a whole shard.
+// Rows visited per lock acquisition when walking a whole shard.
 constexpr std::uint32_t kWalkRows = 4096;
 
-// Units from `then` to `now`, 0 if it lies ahead.
+// Units from `then` to `now`, 0 if `then` is later.
 std::uint32_t Age(std::uint32_t now, std::uint32_t then) { return now > then ? now - then : 0; }
 
 }  // namespace
@@ -22,7 +22,7 @@ void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows, const
   const std::size_t dim = layout.dim();
   const std::size_t state_dim = layout.state_dim();
   const std::size_t counter_dim = layout.counter_dim();
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   for (const BatchItem& item : items) {
     std::uint32_t row = FindExact(item);
     if (row == kNoRow) {
@@ -54,10 +54,10 @@ void Shard::Remove(std::uint32_t row) {
   BeforeWrite(row);
   if (row != last) BeforeWrite(last);
   const Key key = RowLayout::KeyOf(storage_.row(row));
-  removed_.Add(key, PlacementHash(key));
-  index_.Erase(PlacementHash(key), row);
+  removed_.Add(key, SlotHashOf(key));
+  index_.Erase(SlotHashOf(key), row);
   if (row != last) {
-    index_.Renumber(PlacementHash(RowLayout::KeyOf(storage_.row(last))), last, row);
+    index_.Renumber(SlotHashOf(RowLayout::KeyOf(storage_.row(last))), last, row);
     std::memcpy(storage_.row(row), storage_.row(last), traits_.layout.stride());
   }
   storage_.Pop();
@@ -65,7 +65,7 @@ void Shard::Remove(std::uint32_t row) {
 
 std::uint64_t Shard::Erase(std::span<const BatchItem> items) {
   std::uint64_t erased = 0;
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   for (const BatchItem& item : items) {
     candidates_.Erase(item.key, item.hash);
     const std::uint32_t row = FindExact(item);
@@ -80,7 +80,7 @@ bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
   const EvictionSpec& rules = traits_.spec.eviction;
   const RowLayout& layout = traits_.layout;
   if (rules.untouched_steps > 0) {
-    // A row imported before the table saw any step is as old as the first.
+    // A row imported before the table saw any step is as old as the first step.
     const std::uint32_t touched =
         layout.StepOf(row) == 0 ? now.lowest_step_word : layout.StepOf(row);
     if (Age(now.step_word, touched) > rules.untouched_steps) return true;
@@ -101,36 +101,49 @@ bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
   return false;
 }
 
+void Shard::ShrinkPart(const Moment& now, std::uint32_t& next, std::vector<Key>& erased) {
+  const WriterLock lock(mutex_);
+  next = std::min(next, storage_.size());
+  const std::uint32_t stop = next - std::min(next, kWalkRows);
+  while (next > stop) {
+    --next;
+    const std::byte* record = storage_.row(next);
+    if (!IsEvicted(record, now)) continue;
+    erased.push_back(RowLayout::KeyOf(record));
+    Remove(next);
+    ++rows_evicted_;
+  }
+  if (next == 0 && storage_.size() < index_.capacity() / 3) {
+    RebuildIndex(std::uint64_t{storage_.size()} + reserved_);
+  }
+}
+
+void Shard::HalveCandidates() {
+  const WriterLock lock(mutex_);
+  candidates_.Halve();
+}
+
 std::uint64_t Shard::Shrink(const Moment& now) {
+  std::vector<Key> erased;
   std::uint64_t evicted = 0;
   // From the end: the row that fills a hole has been looked at already.
-  for (std::uint32_t next = kNoRow; next > 0;) {
-    const std::unique_lock lock(mutex_);
-    next = std::min(next, storage_.size());
-    const std::uint32_t stop = next - std::min(next, kWalkRows);
-    while (next > stop) {
-      --next;
-      if (!IsEvicted(storage_.row(next), now)) continue;
-      Remove(next);
-      ++rows_evicted_;
-      ++evicted;
-    }
-    if (next == 0 && storage_.size() < index_.capacity() / 3) RebuildIndex(storage_.size());
+  for (std::uint32_t next = kNoRow; next > 0; erased.clear()) {
+    ShrinkPart(now, next, erased);
+    evicted += erased.size();
   }
-  const std::unique_lock lock(mutex_);
-  candidates_.Halve();
+  HalveCandidates();
   return evicted;
 }
 
 void Shard::Clear() {
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   if (!cuts_.empty()) {
     for (std::uint32_t row = 0; row < storage_.size(); ++row) SaveForCuts(row);
   }
   removed_.Reserve(storage_.size());
   for (std::uint32_t row = 0; row < storage_.size(); ++row) {
     const Key key = RowLayout::KeyOf(storage_.row(row));
-    removed_.Add(key, PlacementHash(key));
+    removed_.Add(key, SlotHashOf(key));
   }
   storage_.Clear();
   index_.Clear();
@@ -153,46 +166,101 @@ void Shard::SaveForCuts(std::uint32_t row) {
 void Shard::PrepareCut(ShardCut& cut, CutMode mode) const {
   std::uint32_t size = 0;
   {
-    const std::shared_lock lock(mutex_);
+    const ReaderLock lock(mutex_);
     size = storage_.size();
   }
   cut.Prepare(size, mode);
 }
 
 void Shard::OpenCut(ShardCut& cut) {
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   cuts_.reserve(cuts_.size() + 1);
+  if (cut.for_snapshot()) {
+    ShardCut::KeptWords& words = cut.kept;
+    candidates_.ForEach([&](Key key, std::uint32_t count) {
+      words.candidates.push_back(key);
+      words.counts.push_back(count);
+    });
+    removed_.ReadAll(words.removed, words.times);
+    words.keeps_removed = removed_.is_on();
+    words.removed_now = removed_.now();
+  }
   cut.Open(storage_.size(), removed_.Cut(cut.clear_dirty()));
   cuts_.push_back(&cut);
 }
 
 void Shard::CloseCut(ShardCut& cut) {
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   std::erase(cuts_, &cut);
   cut.Close();
 }
 
-void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const {
+// Calls take(record) for the next rows of the cut; the cut itself is its reader's own.
+template <typename Take>
+void Shard::WalkCut(ShardCut& cut, std::size_t max_rows, Take take) const {
   const RowLayout& layout = traits_.layout;
-  const std::size_t stop_keys = out.keys.size() + max_rows;
-  const std::shared_lock lock(mutex_);  // the cut itself is its reader's own
-  for (std::uint32_t walked = 0; walked < kWalkRows && !cut.done(); ++walked) {
-    if (out.keys.size() == stop_keys) return;
+  const ReaderLock lock(mutex_);
+  for (std::uint32_t walked = 0; walked < kWalkRows && max_rows > 0 && !cut.done(); ++walked) {
     const std::uint32_t row = cut.cursor();
     if (cut.IsMarked(row)) {
-      if (const auto image = cut.Take(row, layout.stride())) layout.Export(image.get(), out);
+      if (const auto image = cut.Take(row, layout.stride())) {
+        take(image.get());
+        --max_rows;
+      }
     } else if (IsPartOf(cut, row)) {
       const std::byte* record = storage_.row(row);
-      layout.Export(record, out);
+      take(record);
+      --max_rows;
       if (cut.clear_dirty() && layout.IsDirty(record)) cut.NoteDirty(row);
     }
     cut.Advance();
   }
 }
 
+void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const {
+  WalkCut(cut, max_rows, [&](const std::byte* record) { traits_.layout.Export(record, out); });
+}
+
+void Shard::ReadCutRecords(ShardCut& cut, std::size_t max_rows, std::vector<std::byte>& out) const {
+  const std::size_t stride = traits_.layout.stride();
+  WalkCut(cut, max_rows,
+          [&](const std::byte* record) { out.insert(out.end(), record, record + stride); });
+}
+
+void Shard::ImportRecords(std::span<const BatchItem> items, const std::byte* records) {
+  const std::size_t stride = traits_.layout.stride();
+  const WriterLock lock(mutex_);
+  for (const BatchItem& item : items) {
+    std::memcpy(storage_.row(NewRow(item)), records + item.position * stride, stride);
+    ++rows_created_;
+  }
+}
+
+void Shard::RestoreWords(std::span<const BatchItem> items, const std::uint32_t* words,
+                         bool are_candidates) {
+  const WriterLock lock(mutex_);
+  for (const BatchItem& item : items) {
+    if (are_candidates) {
+      candidates_.Set(item.key, item.hash, words[item.position]);
+    } else {
+      removed_.Restore(item.key, item.hash, words[item.position]);
+    }
+  }
+}
+
+void Shard::KeepRemoved() {
+  const WriterLock lock(mutex_);
+  removed_.Restore(true, removed_.now());
+}
+
+void Shard::RestoreRemovals(bool is_on, std::uint32_t now) {
+  const WriterLock lock(mutex_);
+  removed_.Restore(is_on, now);
+}
+
 std::vector<Key> Shard::TakeRemoved(ShardCut& cut) const {
   std::vector<Key> keys;
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   if (!cut.WantsRemoved()) return keys;
   removed_.Read(cut.time(), keys);
   cut.TakeReturned(keys);
@@ -202,23 +270,28 @@ std::vector<Key> Shard::TakeRemoved(ShardCut& cut) const {
 void Shard::ClearDirty(const ShardCut& cut) noexcept {
   const std::uint64_t size = cut.size();
   for (std::uint64_t from = 0; from < size; from += kWalkRows) {
-    const std::unique_lock lock(mutex_);
+    const WriterLock lock(mutex_);
     const auto stop = static_cast<std::uint32_t>(std::min(from + kWalkRows, size));
     for (auto row = static_cast<std::uint32_t>(from); row < stop; ++row) {
       if (!cut.WasDirty(row) || cut.IsMarked(row)) continue;
       std::byte* record = storage_.row(row);
       if (!traits_.layout.IsDirty(record)) continue;
-      // Not marked in a cut means dirty at its moment too.
+      // If a cut has not marked the slot, the row was dirty at its moment too.
       for (ShardCut* other : cuts_) other->NoteDirty(row);
       traits_.layout.ClearDirty(record);
     }
   }
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
   if (std::ranges::none_of(cuts_, &ShardCut::WantsRemoved)) removed_.ForgetUpTo(cut.time());
 }
 
+std::size_t Shard::LongestProbe() const {
+  const ReaderLock lock(mutex_);
+  return std::max({index_.LongestProbe(), candidates_.LongestProbe(), removed_.LongestProbe()});
+}
+
 void Shard::AddStats(SparseStats& stats) const {
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   stats.rows += storage_.size();
   stats.candidates += candidates_.size();
   stats.rows_created += rows_created_;

@@ -1,32 +1,21 @@
 #include "table/sparse_table.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <mutex>
+#include <optional>
 #include <string>
 
-#include "merge/unique.h"
+#include "sync/mutex.h"
+#include "table/pinned_seconds.h"
 #include "table/sparse_table_impl.h"
 
 namespace sparsefleet {
 
-// Buffers of one call, kept by the thread for its next.
-struct TableScratch {
-  BatchPlan plan;
-  UniqueKeys unique;
-  std::vector<BatchItem> missing;
-  std::vector<Key> missing_keys;
-  std::vector<float> rows;
-  std::vector<float> row;
-  std::vector<Key> changed;
-};
-
 namespace {
 
 constexpr std::size_t kMaxBatchKeys = 0x7fffffff;
-constexpr std::size_t kMaxKeptFloats = 4 << 20;  // a thread gives larger buffers back
+constexpr std::size_t kMaxKeptFloats = 4 << 20;  // larger buffers are freed
 constexpr std::size_t kMaxKeptItems = 1 << 20;
 
 TableScratch& ThreadScratch() {
@@ -37,33 +26,7 @@ TableScratch& ThreadScratch() {
   return scratch;
 }
 
-std::uint32_t SystemSeconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
-}
-
-// Calls visit(shard, its items) for the shards of the batch, in a cycle that starts where the
-// batch's first key lives, so that threads do not queue up behind one another from shard 0
-// on. Index entries of the shards to come are fetched meanwhile.
-template <typename Visit>
-void ForEachShard(const Shards& shards, const BatchPlan& plan, Key first_key, Visit visit) {
-  const std::size_t start = ShardOf(first_key);
-  std::size_t ahead = 0;    // shards whose entries are on their way
-  std::size_t fetched = 0;  // their items not visited yet
-  for (std::size_t i = 0; i < kNumShards; ++i) {
-    for (; ahead < kNumShards && (ahead <= i || fetched < kPrefetchItems); ++ahead) {
-      const std::size_t number = (start + ahead) % kNumShards;
-      shards[number]->Prefetch(plan.shard(number));
-      fetched += plan.shard(number).size();
-    }
-    const std::size_t number = (start + i) % kNumShards;
-    const auto items = plan.shard(number);
-    if (!items.empty()) visit(*shards[number], items);
-    fetched -= items.size();
-  }
-}
-
-// Takes the rows at the positions of `gone` out, keeping the order of the others.
+// Removes the rows at positions `gone`, keeping the order of the others.
 void RemoveRows(std::vector<BatchItem>& gone, std::size_t dim, RowBatch& rows) {
   if (gone.empty()) return;
   std::ranges::sort(gone, {}, &BatchItem::position);
@@ -100,7 +63,7 @@ void RowBatch::clear() {
 }
 
 void SparseTable::Impl::TellWatchers(std::span<const Key> keys) {
-  const std::lock_guard lock(watchers_mutex);
+  const MutexLock lock(watchers_mutex);
   std::erase_if(watchers, [&](const std::weak_ptr<ChangeSet>& watcher) {
     const auto set = watcher.lock();
     if (set != nullptr) set->Add(keys);
@@ -114,7 +77,7 @@ Moment SparseTable::Impl::NowOfImport(const RowBatch& rows) {
   const std::size_t column = traits.layout.step_column();
   if (column < width) {
     for (std::size_t at = column; at < rows.counters.size(); at += width) {
-      // 0 may stand for a row that was imported before the first step.
+      // 0 may stand for a row imported before the first step.
       if (rows.counters[at] != 0) SeeStep(rows.counters[at]);
     }
   }
@@ -124,7 +87,8 @@ Moment SparseTable::Impl::NowOfImport(const RowBatch& rows) {
 Status SparseTable::Impl::CheckShape(std::size_t num_keys, std::size_t num_floats,
                                      std::string_view what) const {
   if (num_keys > kMaxBatchKeys) {
-    return {Code::kTooLarge, Prefix() + std::to_string(num_keys) + " keys in one batch, at most " +
+    return {Code::kTooLarge, Prefix() + std::to_string(num_keys) +
+                                 " keys in one batch, expected at most " +
                                  std::to_string(kMaxBatchKeys)};
   }
   const std::size_t dim = traits.spec.dim;
@@ -149,10 +113,11 @@ Status SparseTable::Impl::CheckFinite(std::span<const Key> keys,
                                 std::to_string(*bad) + "; nothing was applied"};
 }
 
-Result<std::shared_ptr<SparseTable>> SparseTable::Create(SparseSpec spec, Clock clock) {
+Result<std::shared_ptr<SparseTable>> SparseTable::Create(SparseSpec spec, Clock clock,
+                                                         const KeyHash& hash) {
   if (Status status = spec.Validate(); !status.ok()) return status;
-  if (!clock) clock = SystemSeconds;
-  auto impl = std::make_unique<Impl>(std::move(spec), std::move(clock));
+  if (!clock) clock = PinnedSeconds::Now;
+  auto impl = std::make_unique<Impl>(std::move(spec), std::move(clock), hash);
   return std::shared_ptr<SparseTable>(new SparseTable(std::move(impl)));
 }
 
@@ -170,15 +135,18 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
     return status;
   }
   if (keys.empty()) return Status::Ok();
-  return impl_->Guarded([&] {
+  Status created;
+  const Status status = impl_->Guarded([&] {
     TableScratch& scratch = ThreadScratch();
-    scratch.plan.Build(keys);
+    scratch.plan.Build(keys, impl_->traits.hash);
     scratch.missing.clear();
-    ForEachShard(impl_->shards, scratch.plan, keys[0],
-                 [&](Shard& shard, auto items) { shard.Read(items, out.data(), scratch.missing); });
+    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
+      shard.Read(items, out.data(), scratch.missing);
+    });
     if (!scratch.missing.empty()) {
       if (mode == PullMode::kTrain) {
-        impl_->CreateMissing(scratch, step, out.data());
+        created = impl_->CreateMissing(scratch, step, out.data());
+        if (!created.ok()) return;
       } else {
         impl_->FillUnknown(mode, scratch.missing, out.data());
       }
@@ -188,21 +156,22 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
     }
     impl_->rows_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
   });
+  return status.ok() ? created : status;
 }
 
 Status SparseTable::Contains(std::span<const Key> keys, std::span<bool> out) const {
   if (keys.size() > kMaxBatchKeys || out.size() != keys.size()) {
     return {Code::kShapeMismatch, impl_->Prefix() + std::to_string(keys.size()) +
                                       " keys and room for " + std::to_string(out.size()) +
-                                      " answers, wanted as many, at most " +
+                                      " answers, expected the same number, at most " +
                                       std::to_string(kMaxBatchKeys)};
   }
   if (keys.empty()) return Status::Ok();
   return impl_->Guarded([&] {
     TableScratch& scratch = ThreadScratch();
-    scratch.plan.Build(keys);
-    ForEachShard(impl_->shards, scratch.plan, keys[0],
-                 [&](Shard& shard, auto items) { shard.Find(items, out.data()); });
+    scratch.plan.Build(keys, impl_->traits.hash);
+    ForEachShard(impl_->shards, scratch.plan,
+                 [&](std::size_t, Shard& shard, auto items) { shard.Find(items, out.data()); });
   });
 }
 
@@ -215,10 +184,11 @@ Result<std::vector<std::uint32_t>> SparseTable::PullKnown(std::span<const Key> k
   if (keys.empty()) return unknown;
   const Status status = impl_->Guarded([&] {
     TableScratch& scratch = ThreadScratch();
-    scratch.plan.Build(keys);
+    scratch.plan.Build(keys, impl_->traits.hash);
     scratch.missing.clear();
-    ForEachShard(impl_->shards, scratch.plan, keys[0],
-                 [&](Shard& shard, auto items) { shard.Read(items, out.data(), scratch.missing); });
+    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
+      shard.Read(items, out.data(), scratch.missing);
+    });
     unknown.reserve(scratch.missing.size());
     for (const BatchItem& item : scratch.missing) unknown.push_back(item.position);
     std::ranges::sort(unknown);
@@ -235,11 +205,11 @@ Result<RowBatch> SparseTable::Read(std::span<const Key> keys) const {
   }
   const Status status = impl_->Guarded([&] {
     TableScratch& scratch = ThreadScratch();
-    scratch.plan.Build(keys);
+    scratch.plan.Build(keys, impl_->traits.hash);
     scratch.missing.clear();
     rows.keys.assign(keys.begin(), keys.end());
     rows.values.resize(keys.size() * dim());
-    ForEachShard(impl_->shards, scratch.plan, keys[0], [&](Shard& shard, auto items) {
+    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
       shard.Read(items, rows.values.data(), scratch.missing);
     });
     RemoveRows(scratch.missing, dim(), rows);
@@ -261,17 +231,26 @@ void SparseTable::Impl::FillUnknown(PullMode mode, std::span<const BatchItem> mi
   }
 }
 
-void SparseTable::Impl::CreateMissing(TableScratch& scratch, std::uint64_t step, float* out) {
+Status SparseTable::Impl::CreateMissing(TableScratch& scratch, std::uint64_t step, float* out) {
   const std::size_t dim = traits.spec.dim;
   scratch.missing_keys.clear();
   for (const BatchItem& item : scratch.missing) scratch.missing_keys.push_back(item.key);
   scratch.unique.Build(scratch.missing_keys);
   scratch.rows.resize(scratch.unique.size() * dim);
-  scratch.plan.Build(scratch.unique.keys());
+  scratch.plan.Build(scratch.unique.keys(), traits.hash);
   {
+    std::shared_lock<std::shared_mutex> logged;
+    std::optional<PinnedSeconds> pinned;
+    if (births != nullptr) {
+      logged = births->Enter();
+      const std::uint32_t seconds = PinnedSeconds::Now();
+      pinned.emplace(seconds);
+      Status s = births->Append(traits.spec.name, scratch.unique.keys(), step, seconds);
+      if (!s.ok()) return s;
+    }
     const auto writer = gate.EnterWriter();
     const Moment now = Now(step);
-    ForEachShard(shards, scratch.plan, scratch.missing_keys[0], [&](Shard& shard, auto items) {
+    ForEachShard(shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
       shard.ReadOrCreate(items, now, scratch.rows.data());
     });
   }
@@ -279,6 +258,7 @@ void SparseTable::Impl::CreateMissing(TableScratch& scratch, std::uint64_t step,
     std::memcpy(out + scratch.missing[i].position * dim,
                 scratch.rows.data() + scratch.unique.inverse()[i] * dim, dim * sizeof(float));
   }
+  return Status::Ok();
 }
 
 Status SparseTable::CheckPush(std::span<const Key> keys, std::span<const float> gradients) const {
@@ -301,61 +281,14 @@ Result<PushResult> SparseTable::Add(std::span<const Key> keys, std::span<const f
   return Change(keys, deltas, step, keys_are_unique, true);
 }
 
-Result<PushResult> SparseTable::Change(std::span<const Key> keys, std::span<const float> input,
-                                       std::uint64_t step, bool keys_are_unique, bool add) {
-  return impl_->Change(keys, input, step, keys_are_unique, add);
-}
-
-Result<PushResult> SparseTable::Impl::Change(std::span<const Key> keys,
-                                             std::span<const float> input, std::uint64_t step,
-                                             bool keys_are_unique, bool add) {
-  PushResult result;
-  if (keys.empty()) return result;
-  const Status status = Guarded([&] {
-    TableScratch& scratch = ThreadScratch();
-    scratch.row.resize(traits.spec.dim);
-    if (!keys_are_unique && keys.size() > 1) {
-      scratch.unique.Build(keys);
-      if (scratch.unique.has_repeats()) {
-        scratch.rows.resize(scratch.unique.size() * traits.spec.dim);
-        SumRows(input, scratch.unique.inverse(), traits.spec.dim, scratch.rows);
-        keys = scratch.unique.keys();
-        input = scratch.rows;
-      }
-    }
-    scratch.plan.Build(keys);
-    const auto writer = gate.EnterWriter();
-    const bool is_watched = IsWatched();
-    scratch.changed.clear();
-    const Shard::Change change{input.data(),       add,
-                               learning_rate,      Now(step),
-                               scratch.row.data(), is_watched ? &scratch.changed : nullptr};
-    ForEachShard(shards, scratch.plan, keys[0],
-                 [&](Shard& shard, auto items) { shard.Apply(items, change, result); });
-    if (is_watched) TellWatchers(scratch.changed);
-  });
-  rows_pushed.fetch_add(result.applied, std::memory_order_relaxed);
-  rejected_non_finite.fetch_add(result.rejected_non_finite, std::memory_order_relaxed);
-  not_admitted.fetch_add(result.not_admitted, std::memory_order_relaxed);
-  if (!status.ok()) return status;
-  return result;
-}
-
-std::uint64_t SparseTable::Shrink(std::uint64_t step) {
-  const Moment now = impl_->Now(step);
-  std::uint64_t evicted = 0;
-  for (auto& shard : impl_->shards) evicted += shard->Shrink(now);
-  return evicted;
-}
-
 std::uint64_t SparseTable::Erase(std::span<const Key> keys) {
   std::uint64_t erased = 0;
   for (; !keys.empty(); keys = keys.subspan(std::min(keys.size(), kMaxBatchKeys))) {
     TableScratch& scratch = ThreadScratch();
-    scratch.plan.Build(keys.first(std::min(keys.size(), kMaxBatchKeys)));
+    scratch.plan.Build(keys.first(std::min(keys.size(), kMaxBatchKeys)), impl_->traits.hash);
     const auto writer = impl_->gate.EnterWriter();
-    ForEachShard(impl_->shards, scratch.plan, keys[0],
-                 [&](Shard& shard, auto items) { erased += shard.Erase(items); });
+    ForEachShard(impl_->shards, scratch.plan,
+                 [&](std::size_t, Shard& shard, auto items) { erased += shard.Erase(items); });
   }
   return erased;
 }
@@ -395,23 +328,29 @@ Status SparseTable::Import(const RowBatch& rows) {
   if (num_keys == 0) return Status::Ok();
   return impl_->Guarded([&] {
     TableScratch& scratch = ThreadScratch();
-    scratch.plan.Build(rows.keys);
+    scratch.plan.Build(rows.keys, impl_->traits.hash);
     const auto writer = impl_->gate.EnterWriter();
     const Moment now = impl_->NowOfImport(rows);
-    ForEachShard(impl_->shards, scratch.plan, rows.keys[0],
-                 [&](Shard& shard, auto items) { shard.Import(items, rows, now); });
+    ForEachShard(impl_->shards, scratch.plan,
+                 [&](std::size_t, Shard& shard, auto items) { shard.Import(items, rows, now); });
     if (impl_->IsWatched()) impl_->TellWatchers(rows.keys);
   });
 }
 
 std::shared_ptr<ChangeSet> SparseTable::WatchChanges() {
   auto set = std::make_shared<ChangeSet>();
-  // Alone: no push that has looked for watchers already is still under way.
+  // Alone: no push that has already checked for watchers is still running.
   const auto alone = impl_->gate.EnterCut();
-  const std::lock_guard lock(impl_->watchers_mutex);
+  const MutexLock lock(impl_->watchers_mutex);
   impl_->watchers.push_back(set);
   impl_->num_watchers = impl_->watchers.size();
   return set;
+}
+
+std::size_t SparseTable::LongestProbe() const {
+  std::size_t longest = 0;
+  for (const auto& shard : impl_->shards) longest = std::max(longest, shard->LongestProbe());
+  return longest;
 }
 
 SparseStats SparseTable::Stats() const {

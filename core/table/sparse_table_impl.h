@@ -1,17 +1,19 @@
-// What a sparse table is made of, for the files that implement it.
+// The internals of a sparse table, for the files that implement it.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "merge/unique.h"
+#include "sync/mutex.h"
 #include "table/batch_plan.h"
+#include "table/birth_log.h"
 #include "table/cut_gate.h"
 #include "table/shard.h"
 #include "table/sparse_table.h"
@@ -22,11 +24,41 @@ inline constexpr std::uint32_t kLastStepWord = 0xffffffff;
 
 using Shards = std::array<std::unique_ptr<Shard>, kNumShards>;
 
-struct TableScratch;  // buffers of one call
+// Buffers of one call, kept by the thread for its next.
+struct TableScratch {
+  BatchPlan plan;
+  UniqueKeys unique;
+  std::vector<BatchItem> missing;
+  std::vector<Key> missing_keys;
+  std::vector<float> rows;
+  std::vector<float> row;
+  std::vector<Key> changed;
+};
+
+// Calls visit(shard number, shard, its items) for the shards of the batch, in a cycle that starts
+// at the shard of the batch's first key, so that threads do not queue up behind one another from
+// shard 0 on. Prefetches the index entries of the following shards meanwhile.
+template <typename Visit>
+void ForEachShard(const Shards& shards, const BatchPlan& plan, Visit visit) {
+  const std::size_t start = plan.first_shard();
+  std::size_t ahead = 0;    // shards whose entries are on their way
+  std::size_t fetched = 0;  // their items not visited yet
+  for (std::size_t i = 0; i < kNumShards; ++i) {
+    for (; ahead < kNumShards && (ahead <= i || fetched < kPrefetchItems); ++ahead) {
+      const std::size_t number = (start + ahead) % kNumShards;
+      shards[number]->Prefetch(plan.shard(number));
+      fetched += plan.shard(number).size();
+    }
+    const std::size_t number = (start + i) % kNumShards;
+    const auto items = plan.shard(number);
+    if (!items.empty()) visit(number, *shards[number], items);
+    fetched -= items.size();
+  }
+}
 
 struct SparseTable::Impl {
-  Impl(SparseSpec table_spec, Clock table_clock)
-      : traits(std::move(table_spec)),
+  Impl(SparseSpec table_spec, Clock table_clock, const KeyHash& hash)
+      : traits(std::move(table_spec), hash),
         clock(std::move(table_clock)),
         learning_rate(traits.spec.optimizer.learning_rate) {
     for (auto& shard : shards) shard = std::make_unique<Shard>(traits);
@@ -36,7 +68,7 @@ struct SparseTable::Impl {
 
   std::uint32_t Seconds() const { return traits.spec.keeps_seconds() ? clock() : 0; }
 
-  // The moment of a call at this step, which the table has then seen.
+  // The moment of a call at this step, which the table records as seen.
   Moment Now(std::uint64_t step) {
     const auto word = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord));
     SeeStep(word);
@@ -52,10 +84,10 @@ struct SparseTable::Impl {
     }
   }
 
-  // The moment of rows that come without counters; their counters are seen where they have them.
+  // The moment for rows imported without counters; counters that exist are recorded as seen.
   Moment NowOfImport(const RowBatch& rows);
 
-  // Runs `work`, with memory that runs out as a status.
+  // Runs `work`, turning running out of memory into a status.
   template <typename Work>
   Status Guarded(Work work) const {
     try {
@@ -71,9 +103,7 @@ struct SparseTable::Impl {
   Status CheckShape(std::size_t num_keys, std::size_t num_floats, std::string_view what) const;
   Status CheckFinite(std::span<const Key> keys, std::span<const float> gradients) const;
   void FillUnknown(PullMode mode, std::span<const BatchItem> missing, float* out) const;
-  void CreateMissing(TableScratch& scratch, std::uint64_t step, float* out);
-  Result<PushResult> Change(std::span<const Key> keys, std::span<const float> input,
-                            std::uint64_t step, bool keys_are_unique, bool add);
+  Status CreateMissing(TableScratch& scratch, std::uint64_t step, float* out);
 
   // REQUIRES: a writer is in the gate.
   bool IsWatched() const { return num_watchers.load(std::memory_order_relaxed) > 0; }
@@ -83,6 +113,7 @@ struct SparseTable::Impl {
   const Clock clock;
   std::atomic<double> learning_rate;
   CutGate gate;
+  BirthLog* births = nullptr;
   Shards shards;
   std::atomic<std::uint64_t> rows_pulled = 0;
   std::atomic<std::uint64_t> rows_pushed = 0;
@@ -91,8 +122,8 @@ struct SparseTable::Impl {
   std::atomic<std::uint32_t> highest_step = 0;
   std::atomic<std::uint32_t> lowest_step = kLastStepWord;
   std::atomic<std::size_t> num_watchers = 0;
-  std::mutex watchers_mutex;
-  std::vector<std::weak_ptr<ChangeSet>> watchers;
+  Mutex watchers_mutex;
+  std::vector<std::weak_ptr<ChangeSet>> watchers GUARDED_BY(watchers_mutex);
 };
 
 }  // namespace sparsefleet

@@ -50,7 +50,7 @@ std::map<Key, std::vector<float>> ReadAll(TableCut cut, std::uint32_t dim) {
   RowBatch batch;
   while (cut.Next(7, batch)) {
     for (std::size_t i = 0; i < batch.keys.size(); ++i) {
-      Expect(!rows.contains(batch.keys[i]), "a cut hands out a key twice");
+      Expect(!rows.contains(batch.keys[i]), "a cut returns a key twice");
       rows[batch.keys[i]].assign(batch.values.begin() + i * dim,
                                  batch.values.begin() + (i + 1) * dim);
     }
@@ -67,7 +67,7 @@ const Test kPushApplies("a push moves a row against its gradient, a pull reads i
   ExpectEqual(PullRows(*table, {7}), std::vector<float>({-1.5, -2}));
 });
 
-const Test kCandidatesAge("a shrink halves the counts of admission and forgets keys at 0", [] {
+const Test kCandidatesAge("a shrink halves admission counts and forgets keys at 0", [] {
   SparseSpec spec = SgdSpec(1);
   spec.admission.kind = AdmissionKind::kCount;
   spec.admission.count = 4;
@@ -97,7 +97,7 @@ RowBatch BareRows(std::vector<Key> keys) {
   return rows;
 }
 
-const Test kImportIsTouch("rows imported without counters age from their import on", [] {
+const Test kImportIsTouch("rows imported without counters age from their import", [] {
   SparseSpec spec = SgdSpec(1);
   spec.eviction.untouched_steps = 100;
   spec.eviction.untouched_seconds = 60;
@@ -130,7 +130,7 @@ const Test kImportBeforeSteps("rows imported before any step age from the first 
   ExpectEqual(table->Shrink(1'000'000), 0U);
   PushRows(*table, {1}, {1}, 1'000'050);
   ExpectEqual(table->Shrink(1'000'100), 0U);
-  // The same after its rows went through a cut and back.
+  // The same after a round trip through a cut.
   RowBatch rows;
   Require(table->OpenCut().Next(10, rows), "rows");
   auto copy = RequireOk(SparseTable::Create(spec));
@@ -152,7 +152,7 @@ const Test kRepeats("gradients of a repeated key are summed before the optimizer
   ExpectEqual(PullRows(*repeated, {5, 6}), PullRows(*summed, {5, 6}));
 });
 
-const Test kWrongPromise("a wrong promise of unique keys makes no second row", [] {
+const Test kWrongPromise("a wrong promise of unique keys creates no second row", [] {
   auto table = RequireOk(SparseTable::Create(SgdSpec(1)));
   const std::vector<Key> keys(100, 3);
   const std::vector<float> gradients(100, 1.0F);
@@ -180,7 +180,7 @@ const Test kInference("an inference pull stores nothing", [] {
   ExpectEqual(table->Stats().rows, 1U);
 });
 
-const Test kOrderFree("first values depend on seed, key and column alone", [] {
+const Test kOrderFree("initial values depend only on seed, key and column", [] {
   SparseSpec spec = SgdSpec(4);
   spec.initializer = {InitializerKind::kNormal, 0, 1};
   auto one = RequireOk(SparseTable::Create(spec));
@@ -195,7 +195,7 @@ const Test kOrderFree("first values depend on seed, key and column alone", [] {
   Expect(PullRows(*reseeded, {1, 2, 3}) != forward, "the seed has no effect");
 });
 
-const Test kShapes("lengths that do not fit are refused and named", [] {
+const Test kShapes("wrong lengths are rejected and named", [] {
   auto table = RequireOk(SparseTable::Create(SgdSpec(2)));
   const std::vector<Key> keys = {1, 2};
   std::vector<float> three(3);
@@ -210,7 +210,7 @@ const Test kShapes("lengths that do not fit are refused and named", [] {
   RequireOk(table->Push({}, {}, 0));
 });
 
-const Test kReject("a non-finite gradient costs its row alone, and is counted", [] {
+const Test kReject("a non-finite gradient skips only its row, and is counted", [] {
   auto table = RequireOk(SparseTable::Create(SgdSpec(2)));
   const PushResult result =
       PushRows(*table, {1, 2, 3, 2, 4}, {1, 1, 1, 1, kNan, 1, kInfinity, 0, 1, 1});
@@ -221,7 +221,7 @@ const Test kReject("a non-finite gradient costs its row alone, and is counted", 
   ExpectEqual(PushRows(*table, {5, 5}, {most, 0, most, 0}).rejected_non_finite, 1U);
 });
 
-const Test kRaise("under the raise policy nothing of a bad push is applied", [] {
+const Test kRaise("under the raise policy a bad push applies nothing", [] {
   SparseSpec spec = SgdSpec(2);
   spec.non_finite = NonFinitePolicy::kRaise;
   auto table = RequireOk(SparseTable::Create(spec));
@@ -235,7 +235,7 @@ const Test kRaise("under the raise policy nothing of a bad push is applied", [] 
   ExpectEqual(table->Stats().rows, 0U);
 });
 
-const Test kAdd("Add goes past the optimizer", [] {
+const Test kAdd("Add bypasses the optimizer", [] {
   SparseSpec spec = SgdSpec(1);
   spec.optimizer.kind = OptimizerKind::kAdam;
   auto table = RequireOk(SparseTable::Create(spec));
@@ -279,12 +279,12 @@ const Test kAdmissionByChance("admission by probability is pure in seed, key and
   PullRows(*one, keys, PullMode::kTrain, 3);
   for (const Key key : keys) PullRows(*other, {key}, PullMode::kTrain, 3);
   const std::uint64_t born = one->Stats().rows;
-  Expect(born > 850 && born < 1150, "about a quarter should be born");
+  Expect(born > 850 && born < 1150, "about a quarter should be created");
   ExpectEqual(ReadAll(one->OpenCut(), 1), ReadAll(other->OpenCut(), 1));
   PullRows(*one, keys, PullMode::kTrain, 3);
   ExpectEqual(one->Stats().rows, born);
   PullRows(*one, keys, PullMode::kTrain, 4);
-  Expect(one->Stats().rows > born, "another step is another chance");
+  Expect(one->Stats().rows > born, "another step draws again");
 });
 
 const Test kEvictSteps("rows untouched for more than n steps are evicted", [] {
@@ -316,7 +316,7 @@ const Test kEvictSeconds("rows untouched for more than n seconds are evicted", [
   ExpectEqual(ReadAll(table->OpenCut(), 1).count(2), 1U);
 });
 
-const Test kEvictCountAndNorm("rows pushed too seldom or too small are evicted", [] {
+const Test kEvictCountAndNorm("rows pushed too rarely or too small are evicted", [] {
   SparseSpec spec = SgdSpec(2);
   spec.eviction.min_count = 2;
   auto counted = RequireOk(SparseTable::Create(spec));
@@ -403,7 +403,7 @@ const Test kImportExport("a table exported and imported is the same table", [] {
   Expect(ReadAll(from->OpenCut(), 3) == ReadAll(to->OpenCut(), 3), "rows differ");
 });
 
-const Test kClear("a cleared table is empty and gives its memory back", [] {
+const Test kClear("a cleared table is empty and frees its memory", [] {
   auto table = RequireOk(SparseTable::Create(SgdSpec(16)));
   const std::uint64_t empty = table->Stats().memory_bytes;
   std::vector<Key> keys(50000);
@@ -417,7 +417,7 @@ const Test kClear("a cleared table is empty and gives its memory back", [] {
   ExpectEqual(table->Stats().rows, 1U);
 });
 
-const Test kShrinkFrees("memory follows the rows down", [] {
+const Test kShrinkFrees("memory shrinks with the rows", [] {
   SparseSpec spec = SgdSpec(16);
   spec.eviction.min_count = 1;
   auto table = RequireOk(SparseTable::Create(spec));
@@ -427,11 +427,11 @@ const Test kShrinkFrees("memory follows the rows down", [] {
   const std::uint64_t full = table->Stats().memory_bytes;
   PushRows(*table, {1, 2, 3}, std::vector<float>(48, 1.0F));
   ExpectEqual(table->Shrink(0), keys.size() - 3);
-  Expect(table->Stats().memory_bytes < full / 2, "memory stays");
+  Expect(table->Stats().memory_bytes < full / 2, "memory was not freed");
   ExpectEqual(PullRows(*table, {2})[0], -1.0F);
 });
 
-const Test kOneBirth("threads that pull the same new keys make each row once", [] {
+const Test kOneBirth("threads that pull the same new keys create each row once", [] {
   SparseSpec spec = SgdSpec(4);
   spec.initializer = {InitializerKind::kUniform, -1, 1};
   auto table = RequireOk(SparseTable::Create(spec));
@@ -478,7 +478,7 @@ const Test kNoTear("no reader sees half an update of a row", [] {
   ExpectEqual(PullRows(*table, {1})[0], -6000.0F);
 });
 
-const Test kBadSpec("a spec that no table can have is refused by field", [] {
+const Test kBadSpec("the error for an impossible spec names the field", [] {
   SparseSpec spec = SgdSpec(1);
   spec.optimizer.kind = OptimizerKind::kAdam;
   spec.optimizer.beta2 = 1.5;

@@ -1,4 +1,5 @@
 // Times lookups and updates of one table: table_bench [rows] [dim] [batch] [threads].
+// Finally compares keys chosen to collide in Mix64 with random ones.
 // Built with -DSPARSEFLEET_BENCH=ON.
 #include <time.h>
 
@@ -10,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "merge/unique.h"
 #include "table/sparse_table.h"
+#include "testing/chosen_keys.h"
 
 namespace sparsefleet {
 namespace {
@@ -25,7 +28,7 @@ double ThreadCpuSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Nanoseconds a row, on the wall clock and of this thread's processor time.
+// Nanoseconds per row: wall clock, and processor time of this thread.
 struct Timing {
   double wall = 0;
   double cpu = 0;
@@ -69,8 +72,27 @@ void Report(const char* what, SparseTable& table, std::size_t rows, std::size_t 
   for (const Timing& one : ns) {
     worst = {std::max(worst.wall, one.wall), std::max(worst.cpu, one.cpu)};
   }
-  std::printf("%-8s %zu thread(s): %.1f ns a row, %.1f of processor time\n", what, threads,
+  std::printf("%-8s %zu thread(s): %.1f ns per row, %.1f of processor time\n", what, threads,
               worst.wall, worst.cpu);
+}
+
+// Nanoseconds per key for making `keys` unique, creating their rows and pulling them again.
+void ReportFlood(const char* what, const SparseSpec& spec, const std::vector<Key>& keys) {
+  auto created = SparseTable::Create(spec);
+  if (!created.ok()) return;
+  std::vector<float> out(keys.size() * spec.dim);
+  UniqueKeys unique;
+  const auto time = [&](auto call) {
+    const double start = Seconds();
+    call();
+    return (Seconds() - start) * 1e9 / static_cast<double>(keys.size());
+  };
+  const auto pull = [&] { (void)created.value()->Pull(keys, PullMode::kTrain, 1, out); };
+  const double first = time([&] { unique.Build(keys); });
+  const double create = time(pull);
+  const double again = time(pull);
+  std::printf("%zu %s keys: unique %.1f, create %.1f, pull %.1f ns per key\n", keys.size(), what,
+              first, create, again);
 }
 
 int Run(int argc, char** argv) {
@@ -95,7 +117,7 @@ int Run(int argc, char** argv) {
     for (std::size_t i = 0; i < batch; ++i) keys[i] = std::min(at + i, rows - 1);
     if (!table.Pull(keys, PullMode::kTrain, 0, out).ok()) return 1;
   }
-  std::printf("%-8s %.1f ns a row\n", "create", (Seconds() - start) * 1e9 / double(rows));
+  std::printf("%-8s %.1f ns per row\n", "create", (Seconds() - start) * 1e9 / double(rows));
   for (int repeat = 0; repeat < 3; ++repeat) {
     Report("pull", table, rows, batch, threads, false);
     Report("push", table, rows, batch, threads, true);
@@ -103,6 +125,12 @@ int Run(int argc, char** argv) {
   const SparseStats stats = table.Stats();
   std::printf("memory   %.3f x payload\n",
               double(stats.memory_bytes) / double(stats.payload_bytes));
+  constexpr std::size_t kFlood = 20'000;
+  std::mt19937_64 random(1);
+  std::vector<Key> scattered(kFlood);
+  for (Key& key : scattered) key = random();
+  ReportFlood("random", spec, scattered);
+  ReportFlood("chosen", spec, testing::ChosenKeys(kFlood));
   return 0;
 }
 

@@ -15,6 +15,8 @@ using testing::ExpectEqual;
 using testing::RequireOk;
 using testing::Test;
 
+const KeyHash kHash;
+
 std::shared_ptr<SparseTable> MakeTable(bool track_dirty = false, std::uint32_t dim = 1) {
   SparseSpec spec;
   spec.name = "ads";
@@ -22,7 +24,7 @@ std::shared_ptr<SparseTable> MakeTable(bool track_dirty = false, std::uint32_t d
   spec.optimizer.learning_rate = 1.0;
   spec.eviction.untouched_steps = 1000;
   spec.track_dirty = track_dirty;
-  return RequireOk(SparseTable::Create(spec));
+  return RequireOk(SparseTable::Create(spec, {}, kHash));
 }
 
 void AddOne(SparseTable& table, const std::vector<Key>& keys, std::uint64_t step = 0) {
@@ -34,7 +36,7 @@ std::map<Key, float> ReadAll(TableCut& cut, std::size_t max_rows = 10) {
   std::map<Key, float> rows;
   RowBatch batch;
   while (cut.Next(max_rows, batch)) {
-    Expect(batch.keys.size() <= max_rows, "more rows than asked for");
+    Expect(batch.keys.size() <= max_rows, "more rows than requested");
     for (std::size_t i = 0; i < batch.keys.size(); ++i) {
       Expect(rows.emplace(batch.keys[i], batch.values[i]).second, "a key twice");
     }
@@ -54,7 +56,7 @@ std::vector<Key> Range(Key begin, Key end) {
   return keys;
 }
 
-const Test kFrozen("a cut shows rows as they were, whatever happens after", [] {
+const Test kFrozen("a cut shows rows as they were, whatever happens later", [] {
   auto table = MakeTable();
   AddOne(*table, Range(0, 1000));
   AddOne(*table, Range(0, 500));
@@ -99,7 +101,7 @@ const Test kSeveral("several cuts may be open, each with its own moment", [] {
   Expect(table->Stats().memory_bytes < held, "rows kept for cuts are not freed");
 });
 
-const Test kOutlives("a cut keeps its table alive, and may be dropped half read", [] {
+const Test kOutlives("a cut keeps its table alive, and may be dropped halfway", [] {
   auto table = MakeTable();
   AddOne(*table, Range(0, 100));
   {
@@ -114,12 +116,12 @@ const Test kOutlives("a cut keeps its table alive, and may be dropped half read"
   ExpectEqual(ReadAll(moved).size(), 100U);
 });
 
-const Test kDirty("a clearing cut leaves later cuts only what changed since", [] {
+const Test kDirty("after a clearing cut, later ones have only what changed since", [] {
   auto table = MakeTable(true);
   AddOne(*table, Range(0, 100));
   TableCut first = table->OpenCut(true, true);
   AddOne(*table, Range(50, 60));    // changed after the cut: dirty for the next
-  AddOne(*table, Range(200, 210));  // born after it
+  AddOne(*table, Range(200, 210));  // created after it
   const auto all = ReadAll(first);
   first.Commit();
   ExpectEqual(all.size(), 100U);
@@ -145,7 +147,7 @@ const Test kDirty("a clearing cut leaves later cuts only what changed since", []
   ExpectEqual(ReadAll(any).size(), 10U);
 });
 
-const Test kClearedForOthers("clearing takes no row from cuts that are open", [] {
+const Test kClearedForOthers("clearing takes no row from open cuts", [] {
   auto table = MakeTable(true);
   AddOne(*table, Range(0, 1000));
   TableCut before = table->OpenCut(true);
@@ -166,7 +168,7 @@ const Test kClearedForOthers("clearing takes no row from cuts that are open", []
   ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 0U);
 });
 
-const Test kGivenUp("a clearing cut given up before its end leaves all its rows dirty", [] {
+const Test kGivenUp("a clearing cut abandoned before its end leaves all its rows dirty", [] {
   auto table = MakeTable(true);
   AddOne(*table, Range(0, 1000));
   RowBatch batch;
@@ -183,14 +185,14 @@ const Test kGivenUp("a clearing cut given up before its end leaves all its rows 
   ExpectEqual(ReadAndCommit(table->OpenCut(true, true)).size(), 0U);
 });
 
-const Test kChangedAfterHandout("a row changed after it was handed out is dirty for the next", [] {
+const Test kChangedAfterHandout("a row changed after it was returned is dirty for the next", [] {
   auto table = MakeTable(true);
   AddOne(*table, Range(0, 1000));
   TableCut cut = table->OpenCut(true, true);
   ExpectEqual(ReadAll(cut).size(), 1000U);
   AddOne(*table, Range(0, 20));
   table->Erase(Range(900, 1000));
-  AddOne(*table, Range(2000, 2100));  // in the places of the erased
+  AddOne(*table, Range(2000, 2100));  // in the slots of the erased
   cut.Commit();
   const auto next = ReadAndCommit(table->OpenCut(true, true));
   for (Key key : Range(0, 20)) Expect(next.contains(key), "a changed row is lost");
@@ -201,7 +203,7 @@ const Test kChangedAfterHandout("a row changed after it was handed out is dirty 
 // A second key for every key, in another shard.
 Key Partner(Key key) {
   Key partner = key + 1000000;
-  while (ShardOf(partner) == ShardOf(key)) partner += 1000000;
+  while (ShardOf(kHash(partner)) == ShardOf(kHash(key))) partner += 1000000;
   return partner;
 }
 

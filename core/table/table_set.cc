@@ -1,7 +1,9 @@
 #include "table/table_set.h"
 
 #include <algorithm>
-#include <mutex>
+#include <numeric>
+
+#include "sync/mutex.h"
 
 namespace sparsefleet {
 namespace {
@@ -9,7 +11,7 @@ namespace {
 std::string Prefix(std::string_view table) { return "table '" + std::string(table) + "': "; }
 
 Status Conflict(std::string_view table, const std::string& difference) {
-  return {Code::kTableConflict, Prefix(table) + "defined already, its " + difference};
+  return {Code::kTableConflict, Prefix(table) + "already defined; its " + difference};
 }
 
 Status WrongKind(std::string_view table, bool is_dense) {
@@ -19,12 +21,12 @@ Status WrongKind(std::string_view table, bool is_dense) {
 
 }  // namespace
 
-// An existing table is compared under the shared lock; a new one is made without any lock, since
-// that may take long, and compared again if another caller was quicker.
+// An existing table is compared under the shared lock; a new one is built without any lock, since
+// that may take long, and compared again if another caller was faster.
 template <typename Compare, typename Create>
 Status TableSet::DefineOnce(const std::string& name, Compare compare, Create create) {
   {
-    const std::shared_lock lock(mutex_);
+    const ReaderLock lock(mutex_);
     if (const auto found = tables_.find(name); found != tables_.end()) {
       return compare(found->second.table);
     }
@@ -33,7 +35,10 @@ Status TableSet::DefineOnce(const std::string& name, Compare compare, Create cre
   if (!created.ok()) return created.status();
   Entry entry{std::move(created).value(), std::make_shared<std::atomic<std::uint64_t>>(0),
               std::make_shared<RateTime>()};
-  const std::unique_lock lock(mutex_);
+  const WriterLock lock(mutex_);
+  if (auto* table = std::get_if<std::shared_ptr<SparseTable>>(&entry.table)) {
+    (*table)->SetBirthLog(births_);
+  }
   const auto [place, inserted] = tables_.try_emplace(name, std::move(entry));
   return inserted ? Status::Ok() : compare(place->second.table);
 }
@@ -42,7 +47,7 @@ Status TableSet::Define(const SparseSpec& spec) {
   if (Status status = spec.Validate(); !status.ok()) return status;
   const auto compare = [&](const AnyTable& any) -> Status {
     const auto* table = std::get_if<std::shared_ptr<SparseTable>>(&any);
-    if (table == nullptr) return Conflict(spec.name, "kind is dense, asked for sparse");
+    if (table == nullptr) return Conflict(spec.name, "kind is dense, expected sparse");
     const std::string difference = DescribeDifference((*table)->spec(), spec);
     return difference.empty() ? Status::Ok() : Conflict(spec.name, difference);
   };
@@ -58,18 +63,18 @@ Status TableSet::Define(const DenseSpec& spec, std::uint32_t index, std::uint32_
   const DenseRange range = DenseRangeOf(spec.size, spec.min_block_size, index, num_servers);
   const auto compare = [&](const AnyTable& any) -> Status {
     const auto* table = std::get_if<std::shared_ptr<DenseTable>>(&any);
-    if (table == nullptr) return Conflict(spec.name, "kind is sparse, asked for dense");
+    if (table == nullptr) return Conflict(spec.name, "kind is sparse, expected dense");
     const std::string difference = DescribeDifference((*table)->spec(), spec);
     if (!difference.empty()) return Conflict(spec.name, difference);
     if ((*table)->range() == range) return Status::Ok();
     return Conflict(spec.name, "range begins at " + std::to_string((*table)->range().begin) +
-                                   ", asked for " + std::to_string(range.begin));
+                                   ", expected " + std::to_string(range.begin));
   };
   return DefineOnce(spec.name, compare, [&] { return DenseTable::Create(spec, range); });
 }
 
 Result<TableSet::Entry> TableSet::Find(std::string_view name) const {
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   if (const auto found = tables_.find(name); found != tables_.end()) return found->second;
   constexpr std::size_t kNamed = 10;
   std::string known;
@@ -81,7 +86,7 @@ Result<TableSet::Entry> TableSet::Find(std::string_view name) const {
   if (tables_.size() > kNamed) known += " and " + std::to_string(tables_.size() - kNamed) + " more";
   return Status(Code::kUnknownTable,
                 "no table '" + std::string(name) + "'; " +
-                    (known.empty() ? "none is defined" : "there are " + known));
+                    (known.empty() ? "no table is defined" : "known tables: " + known));
 }
 
 Result<std::shared_ptr<SparseTable>> TableSet::Sparse(std::string_view name) const {
@@ -107,12 +112,12 @@ Result<std::shared_ptr<DenseTable>> TableSet::DensePart(std::string_view name, s
   const std::uint64_t size = table.value()->size();
   if (offset <= size && count <= size - offset) return table;
   return Status(Code::kShapeMismatch, Prefix(name) + "elements " + std::to_string(offset) + " + " +
-                                          std::to_string(count) + " lie outside the " +
+                                          std::to_string(count) + " are outside the " +
                                           std::to_string(size) + " held here");
 }
 
 std::vector<std::string> TableSet::Names() const {
-  const std::shared_lock lock(mutex_);
+  const ReaderLock lock(mutex_);
   std::vector<std::string> names;
   for (const auto& [name, entry] : tables_) names.push_back(name);
   return names;
@@ -180,7 +185,8 @@ Result<std::vector<TableSet::Entry>> TableSet::CheckSections(
   for (std::size_t i = 0; i < sections.size(); ++i) {
     const auto same = [&](const PushSection& other) { return other.table == sections[i].table; };
     if (std::any_of(sections.begin(), sections.begin() + static_cast<std::ptrdiff_t>(i), same)) {
-      return Status(Code::kInvalidArgument, Prefix(sections[i].table) + "occurs twice in one push");
+      return Status(Code::kInvalidArgument,
+                    Prefix(sections[i].table) + "appears twice in one push");
     }
     auto entry = CheckSection(sections[i]);
     if (!entry.ok()) return entry.status();
@@ -193,27 +199,72 @@ Status TableSet::CheckPush(std::span<const PushSection> sections) const {
   return CheckSections(sections).status();
 }
 
-Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::uint64_t step) {
+Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::uint64_t step,
+                                  const BeforePush& before) {
   auto checked = CheckSections(sections);
   if (!checked.ok()) return checked.status();
   const std::vector<Entry>& entries = checked.value();
-  PushResult total;
+  std::vector<std::size_t> by_name(sections.size());
+  std::iota(by_name.begin(), by_name.end(), std::size_t{0});
+  std::ranges::sort(by_name, {}, [&](std::size_t i) { return sections[i].table; });
+  std::vector<std::function<PushResult()>> dense(sections.size());
+  std::vector<std::optional<PreparedChange>> sparse(sections.size());
   const auto writer = gate_.EnterWriter();
-  for (std::size_t i = 0; i < sections.size(); ++i) {
+  for (const std::size_t i : by_name) {
     const PushSection& s = sections[i];
-    Result<PushResult> result = PushResult{};
     if (s.dense) {
-      const auto& table = std::get<std::shared_ptr<DenseTable>>(entries[i].table);
-      result = table->Change(s.all_parts(), s.add);
+      auto prepared =
+          std::get<std::shared_ptr<DenseTable>>(entries[i].table)->Prepare(s.all_parts(), s.add);
+      if (!prepared.ok()) return prepared.status();
+      dense[i] = std::move(prepared).value();
     } else {
-      const auto& table = std::get<std::shared_ptr<SparseTable>>(entries[i].table);
-      result = table->Change(s.keys, s.gradients, step, s.keys_are_unique, s.add);
+      auto prepared = std::get<std::shared_ptr<SparseTable>>(entries[i].table)
+                          ->Prepare(s.keys, s.gradients, step, s.keys_are_unique, s.add);
+      if (!prepared.ok()) return prepared.status();
+      sparse[i].emplace(std::move(prepared).value());
     }
-    if (!result.ok()) return result.status();
-    total += result.value();
+  }
+  if (before) {
+    if (Status s = before(); !s.ok()) return s;
+  }
+  PushResult total;
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    total += sections[i].dense ? dense[i]() : sparse[i]->Apply();
     entries[i].version->fetch_add(1);
   }
   return total;
+}
+
+Result<TableSet::Meta> TableSet::ReadMeta(std::string_view table) const {
+  auto entry = Find(table);
+  if (!entry.ok()) return entry.status();
+  RateTime& time = *entry.value().rate_time;
+  const MutexLock lock(time.mutex);
+  return Meta{
+      entry.value().version->load(),
+      std::visit([](const auto& held) { return held->learning_rate(); }, entry.value().table),
+      time.at};
+}
+
+Status TableSet::WriteMeta(std::string_view table, const Meta& meta) {
+  auto entry = Find(table);
+  if (!entry.ok()) return entry.status();
+  entry.value().version->store(meta.version);
+  RateTime& time = *entry.value().rate_time;
+  const MutexLock lock(time.mutex);
+  time.at = meta.rate_at;
+  return std::visit([&](auto& held) { return held->SetLearningRate(meta.learning_rate); },
+                    entry.value().table);
+}
+
+void TableSet::SetBirthLog(BirthLog* births) {
+  const WriterLock lock(mutex_);
+  births_ = births;
+  for (auto& [name, entry] : tables_) {
+    if (auto* table = std::get_if<std::shared_ptr<SparseTable>>(&entry.table)) {
+      (*table)->SetBirthLog(births);
+    }
+  }
 }
 
 Status TableSet::SetLearningRate(std::string_view table, double learning_rate,
@@ -221,7 +272,7 @@ Status TableSet::SetLearningRate(std::string_view table, double learning_rate,
   auto entry = Find(table);
   if (!entry.ok()) return entry.status();
   RateTime& time = *entry.value().rate_time;
-  const std::lock_guard lock(time.mutex);
+  const MutexLock lock(time.mutex);
   if (at && *at < time.at) return Status::Ok();
   const Status status = std::visit([&](auto& held) { return held->SetLearningRate(learning_rate); },
                                    entry.value().table);

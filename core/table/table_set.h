@@ -4,11 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 
 #include "merge/dense_parts.h"
 #include "status/status.h"
+#include "sync/mutex.h"
 #include "table/cut_gate.h"
 #include "table/dense_table.h"
 #include "table/sparse_table.h"
@@ -33,6 +33,16 @@ struct PullSection {
   std::uint64_t offset = 0;
 };
 
+// How far a stream of training data has come, e.g. the batches of one thread of one worker: pushes
+// carry the marks of the data they come from, and servers remember the latest of each stream.
+// Within a stream (epoch, position) only grow.
+struct DataMark {
+  std::uint64_t stream = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t position = 0;
+  bool operator==(const DataMark&) const = default;
+};
+
 // One table's part of a push. Dense: `keys` is empty, `gradients` covers all elements held here.
 struct PushSection {
   std::string_view table;
@@ -40,21 +50,24 @@ struct PushSection {
   std::span<const float> gradients;
   bool dense = false;
   bool keys_are_unique = false;
-  bool add = false;  // add the values as they are, past the optimizer
-  // Dense: the gradient in parts, one after another, in place of `gradients`.
+  bool add = false;  // add the values, bypassing the optimizer
+  // Dense: the gradient in consecutive parts, instead of `gradients`.
   DenseParts parts = {};
-  // To a store. Dense: takes the values that the push has left, or newer ones. Sparse, without
-  // gradients: nothing is pushed, and it takes the rows that a training pull of the keys right
-  // after the push would read; such sections may name a table again. Empty: not wanted.
+  // For a store. Dense: receives the values after the push, or newer ones. Sparse, without
+  // gradients: pushes nothing, and receives the rows that a training pull of the keys right after
+  // the push would read; such sections may repeat a table. Empty: not requested.
   std::span<float> out = {};
 
-  // The gradient in as many parts as it has.
+  // The gradient as a list of parts.
+  // Alone, without a table: where the push's data comes from.
+  std::span<const DataMark> marks = {};
+
   DenseParts all_parts() const { return parts.empty() ? DenseParts(&gradients, 1) : parts; }
   bool wants_rows() const { return !dense && gradients.empty() && !out.empty(); }
 };
 
-// A copy of what is held of a dense table: elements from `begin` on, and their state as
-// DenseTable::ReadState() gives it.
+// A copy of the held part of a dense table: elements from `begin`, and their state as
+// DenseTable::ReadState() returns it.
 struct DenseCut {
   std::uint64_t begin = 0;
   std::vector<float> values;
@@ -65,61 +78,75 @@ using AnyCut = std::variant<TableCut, DenseCut>;
 
 class TableSet {
  public:
-  // Defining the same spec again is fine and does nothing; another spec under the same
-  // name is kTableConflict naming the first field that differs. Learning rates do not count as
-  // a difference: they change while running.
+  // Defining the same spec again does nothing; another spec under the same name is kTableConflict
+  // naming the first field that differs. Learning rates are not compared: they change while
+  // running.
   Status Define(const SparseSpec& spec);
-  // Holds the range of the table that is the part of server `index` of `num_servers`.
+  // Defines a dense table and holds the range of server `index` of `num_servers`.
   Status Define(const DenseSpec& spec, std::uint32_t index = 0, std::uint32_t num_servers = 1);
 
-  // kUnknownTable naming the tables there are; kInvalidArgument for the other kind.
+  // kUnknownTable listing the existing tables; kInvalidArgument for the other kind.
   Result<std::shared_ptr<SparseTable>> Sparse(std::string_view name) const;
   Result<std::shared_ptr<DenseTable>> Dense(std::string_view name) const;
-  // Of which elements [offset, offset + count) are held here; else kShapeMismatch.
+  // kShapeMismatch unless elements [offset, offset + count) are held here.
   Result<std::shared_ptr<DenseTable>> DensePart(std::string_view name, std::uint64_t offset,
                                                 std::uint64_t count) const;
   std::vector<std::string> Names() const;  // sorted
 
-  // All sections are checked before the first is carried out: all or nothing.
-  // A table may occur once a push.
+  // All sections are checked before the first is applied: all or nothing.
+  // A table may occur once per push.
   Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step);
-  // Each table named gets its version raised by one.
-  Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step);
+  // Raises the version of each table by one.
+  // `before` is called once nothing can fail any more, before the first table changes; an error of
+  // it is returned, and nothing is applied.
+  using BeforePush = std::function<Status()>;
+  Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step,
+                          const BeforePush& before = {});
 
-  // Tables, all unless they are named, as of one moment: no push shows in part, whatever number of
-  // tables it is for.
-  // Pushes pause for as long as it takes to copy the dense tables, whatever the size of the
-  // sparse ones. `only_dirty` and `clear_dirty` as in SparseTable::OpenCut(); dense tables are
-  // whole. kInvalidArgument where `only_dirty` is asked of a table that does not track it.
+  // Tables, all or those named, as of one moment: no push shows in part, however many tables it
+  // spans. Pushes pause while the dense tables are copied, whatever the size of the sparse ones.
+  // `only_dirty` and `clear_dirty` as in SparseTable::OpenCut(); dense tables are always complete.
+  // kInvalidArgument if `only_dirty` is requested of a table that does not track it.
   Result<std::map<std::string, AnyCut>> OpenCuts(
       bool only_dirty, bool clear_dirty,
-      std::optional<std::vector<std::string>> names = std::nullopt);
+      std::optional<std::vector<std::string>> names = std::nullopt, bool for_snapshot = false);
 
-  // Replaces all values held of a dense table; kShapeMismatch unless there are as many.
+  // Replaces all values held of a dense table; kShapeMismatch unless the number matches.
   Status WriteDense(std::string_view table, std::span<const float> values);
-  // What is held of a dense table, as of one moment.
+  // The held part of a dense table, as of one moment.
   Result<DenseCut> ReadDensePart(std::string_view table);
-  // Elements from `begin` on, counted in the whole table, with their state unless it is nothing;
-  // kShapeMismatch where they are not held here.
+  // Writes elements from `begin`, counted in the whole table, and their state unless it is null;
+  // kShapeMismatch if they are not held here.
   Status WriteDensePart(std::string_view table, std::uint64_t begin, std::span<const float> values,
                         std::optional<std::span<const float>> state);
 
   // The checks of Push without its effect.
   Status CheckPush(std::span<const PushSection> sections) const;
 
-  // A rate set with a smaller `at` than that of one already taken is ignored: of rates that
-  // several workers set as their common count goes on, the latest stays. One without `at` is always
-  // taken, and after it any count: another training begins at 0.
+  // A rate with a smaller `at` than one already taken is ignored: of the rates that several workers
+  // set as their common count advances, the latest wins. One without `at` is always taken, and any
+  // count after it: another training starts at 0.
   Status SetLearningRate(std::string_view table, double learning_rate,
                          std::optional<std::uint64_t> at = std::nullopt);
+  // What a snapshot keeps of a table besides its content.
+  struct Meta {
+    std::uint64_t version = 0;
+    double learning_rate = 0;
+    std::uint64_t rate_at = 0;
+  };
+  Result<Meta> ReadMeta(std::string_view table) const;
+  Status WriteMeta(std::string_view table, const Meta& meta);
+  // Of all tables there are and will be; see SparseTable::SetBirthLog.
+  void SetBirthLog(BirthLog* births);
+
   Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far
 
  private:
   using AnyTable = std::variant<std::shared_ptr<SparseTable>, std::shared_ptr<DenseTable>>;
-  // The count at which the learning rate was set last.
+  // The count at which the learning rate was last set.
   struct RateTime {
-    std::mutex mutex;
-    std::uint64_t at = 0;
+    Mutex mutex;
+    std::uint64_t at GUARDED_BY(mutex) = 0;
   };
   struct Entry {
     AnyTable table;
@@ -132,9 +159,10 @@ class TableSet {
   Result<Entry> CheckSection(const PullSection& section) const;
   Result<Entry> CheckSection(const PushSection& section) const;
   Result<std::vector<Entry>> CheckSections(std::span<const PushSection> sections) const;
-  mutable std::shared_mutex mutex_;
-  std::map<std::string, Entry, std::less<>> tables_;
-  // Pushes, and all that writes to dense tables, are its writers. Before the gates of tables.
+  mutable SharedMutex mutex_;
+  std::map<std::string, Entry, std::less<>> tables_ GUARDED_BY(mutex_);
+  // Pushes, and all writes to dense tables, enter as writers. Locked before the tables' own gates.
+  BirthLog* births_ = nullptr;
   CutGate gate_;
 };
 

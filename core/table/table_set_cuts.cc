@@ -1,6 +1,8 @@
-// Moments of all tables, and dense tables as a whole.
+// Cuts through all tables, and dense tables as a whole.
 #include <memory>
+#include <mutex>
 #include <new>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 
@@ -9,7 +11,7 @@
 namespace sparsefleet {
 namespace {
 
-// The memory is touched here, and not while pushes wait.
+// The memory is touched here rather than while pushes wait.
 DenseCut RoomFor(const DenseTable& table) {
   DenseCut cut;
   cut.begin = table.range().begin;
@@ -21,7 +23,8 @@ DenseCut RoomFor(const DenseTable& table) {
 }  // namespace
 
 Result<std::map<std::string, AnyCut>> TableSet::OpenCuts(
-    bool only_dirty, bool clear_dirty, std::optional<std::vector<std::string>> names) {
+    bool only_dirty, bool clear_dirty, std::optional<std::vector<std::string>> names,
+    bool for_snapshot) {
   std::map<std::string, AnyTable> tables;
   for (const std::string& name : names ? *names : Names()) {
     auto entry = Find(name);
@@ -35,7 +38,8 @@ Result<std::map<std::string, AnyCut>> TableSet::OpenCuts(
     for (const auto& [name, any] : tables) {
       if (const auto* held = std::get_if<std::shared_ptr<SparseTable>>(&any)) {
         if (Status s = (*held)->CheckCut(only_dirty); !s.ok()) return s;
-        const auto place = cuts.emplace(name, (*held)->PrepareCut(only_dirty, clear_dirty)).first;
+        const auto place =
+            cuts.emplace(name, (*held)->PrepareCut(only_dirty, clear_dirty, for_snapshot)).first;
         sparse.emplace_back(held->get(), &std::get<TableCut>(place->second));
       } else {
         const auto& table = std::get<std::shared_ptr<DenseTable>>(any);
@@ -48,13 +52,13 @@ Result<std::map<std::string, AnyCut>> TableSet::OpenCuts(
     const auto alone = gate_.EnterCut();
     for (const auto& [table, cut] : sparse) stopped.push_back(table->StopWriters());
     for (const auto& [table, cut] : sparse) cut->Begin();
-    // All that writes to dense tables waits for `alone`.
+    // All writers of dense tables wait for `alone`.
     stopped.clear();
     for (const auto& [table, cut] : dense) {
       if (Status s = table->ReadWithState(0, cut->values, cut->state); !s.ok()) return s;
     }
   } catch (const std::bad_alloc&) {
-    return Status(Code::kTooLarge, "no memory for a cut through all tables");
+    return Status(Code::kTooLarge, "out of memory for a cut through all tables");
   }
   return cuts;
 }
@@ -66,7 +70,7 @@ Status TableSet::WriteDense(std::string_view table, std::span<const float> value
   if (values.size() != dense.size()) {
     return {Code::kShapeMismatch,
             "dense table '" + dense.spec().name + "' has " + std::to_string(dense.size()) +
-                " elements, the write brings " + std::to_string(values.size())};
+                " elements, but the write has " + std::to_string(values.size())};
   }
   const auto writer = gate_.EnterWriter();
   return dense.Write(0, values);
@@ -82,7 +86,7 @@ Result<DenseCut> TableSet::ReadDensePart(std::string_view table) {
     if (!s.ok()) return s;
     return cut;
   } catch (const std::bad_alloc&) {
-    return Status(Code::kTooLarge, "table '" + std::string(table) + "': no memory for a copy");
+    return Status(Code::kTooLarge, "table '" + std::string(table) + "': out of memory for a copy");
   }
 }
 
@@ -97,7 +101,7 @@ Status TableSet::WriteDensePart(std::string_view table, std::uint64_t begin,
     return {Code::kShapeMismatch,
             "dense table '" + dense.spec().name + "': elements " + std::to_string(begin) + " + " +
                 std::to_string(values.size()) + " are not among " + std::to_string(range.begin) +
-                " to " + std::to_string(range.end) + ", which are held here"};
+                " to " + std::to_string(range.end) + ", the range held here"};
   }
   const std::uint64_t offset = begin - range.begin;
   const auto writer = gate_.EnterWriter();

@@ -77,7 +77,7 @@ const Test kMoment("cuts of all tables show no push in part while threads push",
     auto cuts = RequireOk(tables.OpenCuts(false, false));
     ExpectEqual(cuts.size(), 3U);
     const auto ads = ReadAll(cuts.at("ads"));
-    Expect(ads == ReadAll(cuts.at("sites")), "a push shows in one sparse table alone");
+    Expect(ads == ReadAll(cuts.at("sites")), "a push shows in only one sparse table");
     float pushes = 0;
     for (const auto& [key, value] : ads) pushes += value;
     const auto& dense = std::get<DenseCut>(cuts.at("net"));
@@ -89,7 +89,7 @@ const Test kMoment("cuts of all tables show no push in part while threads push",
   stop = true;
 });
 
-const Test kDirty("cuts of what changed clear when they are read, table by table", [] {
+const Test kDirty("cuts of dirty rows clear when they are read, table by table", [] {
   TableSet tables;
   RequireOk(tables.Define(Sparse("ads")));
   RequireOk(tables.Define(Sparse("sites")));
@@ -114,7 +114,7 @@ const Test kDirty("cuts of what changed clear when they are read, table by table
              Code::kUnknownTable);
 });
 
-const Test kWrites("a dense table being written shows whole in a cut", [] {
+const Test kWrites("a cut never shows a partial write of a dense table", [] {
   TableSet tables;
   RequireOk(tables.Define(Dense()));
   std::atomic<bool> stop = false;
@@ -127,12 +127,12 @@ const Test kWrites("a dense table being written shows whole in a cut", [] {
   });
   for (int round = 0; round < 200; ++round) {
     const DenseCut part = RequireOk(tables.ReadDensePart("net"));
-    if (!Expect(part.values.front() == part.values.back(), "a write shows in part")) break;
+    if (!Expect(part.values.front() == part.values.back(), "a write is shown in part")) break;
   }
   stop = true;
 });
 
-const Test kParts("parts move with their state from one dealing to another", [] {
+const Test kParts("parts move with their state from one partition to another", [] {
   const DenseSpec spec = Dense(OptimizerKind::kAdam);
   const std::vector<float> gradient(kElements, 0.5F);
   TableSet whole;

@@ -46,7 +46,7 @@ const Test kDefine("a table is defined once; another spec under its name is a co
   other.dim = 3;
   const Status status = tables.Define(other);
   ExpectCode(status, Code::kTableConflict);
-  ExpectEqual(status.message(), "table 'ads': defined already, its dim is 2, asked for 3");
+  ExpectEqual(status.message(), "table 'ads': already defined; its dim is 2, expected 3");
   DenseSpec dense = Weights();
   ExpectCode(tables.Define(dense, 1, 2), Code::kTableConflict);
   ExpectCode(tables.Define(dense, 2, 2), Code::kInvalidArgument);
@@ -59,20 +59,20 @@ const Test kDefine("a table is defined once; another spec under its name is a co
   ExpectEqual(tables.Names(), std::vector<std::string>({"ads", "weights"}));
 });
 
-const Test kUnknown("an unknown table is answered with those there are", [] {
+const Test kUnknown("the error for an unknown table lists the existing ones", [] {
   TableSet tables;
-  ExpectEqual(tables.Sparse("ads").status().message(), "no table 'ads'; none is defined");
+  ExpectEqual(tables.Sparse("ads").status().message(), "no table 'ads'; no table is defined");
   DefineBoth(tables);
   const Status status = tables.Sparse("adz").status();
   ExpectCode(status, Code::kUnknownTable);
-  ExpectEqual(status.message(), "no table 'adz'; there are 'ads', 'weights'");
+  ExpectEqual(status.message(), "no table 'adz'; known tables: 'ads', 'weights'");
   ExpectCode(tables.Sparse("weights").status(), Code::kInvalidArgument);
   ExpectCode(tables.Dense("ads").status(), Code::kInvalidArgument);
   ExpectCode(tables.SetLearningRate("adz", 1), Code::kUnknownTable);
   ExpectCode(tables.Version("adz").status(), Code::kUnknownTable);
 });
 
-const Test kPushPull("one push and one pull reach sparse and dense tables alike", [] {
+const Test kPushPull("one push and one pull reach both sparse and dense tables", [] {
   TableSet tables;
   DefineBoth(tables);
   const std::vector<Key> keys = {5, 6};
@@ -100,7 +100,7 @@ const Test kPushPull("one push and one pull reach sparse and dense tables alike"
   ExpectEqual(out_rows, std::vector<float>(4, 0.0F));
 });
 
-const Test kRateTimes("a late rate is ignored, until one without a count begins anew", [] {
+const Test kRateTimes("a late rate is ignored, until one without a count starts over", [] {
   TableSet tables;
   DefineBoth(tables);
   const auto rate = [&] { return RequireOk(tables.Sparse("ads"))->learning_rate(); };
@@ -115,7 +115,7 @@ const Test kRateTimes("a late rate is ignored, until one without a count begins 
   ExpectEqual(rate(), 0.75);
 });
 
-const Test kAllOrNothing("a push or pull with one bad section does nothing at all", [] {
+const Test kAllOrNothing("a push or pull with one bad section does nothing", [] {
   TableSet tables;
   DefineBoth(tables);
   const std::vector<Key> keys = {5};

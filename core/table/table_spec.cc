@@ -15,7 +15,7 @@ std::string Show(double value) {
   return text;
 }
 
-// Collects the first complaint about a table's fields.
+// Collects the first problem with a table's fields.
 class FieldCheck {
  public:
   explicit FieldCheck(std::string_view table) : table_(table) {}
@@ -45,7 +45,7 @@ class FieldCheck {
   Status status_;
 };
 
-// The length of the UTF-8 sequence that starts at `text`, 0 if it is not one.
+// The length of the UTF-8 sequence that starts at `text`, 0 if it is invalid.
 std::size_t Utf8Length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -55,7 +55,7 @@ std::size_t Utf8Length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and what lies beyond U+10FFFF.
+  // Overlong forms, surrogates and code points beyond U+10FFFF.
   const unsigned char second = byte(1);
   if (first == 0xe0 && second < 0xa0) return 0;
   if (first == 0xed && second > 0x9f) return 0;
@@ -77,8 +77,9 @@ Status CheckName(std::string_view name) {
         first < 0x20 || first == 0x7f ||
         (first == 0xc2 && length == 2 && static_cast<unsigned char>(name[i + 1]) < 0xa0);
     if (length == 0 || control) {
-      return {Code::kInvalidArgument, "table name must be UTF-8 without control characters, byte " +
-                                          std::to_string(i) + " is " + std::to_string(first)};
+      return {Code::kInvalidArgument,
+              "table name must be UTF-8 without control characters, but byte " + std::to_string(i) +
+                  " is " + std::to_string(first)};
     }
     i += length;
   }
@@ -86,7 +87,7 @@ Status CheckName(std::string_view name) {
 }
 
 void CheckEpsilon(FieldCheck& check, const OptimizerSpec& o) {
-  // Without it a weight that never saw a gradient becomes 0 / 0.
+  // Without it a weight that never had a gradient becomes 0 / 0.
   const bool accumulator_suffices =
       (o.kind == OptimizerKind::kAdagrad || o.kind == OptimizerKind::kRowwiseAdagrad) &&
       static_cast<float>(o.initial_accumulator) > 0;
@@ -97,7 +98,7 @@ void CheckEpsilon(FieldCheck& check, const OptimizerSpec& o) {
 
 void CheckOptimizer(FieldCheck& check, const OptimizerSpec& o) {
   const auto kind = static_cast<unsigned>(o.kind);
-  check.Require(kind <= static_cast<unsigned>(OptimizerKind::kFtrl), "optimizer.kind",
+  check.Require(kind <= static_cast<unsigned>(OptimizerKind::kAdamw), "optimizer.kind",
                 "a known optimizer", kind);
   check.NotNegative("optimizer.learning_rate", o.learning_rate);
   check.Finite("optimizer.momentum", o.momentum);
@@ -129,6 +130,7 @@ void CheckOptimizer(FieldCheck& check, const OptimizerSpec& o) {
       CheckEpsilon(check, o);
       break;
     case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamw:
     case OptimizerKind::kAdamax:
       check.BelowOne("optimizer.beta1", o.beta1);
       check.BelowOne("optimizer.beta2", o.beta2);
@@ -166,7 +168,7 @@ class FieldDifference {
   template <typename T>
   void Compare(std::string_view field, const T& have, const T& asked) {
     if (have == asked || !text_.empty()) return;
-    text_ = std::string(field) + " is " + ShowField(have) + ", asked for " + ShowField(asked);
+    text_ = std::string(field) + " is " + ShowField(have) + ", expected " + ShowField(asked);
   }
   void CompareOptimizer(const OptimizerSpec& have, const OptimizerSpec& asked) {
     Compare("optimizer.kind", have.kind, asked.kind);
@@ -215,7 +217,7 @@ Status SparseSpec::Validate() const {
                 "admission.kind", "a known rule", admission_kind);
   check.Require(admission.count >= 1, "admission.count", ">= 1", admission.count);
   check.AtMostOne("admission.probability", admission.probability);
-  check.Require(eviction.min_count <= 0x7fffffff, "eviction.min_count", "<= 2147483647",
+  check.Require(eviction.min_count <= kMaxCount, "eviction.min_count", "<= 2147483647",
                 eviction.min_count);
   check.NotNegative("eviction.min_norm", eviction.min_norm);
   CheckPolicy(check, non_finite);
@@ -225,9 +227,8 @@ Status SparseSpec::Validate() const {
 Status DenseSpec::Validate() const {
   if (Status status = CheckName(name); !status.ok()) return status;
   FieldCheck check(name);
-  // More would not fit an address space, and sizes in bytes must not wrap.
-  const std::uint64_t limit = std::uint64_t{1} << 56;
-  check.Require(size >= 1 && size <= limit, "size", "in 1 .. 2^56", static_cast<double>(size));
+  check.Require(size >= 1 && size <= kMaxDenseSize, "size", "in 1 .. 2^56",
+                static_cast<double>(size));
   check.Require(min_block_size >= 1, "min_block_size", ">= 1", static_cast<double>(min_block_size));
   CheckOptimizer(check, optimizer);
   check.Require(optimizer.kind != OptimizerKind::kRowwiseAdagrad, "optimizer.kind",

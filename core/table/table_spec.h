@@ -1,19 +1,24 @@
-// Plain descriptions of tables: what a user declares, what travels in a define request.
+// Table specs: what a user declares and what a define request carries.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "optimizer/optimizer_spec.h"
 #include "status/status.h"
 
 namespace sparsefleet {
 
 inline constexpr std::uint32_t kMaxDim = 4096;
 inline constexpr std::size_t kMaxTableNameBytes = 255;
+// More would not fit an address space, and sizes in bytes must not overflow.
+inline constexpr std::uint64_t kMaxDenseSize = std::uint64_t{1} << 56;
+// A row counts its pushes in 31 bits; the dirty bit takes the last one of the word.
+inline constexpr std::uint32_t kMaxCount = 0x7fffffff;
 
 enum class InitializerKind : std::uint8_t { kConstant = 0, kUniform, kNormal, kTruncatedNormal };
 
-// The first value of a row, a pure function of (seed, key, column).
+// How a row's initial value is drawn, a pure function of (seed, key, column).
 struct InitializerSpec {
   InitializerKind kind = InitializerKind::kConstant;
   // constant: value = a. uniform: a <= value < b. normal: mean a, deviation b.
@@ -23,50 +28,17 @@ struct InitializerSpec {
   bool operator==(const InitializerSpec&) const = default;
 };
 
-enum class OptimizerKind : std::uint8_t {
-  kSgd = 0,
-  kMomentum,
-  kAdagrad,
-  kRowwiseAdagrad,
-  kDecayedAdagrad,
-  kRmsprop,
-  kAdam,
-  kAdamax,
-  kFtrl,
-};
-
-// One description for all optimizers; a kind reads only the fields named for it.
-// Doubles, because torch keeps its hyper-parameters so: float(1 - 0.999) is off by 5e-5.
-struct OptimizerSpec {
-  OptimizerKind kind = OptimizerKind::kSgd;
-  double learning_rate = 0.01;
-  double momentum = 0.0;              // momentum, rmsprop
-  bool nesterov = false;              // momentum
-  double beta1 = 0.9;                 // adam, adamax
-  double beta2 = 0.999;               // adam, adamax
-  double epsilon = 1e-8;              // all but sgd, momentum, ftrl
-  double decay = 0.95;                // decayed adagrad, rmsprop (torch: alpha)
-  bool centered = false;              // rmsprop
-  double initial_accumulator = 0.0;   // adagrad, row-wise adagrad, ftrl
-  double learning_rate_power = -0.5;  // ftrl
-  double ftrl_l1 = 0.0;               // ftrl: part of the proximal step, not weight decay
-  double ftrl_l2 = 0.0;
-  double l1 = 0.0;  // weight decay: gradient += l1 * sign(w) + l2 * w
-  double l2 = 0.0;
-  bool operator==(const OptimizerSpec&) const = default;
-};
-
-// Which keys get a row at all. A key held back reads as zeros and stores no row.
+// Which keys get a row. A key that is held back reads as zeros and stores no row.
 enum class AdmissionKind : std::uint8_t { kAlways = 0, kCount, kProbability };
 struct AdmissionSpec {
   AdmissionKind kind = AdmissionKind::kAlways;
-  std::uint32_t count = 1;  // kCount: the row is born at this many-th training pull
+  std::uint32_t count = 1;  // kCount: the training pull that creates the row
   double probability =
       1.0;  // kProbability: chance at each training pull, pure in (seed, key, step)
   bool operator==(const AdmissionSpec&) const = default;
 };
 
-// Which rows Shrink() removes: those for which any rule with a value > 0 holds.
+// Which rows Shrink() removes: those matching any rule with a value > 0.
 struct EvictionSpec {
   std::uint32_t untouched_steps = 0;    // not pushed for more than this many steps
   std::uint32_t untouched_seconds = 0;  // not pushed for more than this many seconds
@@ -78,7 +50,7 @@ struct EvictionSpec {
 // What happens to a gradient with NaN or infinity.
 enum class NonFinitePolicy : std::uint8_t {
   kRejectRow = 0,  // that row is skipped and counted; the rest is applied
-  kRaise,          // the whole push is refused with kNonFinite, nothing is applied
+  kRaise,          // the whole push is rejected with kNonFinite, nothing is applied
 };
 
 struct SparseSpec {
@@ -91,7 +63,7 @@ struct SparseSpec {
   EvictionSpec eviction;
   NonFinitePolicy non_finite = NonFinitePolicy::kRejectRow;
   // Bookkeeping beside each row, 4 bytes each (count and dirty share one word).
-  // A rule above that needs one switches it on by itself.
+  // A rule above that needs one enables it.
   bool track_count = false;
   bool track_step = false;
   bool track_seconds = false;
@@ -101,7 +73,7 @@ struct SparseSpec {
   bool keeps_step() const { return track_step || eviction.untouched_steps > 0; }
   bool keeps_seconds() const { return track_seconds || eviction.untouched_seconds > 0; }
 
-  // kInvalidArgument naming the field, what was found and what is wanted.
+  // kInvalidArgument naming the field, what was found and what was expected.
   Status Validate() const;
   bool operator==(const SparseSpec&) const = default;
 };
@@ -112,13 +84,13 @@ struct DenseSpec {
   OptimizerSpec optimizer;  // any kind but row-wise adagrad, which needs rows
   NonFinitePolicy non_finite =
       NonFinitePolicy::kRaise;          // kRejectRow: the push is skipped and counted
-  std::uint64_t min_block_size = 8192;  // elements; fewer are not worth another server
+  std::uint64_t min_block_size = 8192;  // elements per server; fewer are not worth another server
   Status Validate() const;
   bool operator==(const DenseSpec&) const = default;
 };
 
-// The first field in which two specs differ, e.g. "optimizer.beta2 is 0.999, asked for 0.99";
-// empty if they agree. Learning rates do not count: they change while running.
+// The first field in which two specs differ, e.g. "optimizer.beta2 is 0.999, expected 0.99"; empty
+// if they agree. Learning rates are not compared: they change while running.
 std::string DescribeDifference(const SparseSpec& have, const SparseSpec& asked);
 std::string DescribeDifference(const DenseSpec& have, const DenseSpec& asked);
 

@@ -30,11 +30,11 @@ void ExpectRefused(SparseSpec spec, const std::string& field) {
   const Status status = spec.Validate();
   ExpectCode(status, Code::kInvalidArgument);
   Expect(status.message().find(field + " must be ") != std::string::npos,
-         "wanted " + field + ", message is: " + status.message());
+         "expected " + field + ", message is: " + status.message());
 }
 
 const Test kDefaults("the defaults of every optimizer are legal", [] {
-  for (unsigned kind = 0; kind <= static_cast<unsigned>(OptimizerKind::kFtrl); ++kind) {
+  for (unsigned kind = 0; kind <= static_cast<unsigned>(OptimizerKind::kAdamw); ++kind) {
     RequireOk(GoodSpec(static_cast<OptimizerKind>(kind)).Validate());
   }
 });
@@ -86,10 +86,10 @@ const Test kFields("each impossible field is named", [] {
   refused("admission.count", Kind::kSgd, [](auto& s) { s.admission.count = 0; });
   refused("admission.probability", Kind::kSgd, [](auto& s) { s.admission.probability = 1.1; });
   refused("eviction.min_norm", Kind::kSgd, [](auto& s) { s.eviction.min_norm = -1; });
-  refused("optimizer.kind", static_cast<Kind>(9), [](auto&) {});
+  refused("optimizer.kind", static_cast<Kind>(10), [](auto&) {});
 });
 
-const Test kNans("NaN and infinity are refused in every field, read or not", [] {
+const Test kNans("NaN and infinity are rejected in every field, used or not", [] {
   const auto fields = {&OptimizerSpec::learning_rate,
                        &OptimizerSpec::momentum,
                        &OptimizerSpec::beta1,
@@ -119,17 +119,17 @@ const Test kNans("NaN and infinity are refused in every field, read or not", [] 
   }
 });
 
-const Test kDifference("the first field that differs is named, the learning rate is none", [] {
+const Test kDifference("the first field that differs is named, ignoring the learning rate", [] {
   SparseSpec have = GoodSpec();
   SparseSpec asked = have;
   asked.optimizer.learning_rate = 7;
   ExpectEqual(DescribeDifference(have, asked), "");
   asked.optimizer.beta2 = 0.5;
   asked.track_dirty = true;
-  ExpectEqual(DescribeDifference(have, asked), "optimizer.beta2 is 0.999, asked for 0.5");
+  ExpectEqual(DescribeDifference(have, asked), "optimizer.beta2 is 0.999, expected 0.5");
   asked = have;
   asked.track_dirty = true;
-  ExpectEqual(DescribeDifference(have, asked), "track_dirty is false, asked for true");
+  ExpectEqual(DescribeDifference(have, asked), "track_dirty is false, expected true");
 });
 
 }  // namespace

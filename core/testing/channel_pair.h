@@ -1,4 +1,4 @@
-// Two ends of one connection in one thread, for tests of channels and of what speaks over them.
+// Two ends of one connection in one thread, for tests of channels and their users.
 #pragma once
 
 #include <poll.h>
@@ -38,14 +38,14 @@ inline std::array<int, 2> SocketPair(int buffer_bytes = 0) {
   return fds;
 }
 
-// Waits until one of the two can go on; fails the test after ten seconds.
+// Waits until one of the two can proceed; fails the test after ten seconds.
 inline void AwaitEither(int a, Ready a_wants, int b, Ready b_wants) {
   const auto events = [](Ready ready) -> short {
     return ready == Ready::kWantRead ? POLLIN : ready == Ready::kWantWrite ? POLLOUT : 0;
   };
   std::array<pollfd, 2> entries = {pollfd{a_wants == Ready::kDone ? -1 : a, events(a_wants), 0},
                                    pollfd{b_wants == Ready::kDone ? -1 : b, events(b_wants), 0}};
-  Require(::poll(entries.data(), 2, 10'000) > 0, "neither end can go on");
+  Require(::poll(entries.data(), 2, 10'000) > 0, "neither end can proceed");
 }
 
 struct HandshakeOutcome {
@@ -53,7 +53,7 @@ struct HandshakeOutcome {
   Status server;
 };
 
-// Drives both handshakes to their end. An end that fails closes its socket, as real ones do.
+// Drives both handshakes to completion. An end that fails closes its socket, as real ones do.
 inline HandshakeOutcome ShakeHands(std::unique_ptr<Channel>& client,
                                    std::unique_ptr<Channel>& server) {
   HandshakeOutcome outcome;
@@ -78,7 +78,7 @@ struct ChannelPair {
   std::unique_ptr<Channel> server;
 };
 
-// A pair with the handshake done.
+// A pair that has completed the handshake.
 inline ChannelPair ConnectedPair(TransportKind kind, int buffer_bytes = 0) {
   const auto factory = MakeFactory(Security(kind));
   const auto fds = SocketPair(buffer_bytes);

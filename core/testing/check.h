@@ -3,7 +3,7 @@
 //   const Test kSums("one and one are two", [] { ExpectEqual(1 + 1, 2); });
 //   int main(int argc, char** argv) { return RunTests(argc, argv); }
 //
-// A failed check is reported and the test goes on; Require() ends the test.
+// A failed check is reported and the test continues; Require() ends the test.
 #pragma once
 
 #include <cmath>
@@ -78,13 +78,14 @@ std::string Show(const T& value) {
 
 template <typename A, typename B>
 bool ExpectEqual(const A& found, const B& wanted, Location at = Location::current()) {
-  return Expect(found == wanted, "found " + Show(found) + ", wanted " + Show(wanted), at);
+  return Expect(found == wanted, "found " + Show(found) + ", expected " + Show(wanted), at);
 }
 
 inline bool ExpectNear(double found, double wanted, double tolerance,
                        Location at = Location::current()) {
   return Expect(std::abs(found - wanted) <= tolerance,
-                "found " + Show(found) + ", wanted " + Show(wanted) + " +- " + Show(tolerance), at);
+                "found " + Show(found) + ", expected " + Show(wanted) + " +- " + Show(tolerance),
+                at);
 }
 
 inline void RequireOk(const Status& status, Location at = Location::current()) {
@@ -99,7 +100,7 @@ T RequireOk(Result<T> result, Location at = Location::current()) {
 
 inline bool ExpectCode(const Status& status, Code wanted, Location at = Location::current()) {
   return Expect(status.code() == wanted,
-                "found " + CodeName(status.code()) + " (" + status.message() + "), wanted " +
+                "found " + CodeName(status.code()) + " (" + status.message() + "), expected " +
                     CodeName(wanted),
                 at);
 }

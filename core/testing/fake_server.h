@@ -1,4 +1,4 @@
-// A server that does what a test tells it to: real sockets, scripted replies.
+// A server that follows a test's script: real sockets, scripted replies.
 #pragma once
 
 #include <poll.h>
@@ -22,14 +22,14 @@
 
 namespace sparsefleet::testing {
 
-// What the server does with one request.
+// How the server treats a request.
 struct Act {
   enum class Kind {
     kReply,         // with `body`
     kError,         // with `error`
     kClose,         // instead of a reply
     kCloseInFrame,  // after the reply's header and half of `body`
-    kGarbage,       // bytes that are no frame
+    kGarbage,       // bytes that are not a frame
     kSilence,       // no reply; the connection stays open
   };
   Kind kind = Kind::kReply;
@@ -68,10 +68,10 @@ class FakeServer {
   std::atomic<std::uint64_t> session{5};
   std::atomic<std::uint64_t> max_frame_bytes{1 << 20};
   std::atomic<std::uint8_t> version{kProtocolVersion};  // in the headers of replies
-  std::atomic<bool> answers{true};                      // false: reads, but never says a word
+  std::atomic<bool> answers{true};                      // false: reads, but never replies
   std::atomic<int> greetings{0};
 
-  // Cuts every connection there is.
+  // Closes every connection.
   void CloseAll() {
     std::lock_guard lock(mutex_);
     for (auto& peer : peers_) {
@@ -81,7 +81,7 @@ class FakeServer {
 
  private:
   struct Peer {
-    std::unique_ptr<Channel> channel;  // taken by the thread only to destroy it, under mutex_
+    std::unique_ptr<Channel> channel;  // destroyed by the thread, under mutex_
     std::thread thread;
   };
 

@@ -52,7 +52,7 @@ inline DenseSpec CorpusDense(std::string name, std::uint64_t size) {
   return spec;
 }
 
-// Tables that the corpus speaks of; a target defines them first.
+// Tables that the corpus refers to; a target defines them first.
 inline std::vector<SparseSpec> CorpusSparseTables() {
   return {CorpusSparse("ads", 4), CorpusSparse("sites", 1)};
 }
@@ -93,6 +93,9 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   RowBatch rows;
   rows.keys = {9, 10};
   rows.values.assign(2 * 4, 1.0f);
+  PushRequest marked = push;
+  const DataMark mark{1, 2, 3};
+  marked.marks = {&mark, 1};
   HelloRequest hello;
   hello.client_name = "worker-0";
   using T = MessageType;
@@ -101,6 +104,8 @@ inline std::vector<CorpusFrame> CorpusFrames() {
           {T::kHeartbeat, {}},
           {T::kGoodbye, {}},
           {T::kLane, EncodeText("127.0.0.1:9100")},
+          {T::kResume, Encode(ResumeRequest{true})},
+          {T::kPush, Encode(marked)},
           {T::kDefineSparse, Encode(CorpusSparse("more", 3))},
           {T::kDefineDense, Encode(CorpusDense("flat", 100))},
           {T::kTableInfo, Encode(ads)},
@@ -142,7 +147,7 @@ class FrameMutator {
   Bytes Next() {
     Bytes frame = Pick();
     for (std::uint64_t count = Below(5); count > 0; --count) Damage(frame);
-    // Mostly the header fits the body again, so that what lies behind it is reached.
+    // Usually the header is repaired to match the body, so that the code behind it is reached.
     if (frame.size() >= kFrameHeaderBytes && Below(4) != 0) Mend(frame);
     return frame;
   }
@@ -205,7 +210,7 @@ class FrameMutator {
     const auto type = static_cast<MessageType>(frame[5]);
     header.type = IsKnown(type) ? type : corpus_[Below(corpus_.size())].type;
     header.request_id = random_();
-    // Now and then a sequence that was used before.
+    // Occasionally reuse a sequence.
     const std::uint64_t sequence = Below(16) == 0 ? 1 + Below(next_sequence_) : next_sequence_++;
     header.sequence = IsRecorded(header.type) ? sequence : 0;
     header.timeout_ms = static_cast<std::uint32_t>(Below(1000));

@@ -1,4 +1,4 @@
-// A dispatcher with tables and no sockets, to feed frames of any kind to.
+// A dispatcher with tables and no sockets, to be fed frames of any kind.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace sparsefleet::testing {
 
-// Counts what comes back. Not thread-safe.
+// Counts replies. Not thread-safe.
 struct TallySink : ReplySink {
   std::uint64_t replies = 0;
   std::uint64_t errors = 0;
@@ -29,7 +29,7 @@ struct TallySink : ReplySink {
   void Abandon() override { ++abandoned; }
 };
 
-// Jobs run at once, on the caller's thread. Not thread-safe.
+// Runs jobs immediately, on the caller's thread. Not thread-safe.
 class FuzzTarget {
  public:
   static constexpr std::uint64_t kMaxFrameBytes = 1 << 20;
@@ -45,14 +45,14 @@ class FuzzTarget {
     Rejoin();
   }
 
-  // The way of a frame's bytes through a connection, without the connection.
+  // Handles a frame's bytes like a connection, without the connection.
   void Feed(std::span<const std::byte> frame) {
     if (frame.size() < kFrameHeaderBytes) return;
     auto header = DecodeFrameHeader(frame.first<kFrameHeaderBytes>(), kMaxFrameBytes);
     if (!header.ok()) return;
     const auto rest = frame.subspan(kFrameHeaderBytes);
     if (header.value().body_bytes > rest.size()) return;  // a connection would wait for more
-    // Exactly its own memory, so that a sanitizer sees a read beyond it.
+    // Memory of exactly its size, so that a sanitizer sees a read beyond it.
     const std::size_t size = header.value().body_bytes;
     const auto body = std::make_unique_for_overwrite<std::byte[]>(size);
     std::copy_n(rest.begin(), size, body.get());
@@ -64,7 +64,7 @@ class FuzzTarget {
     (void)dispatcher_.Handle(session_, {body.get(), size}, ReplyTo{sink_, header.value()});
   }
 
-  // Takes a command that waits and answers it with its body; false if there is none.
+  // Takes a waiting command and answers it with its body; false if there is none.
   bool AnswerCommand() {
     auto command = commands_.Next(0);
     if (!command.ok() || command.value() == nullptr) return false;
@@ -79,7 +79,8 @@ class FuzzTarget {
     commands_.Expire(CommandQueue::TimePoint::max());
   }
 
-  // A new client, since a damaged frame may have acknowledged all of the old one's future.
+  // Creates a new client, since a damaged frame may have acknowledged all future replies of the old
+  // one.
   void Rejoin() {
     HelloRequest hello;
     hello.client_id = next_client_++;

@@ -1,4 +1,4 @@
-// Servers in the test's own process, and clients of all of them.
+// Servers in the test's own process, and clients connected to all of them.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class Fleet {
     return RequireOk(Client::Connect(options));
   }
   Server& server(std::size_t i) { return *servers_[i]; }
-  // Requests of a type that all servers have had.
+  // The number of requests of a type received by all servers.
   double Requests(const std::string& type) const {
     double sum = 0;
     for (const auto& server : servers_) {

@@ -1,4 +1,4 @@
-// A server in the test's own process, with what tests ask of it.
+// A server in the test's own process, with helpers for tests.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ inline SecurityOptions TestSecurity(TransportKind kind, char fill = 'k') {
   return {kind, std::string(32, fill)};
 }
 
-// Log lines as they come, for tests that wait for one.
+// Log lines as they arrive, for tests that wait for one.
 class LogLines {
  public:
   void Add(const std::string& line) {
@@ -29,7 +29,7 @@ class LogLines {
     }
     changed_.notify_all();
   }
-  // The first line that contains `part`; fails the test if none comes within 20 s.
+  // The first line that contains `part`; fails the test if none appears within 20 s.
   std::string Await(const std::string& part) {
     std::unique_lock lock(mutex_);
     std::string found;
@@ -62,7 +62,7 @@ struct TestServer {
     RequireOk(client->handshake());
     return client;
   }
-  // Connected and greeted.
+  // Connects and says hello.
   std::unique_ptr<WireClient> Join(std::uint64_t id, const std::string& name,
                                    bool control = false) const {
     auto client = Connect();

@@ -1,4 +1,4 @@
-// A client that speaks frames by hand, for tests of servers: it can send what no real client would.
+// A client that builds frames by hand, for tests of servers: it can send what no real client would.
 #pragma once
 
 #include <poll.h>
@@ -29,10 +29,10 @@ struct WireReply {
   Status status;  // of an error reply
 };
 
-// Not thread-safe. Every wait ends after kWireDeadlineMs and then fails the test.
+// Not thread-safe. Every wait fails the test after kWireDeadlineMs.
 class WireClient {
  public:
-  // Connects and proves the key. Null in the channel if that failed: see handshake().
+  // Connects and proves the key. The channel is null if that failed: see handshake().
   WireClient(std::uint16_t port, const SecurityOptions& security) {
     const auto factory = RequireOk(ChannelFactory::Create(security));
     const int fd = RequireOk(ConnectTo({"127.0.0.1", port}, 20.0));
@@ -88,7 +88,7 @@ class WireClient {
     return reply;
   }
 
-  // False if the server closed before all was written.
+  // Returns false if the server closed before everything was written.
   bool SendBytes(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const iovec buffer{const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -100,7 +100,7 @@ class WireClient {
     return true;
   }
 
-  // The next reply; nothing if the server closed the connection.
+  // The next reply; empty if the server closed the connection.
   std::optional<WireReply> TryReadReply() {
     std::array<std::byte, kFrameHeaderBytes> head;
     if (!ReadExactly(head)) return std::nullopt;
@@ -117,7 +117,7 @@ class WireClient {
     return std::move(*reply);
   }
 
-  // True when the server has closed, whatever it sent before.
+  // Returns true when the server has closed, whatever it sent before.
   bool AwaitClose() {
     std::array<std::byte, 4096> scratch;
     while (ReadSome(scratch) > 0) {

@@ -20,7 +20,7 @@ namespace sparsefleet {
 static_assert(std::endian::native == std::endian::little,
               "bodies are read in place: a big-endian machine needs a swapping reader");
 
-// A growing body.
+// A body being written.
 class BodyWriter {
  public:
   template <typename T>
@@ -34,9 +34,9 @@ class BodyWriter {
     const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
     bytes_.insert(bytes_.end(), bytes, bytes + text.size());
   }
-  // Zero bytes up to the next multiple of 8.
+  // Writes zero bytes up to the next multiple of 8.
   void Pad() { bytes_.resize(bytes_.size() + (0 - bytes_.size() - elsewhere_) % 8); }
-  // Pads, then the elements.
+  // Pads, then writes the elements.
   template <typename T>
     requires std::is_trivially_copyable_v<T>
   void PutArray(std::span<const T> values) {
@@ -44,7 +44,7 @@ class BodyWriter {
     PutMore(values);
   }
 
-  // Goes on with the array put last.
+  // Continues the array written last.
   template <typename T>
     requires std::is_trivially_copyable_v<T>
   void PutMore(std::span<const T> values) {
@@ -53,8 +53,8 @@ class BodyWriter {
     if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
   }
 
-  // Pads unless it goes on with the array before, then leaves out `count` bytes of an array that is
-  // sent from where it lies; returns how many of bytes() come before it.
+  // Pads unless it continues the previous array, then skips `count` bytes of an array that is sent
+  // from where it is stored; returns how many of bytes() come before it.
   std::size_t PutElsewhere(std::size_t count, bool goes_on = false) {
     if (!goes_on) Pad();
     elsewhere_ += count;
@@ -69,8 +69,8 @@ class BodyWriter {
   std::size_t elsewhere_ = 0;
 };
 
-// Reads what a BodyWriter wrote. Any read past the end, or a length that cannot be, makes it
-// bad; reads after that give zeros and empty spans, so a decoder checks once, at the end.
+// Reads what a BodyWriter wrote. A read past the end, or an impossible length, marks the reader as
+// bad; later reads return zeros and empty spans, so a decoder checks once, at the end.
 // Spans and string views point into the body.
 class BodyReader {
  public:
@@ -136,7 +136,7 @@ class BodyReader {
 
   bool bad() const { return bad_; }
   std::size_t left() const { return bad_ ? 0 : body_.size() - at_; }
-  // Ok if nothing was bad and nothing is left over; else kProtocol naming `what`.
+  // Ok if all reads were valid and nothing is left over; otherwise kProtocol naming `what`.
   Status Finish(std::string_view what) const {
     if (bad_) {
       return {Code::kProtocol, std::string(what) + ": body of " + std::to_string(body_.size()) +

@@ -27,12 +27,11 @@ Status KeyNotProven(std::string_view detail) {
 
 Status EndedInHandshake(Side side, bool heard_peer, std::string_view detail) {
   if (side == Side::kServer || heard_peer) {
-    return {Code::kPeerLost,
-            "the peer went away in the middle of the handshake" + InParentheses(detail)};
+    return {Code::kPeerLost, "the peer disconnected during the handshake" + InParentheses(detail)};
   }
   return {Code::kAuthFailed,
-          "the server closed the connection during the handshake, as it does on "
-          "a client with another key: " +
+          "the server closed the connection during the handshake, as it does for "
+          "a client with another key, or when flooded by unauthenticated peers: " +
               std::string(kHint) + InParentheses(detail)};
 }
 
@@ -40,12 +39,12 @@ Result<std::unique_ptr<ChannelFactory>> ChannelFactory::Create(const SecurityOpt
   if (options.job_key.size() < kMinJobKeyBytes) {
     return Status(Code::kInvalidArgument,
                   "the job key has " + std::to_string(options.job_key.size()) +
-                      " bytes, at least " + std::to_string(kMinJobKeyBytes) + " are wanted");
+                      " bytes, expected at least " + std::to_string(kMinJobKeyBytes));
   }
   switch (options.transport) {
     case TransportKind::kTls:
     case TransportKind::kAuto:
-      return MakeTlsFactory(options.job_key);
+      return MakeTlsFactory(options.job_key, options.tls_records_per_key);
     case TransportKind::kPlain:
       return MakePlainFactory(options.job_key);
   }

@@ -1,4 +1,4 @@
-// The kinds of channel, each in a file of its own; ChannelFactory::Create chooses.
+// The kinds of channel, each in its own file; ChannelFactory::Create chooses.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,12 @@
 
 namespace sparsefleet {
 
-Result<std::unique_ptr<ChannelFactory>> MakeTlsFactory(const std::string& job_key);
+// Each side renews the key it sends with after `records_per_key` records.
+Result<std::unique_ptr<ChannelFactory>> MakeTlsFactory(const std::string& job_key,
+                                                       std::uint64_t records_per_key);
 Result<std::unique_ptr<ChannelFactory>> MakePlainFactory(const std::string& job_key);
-// Over Unix sockets alone, see lane_socket.h. A server shares `capacity` bytes a direction with
-// each client, of which those are taken that a frame has filled; longer frames go in pieces.
+// Only over Unix sockets, see lane_socket.h. A server shares `capacity` bytes per direction with
+// each client, of which only pages that a frame has filled take memory; longer frames are split.
 Result<std::unique_ptr<ChannelFactory>> MakeLaneFactory(
     const std::string& job_key, std::size_t capacity = LaneMemory::kDefaultCapacity);
 
@@ -22,8 +24,8 @@ enum class Side : std::uint8_t { kServer, kClient };
 // The messages of a failed handshake, the same for all kinds.
 // kAuthFailed: the peer sent something, but not a proof of the key; `detail` may be empty.
 Status KeyNotProven(std::string_view detail);
-// The peer closed or broke the connection before the key was proven. A server closes on whoever
-// has another key without a byte, so to a client that heard nothing this is kAuthFailed too.
+// The peer closed or broke the connection before proving the key. A server silently closes on a
+// peer with another key, so to a client that has heard nothing this is kAuthFailed too.
 Status EndedInHandshake(Side side, bool heard_peer, std::string_view detail);
 
 }  // namespace sparsefleet

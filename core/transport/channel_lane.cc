@@ -1,5 +1,5 @@
-// The channel between two processes of one host: the bytes lie in shared memory, the socket says
-// where, and that its other end is alive. Format: docs/wire_format.md, "Host lane".
+// The channel between two processes on one host: the bytes are in shared memory, the socket reports
+// where and that the other end is alive. Format: docs/wire_format.md, "Host lane".
 
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@ namespace {
 // Format: docs/wire_format.md.
 struct Record {
   std::uint64_t begin = 0;
-  std::uint64_t bytes = 0;  // 0: there is room again
+  std::uint64_t bytes = 0;  // 0: room was freed
 };
 struct MemoryMessage {
   std::array<char, 8> preamble = {'S', 'P', 'L', 'M', 1, 0, 0, 0};
@@ -28,7 +28,7 @@ struct MemoryMessage {
 };
 static_assert(sizeof(Record) == 16 && sizeof(MemoryMessage) == 16);
 
-// A peer that keeps to the protocol has far fewer on the way.
+// A peer that follows the protocol has far fewer in flight.
 constexpr std::size_t kMaxRecords = 4096;
 
 class LaneChannel final : public Channel {
@@ -37,6 +37,7 @@ class LaneChannel final : public Channel {
       : plain_(std::move(plain)), side_(side), capacity_(capacity) {}
 
   Result<Ready> Handshake() override;
+  bool HasAnswered() const override { return plain_->HasAnswered(); }
   Result<Progress> Read(std::span<std::byte> out) override;
   Result<Progress> Write(std::span<const iovec> buffers) override;
   std::span<std::byte> Reserve(std::size_t size) override;
@@ -48,10 +49,10 @@ class LaneChannel final : public Channel {
   Result<Ready> TakeOver();
   void Begin();
 
-  // Records that have come, as far as they can be read now; kPeerLost if the socket broke.
+  // Receives the records that have arrived; kPeerLost if the socket broke.
   Status Pump(bool until_empty);
   Status TakeRecord(const Record& record);
-  // Sends what is left of records; true when nothing is.
+  // Sends the remaining records; true when none is left.
   Result<bool> SendRecords();
   void QueueRecord(const Record& record);
   // Where the next bytes go, contiguous; empty if there is no room.
@@ -59,23 +60,23 @@ class LaneChannel final : public Channel {
 
   std::unique_ptr<Channel> plain_;  // proves the key, owns the socket
   const Side side_;
-  const std::size_t capacity_;  // of memory made here
+  const std::size_t capacity_;  // of memory created here
   LaneMemory memory_;
   bool is_open_ = false;
 
   LaneRing in_;
-  Record reading_;  // what is left of it
+  Record reading_;  // the rest of the current record
   std::deque<Record> records_;
   std::array<std::byte, 16 * sizeof(Record)> received_;
-  std::size_t received_bytes_ = 0;  // of a record that is not whole
+  std::size_t received_bytes_ = 0;  // of an incomplete record
   bool has_ended_ = false;
 
   LaneRing out_;
   std::uint64_t head_ = 0;         // position of the next byte
-  std::uint64_t floor_ = 0;        // nothing before it is unread
-  std::span<std::byte> reserved_;  // of the next bytes
-  std::size_t unreported_ = 0;     // bytes in memory whose record is not sent yet
-  std::vector<std::byte> unsent_;  // of records
+  std::uint64_t floor_ = 0;        // everything before it has been read
+  std::span<std::byte> reserved_;  // for the next bytes
+  std::size_t unreported_ = 0;     // bytes in memory whose record has not been sent
+  std::vector<std::byte> unsent_;  // records not yet sent
 };
 
 Result<Ready> LaneChannel::Handshake() {
@@ -106,7 +107,7 @@ Result<Ready> LaneChannel::TakeOver() {
   if (!received.ok()) return received.status();
   if (!received.value()) return Ready::kWantRead;
   if (message.preamble != MemoryMessage().preamble) {
-    return Status(Code::kProtocol, "the server's shared memory is of another version");
+    return Status(Code::kProtocol, "the server's shared memory has another version");
   }
   auto opened = LaneMemory::Open(std::move(*received.value()), message.capacity);
   if (!opened.ok()) return opened.status();
@@ -126,7 +127,7 @@ Status LaneChannel::TakeRecord(const Record& record) {
   if (record.bytes == 0) return Status::Ok();
   const std::size_t capacity = memory_.capacity();
   if (record.bytes > capacity - record.begin % capacity || records_.size() >= kMaxRecords) {
-    return {Code::kPeerLost, "the peer broke the rules of the host lane"};
+    return {Code::kPeerLost, "the peer violated the host lane protocol"};
   }
   records_.push_back(record);
   return Status::Ok();
@@ -204,7 +205,7 @@ Result<bool> LaneChannel::SendRecords() {
 
 std::span<std::byte> LaneChannel::Room() {
   const std::size_t capacity = out_.bytes.size();
-  // What a peer says of itself counts only as far as it can be.
+  // The peer's claim counts only as far as it is possible.
   const std::uint64_t read = std::clamp(out_.Consumed(), floor_, head_);
   if (read == head_) {
     head_ = (head_ + capacity - 1) / capacity * capacity;
@@ -231,16 +232,17 @@ Result<Progress> LaneChannel::Write(std::span<const iovec> buffers) {
   if (std::ranges::all_of(buffers, [](const iovec& buffer) { return buffer.iov_len == 0; })) {
     return Progress{};
   }
-  // The peer may have read on since bytes were put there: they stay where they are.
+  // The peer may have read more since bytes were placed there: they stay where they are.
   std::span<std::byte> room = std::exchange(reserved_, {});
   if (room.empty() || buffers.front().iov_base != room.data()) room = Room();
   if (room.empty()) {
     out_.SetWaits();
-    // The peer may have read on before it could see that; and what woke us is to be taken away.
+    // The peer may have read more before it could see the flag; and the pending wake-up must be
+    // consumed.
     if (Status s = Pump(true); !s.ok()) return s;
     room = Room();
     if (room.empty() && has_ended_) {
-      return Status(Code::kPeerLost, "the peer closed the connection before it had read all");
+      return Status(Code::kPeerLost, "the peer closed the connection before reading everything");
     }
     if (room.empty()) return Progress{Ready::kWantRead, 0};
   }

@@ -44,7 +44,7 @@ ChannelPair LanePair(int buffer_bytes = 0) {
   return pair;
 }
 
-// Bytes that lie in the channel already.
+// Bytes already in the channel.
 void SendReserved(Channel& from, Channel& to, const std::vector<std::byte>& bytes) {
   const auto room = from.Reserve(bytes.size());
   ExpectEqual(room.size(), bytes.size());
@@ -56,30 +56,29 @@ void SendReserved(Channel& from, Channel& to, const std::vector<std::byte>& byte
   Expect(got == bytes);
 }
 
-const Test kReserve("bytes put into reserved memory arrive, between others and where those wrap",
-                    [] {
-                      auto pair = LanePair();
-                      for (unsigned i = 0; i < 50; ++i) {
-                        const auto before = RandomBytes(8 * (i + 1), i);
-                        const std::array<iovec, 1> first = {Buffer(before)};
-                        ExpectEqual(RequireOk(pair.server->Write(first)).bytes, before.size());
-                        const auto bytes = RandomBytes(3001, 100 + i);
-                        const auto room = pair.server->Reserve(bytes.size());
-                        std::ranges::copy(bytes, room.begin());
-                        // Read to the end, after which anything else would be written to the
-                        // beginning of the ring.
-                        std::vector<std::byte> got(before.size());
-                        ExpectEqual(RequireOk(pair.client->Read(got)).bytes, got.size());
-                        const std::array<iovec, 1> second = {Buffer(room)};
-                        ExpectEqual(RequireOk(pair.server->Write(second)).bytes, bytes.size());
-                        got.resize(bytes.size());
-                        ExpectEqual(RequireOk(pair.client->Read(got)).bytes, got.size());
-                        Expect(got == bytes);
-                        SendReserved(*pair.server, *pair.client, RandomBytes(kCapacity, i));
-                      }
-                    });
+const Test kReserve("bytes in reserved memory arrive, between others and across a wrap", [] {
+  auto pair = LanePair();
+  for (unsigned i = 0; i < 50; ++i) {
+    const auto before = RandomBytes(8 * (i + 1), i);
+    const std::array<iovec, 1> first = {Buffer(before)};
+    ExpectEqual(RequireOk(pair.server->Write(first)).bytes, before.size());
+    const auto bytes = RandomBytes(3001, 100 + i);
+    const auto room = pair.server->Reserve(bytes.size());
+    std::ranges::copy(bytes, room.begin());
+    // Read to the end, after which anything else would be written to the
+    // beginning of the ring.
+    std::vector<std::byte> got(before.size());
+    ExpectEqual(RequireOk(pair.client->Read(got)).bytes, got.size());
+    const std::array<iovec, 1> second = {Buffer(room)};
+    ExpectEqual(RequireOk(pair.server->Write(second)).bytes, bytes.size());
+    got.resize(bytes.size());
+    ExpectEqual(RequireOk(pair.client->Read(got)).bytes, got.size());
+    Expect(got == bytes);
+    SendReserved(*pair.server, *pair.client, RandomBytes(kCapacity, i));
+  }
+});
 
-const Test kReserveTooMuch("nothing is reserved that does not lie in one piece", [] {
+const Test kReserveTooMuch("only contiguous memory is reserved", [] {
   auto pair = LanePair();
   Expect(pair.server->Reserve(kCapacity + 1).empty());
   const auto unread = RandomBytes(13, 1);
@@ -90,7 +89,7 @@ const Test kReserveTooMuch("nothing is reserved that does not lie in one piece",
   Expect(plain.server->Reserve(8).empty());
 });
 
-const Test kShake("both ends with one key finish the handshake and carry bytes both ways", [] {
+const Test kShake("two ends with the same key complete the handshake and exchange bytes", [] {
   auto pair = LanePair();
   const auto text = RandomBytes(100, 1);
   const std::array<iovec, 3> buffers = {Buffer(std::span(text).first(40)), iovec{nullptr, 0},
@@ -119,29 +118,31 @@ const Test kWrongKey("a wrong key is kAuthFailed on both sides", [] {
   ExpectCode(outcome.server, Code::kAuthFailed);
 });
 
-const Test kFull("a full lane takes no more until the other end reads, which wakes the writer", [] {
-  auto pair = LanePair();
-  const auto data = RandomBytes(kCapacity + 100, 2);
-  const iovec all = Buffer(data);
-  ExpectEqual(RequireOk(pair.client->Write({&all, 1})).bytes, kCapacity);
-  const iovec rest = Buffer(std::span(data).subspan(kCapacity));
-  Expect(RequireOk(pair.client->Write({&rest, 1})).ready == Ready::kWantRead);
-  pollfd entry{pair.client->fd(), POLLIN, 0};
-  ExpectEqual(::poll(&entry, 1, 0), 0);
-  std::vector<std::byte> got(data.size());
-  ExpectEqual(RequireOk(pair.server->Read(std::span(got).first(50))).bytes, 50u);
-  ExpectEqual(::poll(&entry, 1, 10'000), 1);
-  ExpectEqual(RequireOk(pair.client->Write({&rest, 1})).bytes, 50u);
-  std::size_t have = 50;
-  while (have < kCapacity + 50) {
-    have += RequireOk(pair.server->Read(std::span(got).subspan(have))).bytes;
-  }
-  Expect(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(have), data.begin()));
-  // What woke the writer is gone once it has read.
-  std::byte room[1];
-  Expect(RequireOk(pair.client->Read(room)).ready == Ready::kWantRead);
-  ExpectEqual(::poll(&entry, 1, 0), 0);
-});
+const Test kFull("a full lane accepts no more until the other end reads, which wakes the writer",
+                 [] {
+                   auto pair = LanePair();
+                   const auto data = RandomBytes(kCapacity + 100, 2);
+                   const iovec all = Buffer(data);
+                   ExpectEqual(RequireOk(pair.client->Write({&all, 1})).bytes, kCapacity);
+                   const iovec rest = Buffer(std::span(data).subspan(kCapacity));
+                   Expect(RequireOk(pair.client->Write({&rest, 1})).ready == Ready::kWantRead);
+                   pollfd entry{pair.client->fd(), POLLIN, 0};
+                   ExpectEqual(::poll(&entry, 1, 0), 0);
+                   std::vector<std::byte> got(data.size());
+                   ExpectEqual(RequireOk(pair.server->Read(std::span(got).first(50))).bytes, 50u);
+                   ExpectEqual(::poll(&entry, 1, 10'000), 1);
+                   ExpectEqual(RequireOk(pair.client->Write({&rest, 1})).bytes, 50u);
+                   std::size_t have = 50;
+                   while (have < kCapacity + 50) {
+                     have += RequireOk(pair.server->Read(std::span(got).subspan(have))).bytes;
+                   }
+                   Expect(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(have),
+                                     data.begin()));
+                   // The wake-up is consumed once the writer has read.
+                   std::byte room[1];
+                   Expect(RequireOk(pair.client->Read(room)).ready == Ready::kWantRead);
+                   ExpectEqual(::poll(&entry, 1, 0), 0);
+                 });
 
 // Bytes on their way from one end to the other, in pieces of random sizes.
 struct Flow {
@@ -166,7 +167,7 @@ struct Flow {
   }
 };
 
-const Test kLarge("large transfers both ways through a small lane arrive bit by bit", [] {
+const Test kLarge("large transfers both ways through a small lane arrive unchanged", [] {
   for (const int buffer_bytes : {0, 2048}) {
     auto pair = LanePair(buffer_bytes);
     const auto up = RandomBytes(1'500'000, 11);
@@ -182,7 +183,7 @@ const Test kLarge("large transfers both ways through a small lane arrive bit by 
   }
 });
 
-const Test kManySmall("many small writes that nobody reads fill the socket, and are not lost", [] {
+const Test kManySmall("many small unread writes fill the socket and are not lost", [] {
   auto pair = LanePair(2048);
   const auto data = RandomBytes(4000, 3);
   std::size_t sent = 0;
@@ -205,19 +206,18 @@ const Test kManySmall("many small writes that nobody reads fill the socket, and 
   Expect(got == data);
 });
 
-const Test kClosed("what was written before an end is read; then come zero bytes, and kPeerLost",
-                   [] {
-                     auto pair = LanePair();
-                     const auto text = RandomBytes(100, 1);
-                     const iovec buffer = Buffer(text);
-                     RequireOk(pair.client->Write({&buffer, 1}));
-                     pair.client.reset();
-                     std::byte room[200];
-                     ExpectEqual(RequireOk(pair.server->Read(room)).bytes, 100u);
-                     const auto end = RequireOk(pair.server->Read(room));
-                     Expect(end.ready == Ready::kDone && end.bytes == 0);
-                     ExpectCode(pair.server->Write({&buffer, 1}).status(), Code::kPeerLost);
-                   });
+const Test kClosed("bytes written before the end are read; then zero bytes, then kPeerLost", [] {
+  auto pair = LanePair();
+  const auto text = RandomBytes(100, 1);
+  const iovec buffer = Buffer(text);
+  RequireOk(pair.client->Write({&buffer, 1}));
+  pair.client.reset();
+  std::byte room[200];
+  ExpectEqual(RequireOk(pair.server->Read(room)).bytes, 100u);
+  const auto end = RequireOk(pair.server->Read(room));
+  Expect(end.ready == Ready::kDone && end.bytes == 0);
+  ExpectCode(pair.server->Write({&buffer, 1}).status(), Code::kPeerLost);
+});
 
 const Test kEndsFull("a writer without room learns that the reader is gone", [] {
   auto pair = LanePair();
@@ -231,7 +231,7 @@ const Test kEndsFull("a writer without room learns that the reader is gone", [] 
   ExpectCode(pair.server->Write({&all, 1}).status(), Code::kPeerLost);
 });
 
-const Test kReadsOn("what a writer left that wanted more room, and is gone, is read", [] {
+const Test kReadsOn("bytes of a writer that waited for room and is gone are read", [] {
   auto pair = LanePair();
   const auto data = RandomBytes(kCapacity, 5);
   const iovec all = Buffer(data);
@@ -245,7 +245,7 @@ const Test kReadsOn("what a writer left that wanted more room, and is gone, is r
   ExpectEqual(RequireOk(pair.client->Read(got)).bytes, 0u);
 });
 
-const Test kLies("a peer that points beyond the memory is dropped", [] {
+const Test kLies("a peer that points beyond the memory is disconnected", [] {
   for (const std::uint64_t begin : {std::uint64_t{0}, std::uint64_t{kCapacity - 1}, UINT64_MAX}) {
     auto pair = LanePair();
     const std::array<std::uint64_t, 2> record = {begin, UINT64_MAX};
@@ -256,7 +256,7 @@ const Test kLies("a peer that points beyond the memory is dropped", [] {
   }
 });
 
-const Test kForges("a peer that forges what it has read harms no memory but the shared", [] {
+const Test kForges("a peer that forges its read position harms only the shared memory", [] {
   const auto fds = SocketPair();
   auto server = RequireOk(MakeLane()->Accept(fds[1]));
   auto peer = RequireOk(RequireOk(MakePlainFactory(kTestKey))->Connect(fds[0]));
@@ -279,7 +279,7 @@ const Test kForges("a peer that forges what it has read harms no memory but the 
   Expect(RequireOk(server->Write({&all, 1})).ready == Ready::kWantRead);
 });
 
-const Test kForeignMemory("memory that could shrink, or of another size, is refused", [] {
+const Test kForeignMemory("memory that could shrink, or has the wrong size, is rejected", [] {
   const auto file = [](std::size_t bytes, int seals) {
     OwnedSocket fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     Require(::ftruncate(fd.fd(), static_cast<off_t>(bytes)) == 0);
@@ -297,7 +297,7 @@ const Test kForeignMemory("memory that could shrink, or of another size, is refu
 
 const Test kOtherUser("a process of another user is refused by both ends before a byte is sent",
                       [] {
-                        if (::geteuid() != 0) return;  // only root can be somebody else
+                        if (::geteuid() != 0) return;  // only root can become another user
                         auto listener = RequireOk(ListenOnLane());
                         Dialer dialer(LaneAddress(listener.name, {"here", 1}));
                         Require(::seteuid(65534) == 0);

@@ -1,5 +1,5 @@
-// The channel without encryption. Both sides prove the job key by challenge and response; from
-// then on the bytes go over the socket as they are. Format: docs/wire_format.md, "Plain".
+// The unencrypted channel. Both sides prove the job key by challenge and response; after that the
+// bytes go over the socket unchanged. Format: docs/wire_format.md, "Plain".
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ constexpr std::size_t kLastBytes = kDigestBytes;                                
 using Nonce = std::array<std::byte, kNonceBytes>;
 using Bytes = std::span<const std::byte>;
 
-// The steps of both sides; a side passes through those with its name.
+// The steps of both sides; each side goes through those with its name.
 enum class Step : std::uint8_t {
   kClientSendsFirst,
   kClientReadsAnswer,
@@ -42,12 +42,13 @@ class PlainChannel final : public Channel {
       : socket_(std::move(socket)), job_key_(std::move(job_key)), side_(side) {}
 
   Result<Ready> Handshake() override;
+  bool HasAnswered() const override { return step_ != Step::kServerReadsFirst; }
   Result<Progress> Read(std::span<std::byte> out) override;
   Result<Progress> Write(std::span<const iovec> buffers) override;
   bool HasBufferedInput() const override { return false; }
   int fd() const override { return socket_.fd(); }
 
-  // The client's opening message, or what the server waits for.
+  // The client's opening message, or the server's wait for it.
   Status Start();
 
  private:
@@ -137,7 +138,7 @@ Status PlainChannel::CheckLast() {
   return Status::Ok();
 }
 
-// Called when the message of the present step is through.
+// Called when the message of the current step is complete.
 Status PlainChannel::Advance() {
   switch (step_) {
     case Step::kClientSendsFirst:
@@ -177,7 +178,7 @@ Result<Ready> PlainChannel::Handshake() {
     }
     at_ += io.bytes;
     heard_peer_ = heard_peer_ || !sends;
-    // Refused as soon as it shows, so that a stranger who sends less than a whole message
+    // Refused as soon as it is recognizable, so that a peer that sends less than a whole message
     // does not hold the connection until the handshake's deadline.
     const std::size_t known = std::min(at_, kPreamble.size());
     if (step_ == Step::kServerReadsFirst &&

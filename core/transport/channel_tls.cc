@@ -1,10 +1,11 @@
-// The channel under TLS 1.3: the job key is the pre-shared key, there are no certificates.
+// The TLS 1.3 channel: the job key is the pre-shared key, there are no certificates.
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -19,9 +20,16 @@ namespace sparsefleet {
 namespace {
 
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;  // 16 KiB
-// Encrypted before the first of it is sent: more saves calls, less lets the peer begin sooner.
+// Encrypted before the first byte is sent: more saves calls, less lets the peer start sooner.
 constexpr std::size_t kBatchBytes = 4 * kRecordBytes;
-constexpr std::size_t kBatchOverhead = 1024;  // of TLS, for that many records
+constexpr std::size_t kBatchOverhead = 1024;  // TLS overhead for that many records
+
+// Shared by the channels of a factory.
+struct TlsShared {
+  std::shared_ptr<const TlsContext> context;
+  std::uint64_t records_per_key = kTlsRecordsPerKey;
+  std::atomic<std::uint64_t> key_updates{0};
+};
 
 struct SslDeleter {
   void operator()(SSL* ssl) const { SSL_free(ssl); }
@@ -29,8 +37,8 @@ struct SslDeleter {
 
 class TlsChannel final : public Channel {
  public:
-  TlsChannel(OwnedSocket socket, std::shared_ptr<const TlsContext> context, Side side)
-      : owned_socket_(std::move(socket)), context_(std::move(context)), side_(side) {
+  TlsChannel(OwnedSocket socket, std::shared_ptr<TlsShared> shared, Side side)
+      : owned_socket_(std::move(socket)), shared_(std::move(shared)), side_(side) {
     socket_.fd = owned_socket_.fd();
     socket_.hide_first_alert = side == Side::kServer;
   }
@@ -38,13 +46,14 @@ class TlsChannel final : public Channel {
 
   Status Start();
   Result<Ready> Handshake() override;
+  bool HasAnswered() const override { return !socket_.hide_first_alert; }
   Result<Progress> Read(std::span<std::byte> out) override;
   Result<Progress> Write(std::span<const iovec> buffers) override;
   bool HasBufferedInput() const override { return !drained_ && SSL_has_pending(ssl_.get()) == 1; }
   int fd() const override { return socket_.fd; }
 
  private:
-  // Remembers the failure, so that every later call gives it again.
+  // Remembers the failure, so that every later call returns it again.
   Status Break(Status status) {
     broken_ = status;
     return status;
@@ -52,22 +61,25 @@ class TlsChannel final : public Channel {
   Status Lost(std::string_view doing, int ssl_error);
   Result<bool> Flush();
   Result<std::size_t> WriteBatch(std::span<const iovec> buffers, std::size_t done);
+  Result<bool> RenewKeyIfDue();
 
   OwnedSocket owned_socket_;
   TlsSocket socket_;
-  const std::shared_ptr<const TlsContext> context_;
+  const std::shared_ptr<TlsShared> shared_;
   const Side side_;
   std::unique_ptr<SSL, SslDeleter> ssl_;
   Status broken_;
   bool established_ = false;
-  std::size_t sent_ = 0;        // of socket_.outbox
-  std::size_t unreported_ = 0;  // bytes of the caller that are in it
-  // The last Read() left nothing but, at most, the beginning of a record.
+  std::size_t sent_ = 0;           // bytes of socket_.outbox
+  std::size_t unreported_ = 0;     // the caller's bytes that are in it
+  std::uint64_t records_ = 0;      // sent with the current key
+  bool is_record_unsent_ = false;  // OpenSSL holds part of one
+  // The last Read() left at most the beginning of a record.
   bool drained_ = false;
 };
 
 Status TlsChannel::Start() {
-  auto ssl = context_->NewConnection(side_, socket_);
+  auto ssl = shared_->context->NewConnection(side_, socket_);
   if (!ssl.ok()) return ssl.status();
   ssl_.reset(ssl.value());
   return Status::Ok();
@@ -75,7 +87,7 @@ Status TlsChannel::Start() {
 
 TlsChannel::~TlsChannel() {
   if (established_ && broken_.ok() && socket_.outbox.empty()) {
-    // One try to say that the end is meant; a full socket goes without.
+    // One attempt to signal a clean end; skipped if the socket is full.
     ERR_clear_error();
     SSL_shutdown(ssl_.get());
     ERR_clear_error();
@@ -88,7 +100,8 @@ Result<Ready> TlsChannel::Handshake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result == 1) {
-    if (SSL_session_reused(ssl_.get()) != 1) return Break(KeyNotProven("the key was not used"));
+    if (SSL_session_reused(ssl_.get()) != 1)
+      return Break(KeyNotProven("the session does not use the key"));
     socket_.hide_first_alert = false;
     established_ = true;
     return Ready::kDone;
@@ -96,7 +109,12 @@ Result<Ready> TlsChannel::Handshake() {
   const int error = SSL_get_error(ssl_.get(), result);
   if (error == SSL_ERROR_WANT_READ) return Ready::kWantRead;
   if (error == SSL_ERROR_WANT_WRITE) return Ready::kWantWrite;
+  const bool is_ours = IsOwnOpenSslFailure();
   const std::string reason = TakeOpenSslError();
+  if (is_ours) {
+    return Break(
+        {Code::kInternal, "the TLS handshake failed on this side, whatever the key: " + reason});
+  }
   if (socket_.error != 0) {
     return Break(EndedInHandshake(side_, socket_.heard_peer, ErrnoText(socket_.error)));
   }
@@ -108,7 +126,7 @@ Status TlsChannel::Lost(std::string_view doing, int ssl_error) {
   const std::string reason = TakeOpenSslError();
   const std::string prefix = "connection broke while " + std::string(doing) + ": ";
   if (socket_.error != 0) return {Code::kPeerLost, prefix + ErrnoText(socket_.error)};
-  if (socket_.ended) return {Code::kPeerLost, prefix + "the peer ended it without notice"};
+  if (socket_.ended) return {Code::kPeerLost, prefix + "the peer closed it unexpectedly"};
   return {Code::kPeerLost,
           prefix + (reason.empty() ? "TLS error " + std::to_string(ssl_error) : reason)};
 }
@@ -119,7 +137,7 @@ Result<Progress> TlsChannel::Read(std::span<std::byte> out) {
     if (!broken_.ok()) break;
     ERR_clear_error();
     std::size_t moved = 0;
-    // Gives at most one record at a time.
+    // Returns at most one record at a time.
     if (SSL_read_ex(ssl_.get(), out.data() + total, out.size() - total, &moved) == 1) {
       total += moved;
       drained_ = false;
@@ -138,8 +156,8 @@ Result<Progress> TlsChannel::Read(std::span<std::byte> out) {
   return Progress{Ready::kDone, total};
 }
 
-// The next up to kRecordBytes of `buffers` past `done`, in place if they lie in one piece, else
-// copied together to `scratch`: a small frame is one record, a large buffer is never copied.
+// The next up to kRecordBytes of `buffers` past `done`, in place if contiguous, otherwise copied to
+// `scratch`: a small frame is one record, a large buffer is never copied.
 std::span<const std::byte> NextRecord(std::span<const iovec> buffers, std::size_t done,
                                       std::span<std::byte, kRecordBytes> scratch) {
   std::size_t filled = 0;
@@ -160,7 +178,7 @@ std::span<const std::byte> NextRecord(std::span<const iovec> buffers, std::size_
   return scratch.first(filled);
 }
 
-// True when the outbox is empty, false while the socket takes no more.
+// True when the outbox is empty, false while the socket accepts no more.
 Result<bool> TlsChannel::Flush() {
   while (sent_ < socket_.outbox.size()) {
     const iovec rest{socket_.outbox.data() + sent_, socket_.outbox.size() - sent_};
@@ -177,15 +195,32 @@ Result<bool> TlsChannel::Flush() {
   return true;
 }
 
-// Encrypts the next bytes past `done`, up to a batch; returns how many. What the socket did not
-// take at once is left in the outbox.
+// Returns true if the sending key has been used for its number of records; OpenSSL then sends a
+// KeyUpdate before the next record and switches to a new key. The peer follows, and renews the key
+// of the other direction by its own count.
+Result<bool> TlsChannel::RenewKeyIfDue() {
+  // OpenSSL refuses while part of a record is unsent.
+  if (records_ < shared_->records_per_key || is_record_unsent_) return false;
+  ERR_clear_error();
+  if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
+    return Break(Lost("renewing its key", SSL_ERROR_SSL));
+  }
+  records_ = 0;
+  shared_->key_updates.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Encrypts the next bytes past `done`, up to a batch; returns how many. What the socket does not
+// accept immediately stays in the outbox.
 Result<std::size_t> TlsChannel::WriteBatch(std::span<const iovec> buffers, std::size_t done) {
   std::array<std::byte, kRecordBytes> scratch;
   std::size_t total = 0;
   for (;;) {
     const auto record = NextRecord(buffers, done + total, scratch);
-    // A record alone goes right to the socket.
-    socket_.gathers = total > 0 || record.size() == kRecordBytes;
+    const auto renews = RenewKeyIfDue();
+    if (!renews.ok()) return renews.status();
+    // A single record goes straight to the socket.
+    socket_.gathers = total > 0 || record.size() == kRecordBytes || renews.value();
     if (socket_.gathers) socket_.outbox.reserve(kBatchBytes + kBatchOverhead);
     ERR_clear_error();
     std::size_t moved = 0;
@@ -193,9 +228,12 @@ Result<std::size_t> TlsChannel::WriteBatch(std::span<const iovec> buffers, std::
     socket_.gathers = false;
     if (result != 1) {
       const int error = SSL_get_error(ssl_.get(), 0);
-      if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return total;
+      is_record_unsent_ = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
+      if (is_record_unsent_) return total;
       return Break(Lost("writing", error));
     }
+    is_record_unsent_ = false;
+    ++records_;
     total += moved;
     if (record.size() < kRecordBytes || total >= kBatchBytes) return total;
   }
@@ -206,7 +244,7 @@ Result<Progress> TlsChannel::Write(std::span<const iovec> buffers) {
   std::size_t offered = 0;
   for (const auto& buffer : buffers) offered += buffer.iov_len;
   // Bytes in the outbox are not reported before they have left it: until then the caller keeps
-  // offering them, and so keeps coming back.
+  // offering them, and so keeps calling.
   std::size_t reported = 0;
   for (;;) {
     auto flushed = Flush();
@@ -228,29 +266,38 @@ Result<Progress> TlsChannel::Write(std::span<const iovec> buffers) {
 
 class TlsFactory final : public ChannelFactory {
  public:
-  explicit TlsFactory(std::shared_ptr<const TlsContext> context) : context_(std::move(context)) {}
+  TlsFactory(std::shared_ptr<const TlsContext> context, std::uint64_t records_per_key)
+      : shared_(std::make_shared<TlsShared>()) {
+    shared_->context = std::move(context);
+    shared_->records_per_key = std::max<std::uint64_t>(1, records_per_key);
+  }
 
   Result<std::unique_ptr<Channel>> Accept(int fd) override { return Make(fd, Side::kServer); }
   Result<std::unique_ptr<Channel>> Connect(int fd) override { return Make(fd, Side::kClient); }
+  std::uint64_t key_updates() const override {
+    return shared_->key_updates.load(std::memory_order_relaxed);
+  }
 
  private:
   Result<std::unique_ptr<Channel>> Make(int fd, Side side) {
     OwnedSocket socket(fd);
     if (Status s = PrepareSocket(fd); !s.ok()) return s;
-    auto channel = std::make_unique<TlsChannel>(std::move(socket), context_, side);
+    auto channel = std::make_unique<TlsChannel>(std::move(socket), shared_, side);
     if (Status s = channel->Start(); !s.ok()) return s;
     return std::unique_ptr<Channel>(std::move(channel));
   }
 
-  const std::shared_ptr<const TlsContext> context_;
+  const std::shared_ptr<TlsShared> shared_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<ChannelFactory>> MakeTlsFactory(const std::string& job_key) {
+Result<std::unique_ptr<ChannelFactory>> MakeTlsFactory(const std::string& job_key,
+                                                       std::uint64_t records_per_key) {
   auto context = TlsContext::Create(job_key);
   if (!context.ok()) return context.status();
-  return std::unique_ptr<ChannelFactory>(std::make_unique<TlsFactory>(std::move(context).value()));
+  return std::unique_ptr<ChannelFactory>(
+      std::make_unique<TlsFactory>(std::move(context).value(), records_per_key));
 }
 
 }  // namespace sparsefleet

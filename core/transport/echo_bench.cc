@@ -1,4 +1,4 @@
-// The floor for a request over loopback: two processes, blocking sockets, the same bytes.
+// A lower bound for a request over loopback: two processes, blocking sockets, the same bytes.
 //
 //   echo_bench REQUEST_BYTES REPLY_BYTES ROUNDS    prints the median round trip in microseconds
 #include <netinet/in.h>

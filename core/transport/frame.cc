@@ -17,6 +17,7 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kHeartbeat, "heartbeat", false},
     {MessageType::kGoodbye, "goodbye", false},
     {MessageType::kLane, "lane", false},
+    {MessageType::kResume, "resume", false},
     {MessageType::kDefineSparse, "define sparse table", true},
     {MessageType::kDefineDense, "define dense table", true},
     {MessageType::kTableInfo, "table info", false},
@@ -78,7 +79,7 @@ Window WindowOf(MessageType type) {
   switch (type) {
     case MessageType::kShrink:
       return Window::kJob;
-    // Heartbeats tell of meetings that were given up, before the client comes to another one.
+    // Heartbeats report abandoned waits before the client starts another.
     case MessageType::kHeartbeat:
     case MessageType::kBarrier:
     case MessageType::kPushRound:
@@ -146,7 +147,8 @@ Result<FrameHeader> DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByt
   header.body_bytes = Load<std::uint32_t>(&in[36]);
   if (header.body_bytes > max_frame_bytes) {
     return Status(Code::kTooLarge, std::string(MessageName(header.type)) + " frame has a body of " +
-                                       std::to_string(header.body_bytes) + " bytes, the limit is " +
+                                       std::to_string(header.body_bytes) +
+                                       " bytes, but the limit is " +
                                        std::to_string(max_frame_bytes));
   }
   if ((header.flags & kFlagReply) == 0 && IsRecorded(header.type) != (header.sequence > 0)) {

@@ -1,4 +1,4 @@
-// The frame: what every message on a connection starts with, after the handshake.
+// The frame header that every message on a connection starts with, after the handshake.
 // Format: docs/wire_format.md. All numbers little-endian.
 #pragma once
 
@@ -21,6 +21,7 @@ enum class MessageType : std::uint8_t {
   kHeartbeat = 2,
   kGoodbye = 3,
   kLane = 4,
+  kResume = 5,
   kDefineSparse = 10,
   kDefineDense = 11,
   kTableInfo = 12,
@@ -46,7 +47,7 @@ enum class MessageType : std::uint8_t {
   kImport = 55,
   kWatchChanges = 56,
   kTakeChanges = 57,
-  // 60 and 61 saved and loaded tables in a format of the past: do not use them again.
+  // 60 and 61 saved and loaded tables in a former format: do not reuse them.
   kShutdown = 70,
   kCommand = 80,
 };
@@ -56,14 +57,17 @@ enum class MessageType : std::uint8_t {
 bool IsRecorded(MessageType type);
 bool IsKnown(MessageType type);
 
-// Sequences are counted and acknowledged in windows of their own, so that a call that stays open
-// for minutes does not keep the server from forgetting the replies of all others.
+// Sequences are counted and acknowledged in separate windows, so that a call that stays open for
+// minutes does not keep the server from forgetting the replies of all others.
 enum class Window : std::uint8_t { kQuick, kJob, kMeeting, kCommand };
 inline constexpr std::size_t kNumWindows = 4;
 // The window that `sequence` and `acked_below` of a frame of this type belong to.
 Window WindowOf(MessageType type);
 
 const char* MessageName(MessageType type);  // "pull", "push", ...; "unknown"
+
+// The header counts a body in 32 bits.
+inline constexpr std::uint64_t kMaxBodyBytes = UINT32_MAX;
 
 inline constexpr std::uint16_t kFlagReply = 1;  // server to client
 inline constexpr std::uint16_t kFlagError = 2;  // with kFlagReply: the body is an ErrorBody
@@ -74,7 +78,7 @@ struct FrameHeader {
   std::uint16_t flags = 0;
   std::uint64_t request_id = 0;   // chosen by the client, echoed by the server
   std::uint64_t sequence = 0;     // in its window; > 0 exactly for recorded types
-  std::uint64_t acked_below = 0;  // the calls of the window with sequences below this are over
+  std::uint64_t acked_below = 0;  // calls of the window with lower sequences are over
   std::uint32_t timeout_ms = 0;   // how long the client waits for the reply
   std::uint32_t body_bytes = 0;
 };

@@ -1,4 +1,4 @@
-// What the handshakes are made of: keyed digests and random bytes.
+// Building blocks of the handshakes: keyed digests and random bytes.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ using Digest = std::array<std::byte, kDigestBytes>;
 Result<Digest> KeyedDigest(std::string_view key, std::string_view label,
                            std::initializer_list<std::span<const std::byte>> parts);
 
-// Compares in a time that does not depend on the bytes.
+// Compares in constant time.
 // REQUIRES: both have kDigestBytes.
 bool SameDigest(std::span<const std::byte> a, std::span<const std::byte> b);
 
-// Bytes nobody can guess; kInternal if the system has none.
+// Unpredictable bytes; kInternal if the system has none.
 Status FillRandom(std::span<std::byte> out);
 Result<std::uint64_t> RandomNumber();  // never 0
 

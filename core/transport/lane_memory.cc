@@ -15,7 +15,7 @@ namespace {
 // Format: docs/wire_format.md.
 constexpr std::size_t kHeadBytes = 4096;
 constexpr std::size_t kCountersStride = 128;
-constexpr std::size_t kWaitsOffset = 64;  // a cache line of its own
+constexpr std::size_t kWaitsOffset = 64;  // on a separate cache line
 constexpr std::uint64_t kMaxCapacity = 1u << 30;
 
 std::size_t FileBytes(std::size_t capacity) { return kHeadBytes + 2 * capacity; }
@@ -62,10 +62,10 @@ Result<LaneMemory> LaneMemory::Map(OwnedSocket fd, std::size_t capacity) {
 
 Result<LaneMemory> LaneMemory::Create(std::size_t capacity) {
   OwnedSocket fd(::memfd_create("sparsefleet-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.fd() < 0) return Status(Code::kIo, "cannot make shared memory: " + ErrnoText(errno));
+  if (fd.fd() < 0) return Status(Code::kIo, "cannot create shared memory: " + ErrnoText(errno));
   if (::ftruncate(fd.fd(), static_cast<off_t>(FileBytes(capacity))) != 0 ||
       ::fcntl(fd.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Status(Code::kIo, "cannot make shared memory: " + ErrnoText(errno));
+    return Status(Code::kIo, "cannot create shared memory: " + ErrnoText(errno));
   }
   return Map(std::move(fd), capacity);
 }
@@ -77,7 +77,7 @@ Result<LaneMemory> LaneMemory::Open(OwnedSocket fd, std::uint64_t capacity) {
   if (!fits || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd.fd(), &file) != 0 ||
       static_cast<std::uint64_t>(file.st_size) != FileBytes(capacity)) {
     return Status(Code::kProtocol, "the peer's shared memory of " + std::to_string(capacity) +
-                                       " bytes a direction is not sealed, or has another size");
+                                       " bytes per direction is not sealed or has the wrong size");
   }
   return Map(std::move(fd), capacity);
 }

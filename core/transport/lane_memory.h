@@ -11,11 +11,11 @@
 
 namespace sparsefleet {
 
-// One direction: a ring of bytes, and what its reader and its writer tell each other.
+// One direction: a ring of bytes, and the state its reader and writer share.
 struct LaneRing {
   std::span<std::byte> bytes;
   std::uint64_t* consumed = nullptr;  // written by the reader
-  std::uint32_t* waits = nullptr;     // set by a writer without room, cleared by the reader
+  std::uint32_t* waits = nullptr;     // set by a writer that waits for room, cleared by the reader
 
   std::uint64_t Consumed() const { return std::atomic_ref(*consumed).load(); }
   void SetConsumed(std::uint64_t position) const { std::atomic_ref(*consumed).store(position); }
@@ -23,7 +23,7 @@ struct LaneRing {
   bool TakeWaits() const { return std::atomic_ref(*waits).exchange(0) != 0; }
 };
 
-// Two rings in a memory file without a name, mapped as long as this lives.
+// Two rings in an anonymous memory file, mapped for the lifetime of this object.
 class LaneMemory {
  public:
   static constexpr std::size_t kDefaultCapacity = 4u << 20;
@@ -33,9 +33,10 @@ class LaneMemory {
   LaneMemory& operator=(LaneMemory&& other) noexcept;
   ~LaneMemory();
 
-  // New memory; fd() is to be sent to the peer. kIo where the system has no such files.
+  // New memory; send fd() to the peer. kIo where the system has no such files.
   static Result<LaneMemory> Create(std::size_t capacity = kDefaultCapacity);
-  // The peer's. kProtocol if it is not as the format says: its size could change under us.
+  // The peer's memory. kProtocol unless sealed as the format requires: its size could change under
+  // us.
   static Result<LaneMemory> Open(OwnedSocket fd, std::uint64_t capacity);
 
   int fd() const { return fd_.fd(); }

@@ -72,11 +72,11 @@ Status CheckSameUser(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return {Code::kIo, "cannot ask a socket for its peer: " + ErrnoText(errno)};
+    return {Code::kIo, "cannot read a socket's peer: " + ErrnoText(errno)};
   }
   if (peer.uid == ::geteuid()) return Status::Ok();
   return {Code::kAuthFailed, "the peer on this host runs as user " + std::to_string(peer.uid) +
-                                 ", this process as " + std::to_string(::geteuid())};
+                                 ", but this process runs as " + std::to_string(::geteuid())};
 }
 
 #else
@@ -107,8 +107,8 @@ Result<bool> SendWithDescriptor(int fd, std::span<const std::byte> bytes, int de
     if (count == static_cast<ssize_t>(bytes.size())) return true;
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-    return Status(Code::kPeerLost, "cannot hand over shared memory: " +
-                                       (count < 0 ? ErrnoText(errno) : "only a part was taken"));
+    return Status(Code::kPeerLost, "cannot send shared memory: " +
+                                       (count < 0 ? ErrnoText(errno) : "it was sent only in part"));
   }
 }
 
@@ -119,7 +119,7 @@ Result<std::optional<OwnedSocket>> ReceiveWithDescriptor(int fd, std::span<std::
   message.msg_iov = &buffer;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = CMSG_LEN(sizeof(int));  // no room for a second one, unasked
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // no room for a second, unrequested one
   ssize_t count = 0;
   do {
     count = ::recvmsg(fd, &message, kReceiveFlags);
@@ -134,8 +134,7 @@ Result<std::optional<OwnedSocket>> ReceiveWithDescriptor(int fd, std::span<std::
     received = OwnedSocket(descriptor);
   }
   if (count != static_cast<ssize_t>(out.size()) || received.fd() < 0) {
-    return Status(Code::kPeerLost,
-                  "the server closed the connection before it handed over shared memory");
+    return Status(Code::kPeerLost, "the server closed the connection before sending shared memory");
   }
   return std::optional<OwnedSocket>(std::move(received));
 }

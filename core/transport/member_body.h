@@ -1,4 +1,4 @@
-// A group's member in a body: how the messages of rounds and clocks begin. Header only.
+// A group member in a body: the start of round and clock messages. Header only.
 // Format: docs/wire_format.md.
 #pragma once
 
@@ -11,7 +11,7 @@ inline void PutMember(BodyWriter& out, const RoundMember& member) {
   out.PutString(member.group);
   out.Put(member.rank);
   out.Put(member.size);
-  out.Put<std::uint8_t>(member.go_on_without_lost);
+  out.Put<std::uint8_t>(member.continue_without_lost);
 }
 
 inline RoundMember GetMember(BodyReader& in) {
@@ -19,7 +19,7 @@ inline RoundMember GetMember(BodyReader& in) {
   member.group = in.GetString(kMaxGroupNameBytes);
   member.rank = in.Get<std::uint32_t>();
   member.size = in.Get<std::uint32_t>();
-  member.go_on_without_lost = in.GetBool();
+  member.continue_without_lost = in.GetBool();
   return member;
 }
 

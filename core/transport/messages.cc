@@ -1,5 +1,6 @@
 #include "transport/messages.h"
 
+#include <algorithm>
 #include <string>
 
 #include "transport/member_body.h"
@@ -23,7 +24,7 @@ void PutOptimizer(BodyWriter& out, const OptimizerSpec& o) {
 
 OptimizerSpec GetOptimizer(BodyReader& in) {
   OptimizerSpec o;
-  o.kind = in.GetEnum(OptimizerKind::kFtrl);
+  o.kind = in.GetEnum(OptimizerKind::kAdamw);
   o.nesterov = in.GetBool();
   o.centered = in.GetBool();
   for (double* value :
@@ -342,6 +343,40 @@ Result<NextCutRequest> DecodeNextCut(std::span<const std::byte> body) {
   m.cut = in.Get<std::uint64_t>();
   m.max_rows = in.Get<std::uint64_t>();
   if (Status s = in.Finish("next of cut"); !s.ok()) return s;
+  return m;
+}
+
+Body Encode(const ResumeRequest& m) {
+  BodyWriter out;
+  out.Put(static_cast<std::uint8_t>(m.take_over ? 1 : 0));
+  return out.Take();
+}
+
+Result<ResumeRequest> DecodeResumeRequest(std::span<const std::byte> body) {
+  BodyReader in(body);
+  ResumeRequest m;
+  m.take_over = in.GetBool();
+  if (Status s = in.Finish("resume"); !s.ok()) return s;
+  return m;
+}
+
+Body Encode(const ResumeReply& m) {
+  BodyWriter out;
+  out.PutArray(std::span<const std::uint64_t>(m.next_sequence));
+  out.Put(static_cast<std::uint64_t>(m.marks.size()));
+  out.PutArray(std::span<const DataMark>(m.marks));
+  return out.Take();
+}
+
+Result<ResumeReply> DecodeResumeReply(std::span<const std::byte> body) {
+  BodyReader in(body);
+  ResumeReply m;
+  const auto next = in.GetArray<std::uint64_t>(m.next_sequence.size());
+  if (!in.bad()) std::ranges::copy(next, m.next_sequence.begin());
+  const auto count = in.Get<std::uint64_t>();
+  const auto marks = in.GetArray<DataMark>(count);
+  if (Status s = in.Finish("resume reply"); !s.ok()) return s;
+  m.marks.assign(marks.begin(), marks.end());
   return m;
 }
 

@@ -6,6 +6,7 @@
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -26,10 +27,10 @@ using Body = std::vector<std::byte>;
 
 inline constexpr std::uint32_t kMaxSections = 4096;  // of a pull or push
 
-// A body whose arrays are sent from where they lie; `pieces` in order, some of them in `heads`.
+// A body whose arrays are sent from where they are stored; `pieces` in order, some within `heads`.
 struct GatheredBody {
   GatheredBody() = default;
-  GatheredBody(GatheredBody&&) = default;  // pieces go on pointing to heads
+  GatheredBody(GatheredBody&&) = default;  // pieces keep pointing to heads
   GatheredBody& operator=(GatheredBody&&) = default;
 
   Body heads;
@@ -46,14 +47,14 @@ struct HelloRequest {
   std::uint64_t client_id = 0;  // random, the same for all connections of a client
   std::uint32_t server_index = 0;
   std::uint32_t num_servers = 1;
-  bool control = false;  // the heartbeat connection: its end, unannounced, means a lost client
+  bool control = false;  // the heartbeat connection
   std::string client_name;
 };
 struct HelloReply {
-  std::uint64_t incarnation = 0;  // random, another one after a restart of the server
+  std::uint64_t incarnation = 0;  // random; changes when the server restarts
   std::uint64_t max_frame_bytes = 0;
   double peer_timeout_s = 0;
-  std::uint64_t session = 0;  // another one once the server has forgotten the client's replies
+  std::uint64_t session = 0;  // changes once the server has forgotten the client's replies
 };
 Body Encode(const HelloRequest& message);
 Body Encode(const HelloReply& message);
@@ -61,12 +62,12 @@ Result<HelloRequest> DecodeHelloRequest(std::span<const std::byte> body);
 Result<HelloReply> DecodeHelloReply(std::span<const std::byte> body);
 
 Body Encode(const SparseSpec& spec);
-Body Encode(const DenseSpec& spec);  // size is that of the whole array, not of one server's part
+Body Encode(const DenseSpec& spec);  // size of the whole array, not of one server's part
 Result<SparseSpec> DecodeSparseSpec(std::span<const std::byte> body);
 Result<DenseSpec> DecodeDenseSpec(std::span<const std::byte> body);
 
-// A request that is a table name and up to two numbers and flags: version, wait for version,
-// table info, learning rate, shrink, open cut. Meaning of the fields by type.
+// A request with a table name and up to two numbers and flags: version, wait for version, table
+// info, learning rate, shrink, open cut. The type determines the meaning of the fields.
 struct TableRequest {
   std::string_view table;
   // wait: at_least; shrink: step; learning rate: its count; take changes: chunks received
@@ -83,8 +84,8 @@ Result<TableRequest> DecodeTableRequest(std::span<const std::byte> body);
 Body Encode(const TableInfo& info);
 Result<TableInfo> DecodeTableInfo(std::span<const std::byte> body);
 
-// Pull. Each section's head, name, then its keys. The reply is the values of the sections
-// one after another, each padded to 8 bytes.
+// Pull. Each section's head, name, then its keys. The reply is the values of the sections in order,
+// each padded to 8 bytes.
 struct PullRequest {
   std::uint64_t step = 0;
   PullMode mode = PullMode::kTrain;
@@ -116,20 +117,37 @@ struct PushRequest {
     std::uint64_t count = 0;
     std::span<const Key> keys;
     std::span<const float> values;  // count * dim; dense: count
-    bool wants_values = false;      // dense: those that there are after the push
-    // Dense, not decoded: values that follow `values`, where they do not lie in one piece.
+    bool wants_values = false;      // dense: reply with the values after the push
+    // Dense, not decoded: further values, if they are not contiguous.
     std::vector<std::span<const float>> more_values = {};
-    bool wants_rows = false;  // sparse: brings no values, the keys' rows after the push are wanted
+    bool wants_rows = false;  // sparse: no values; reply with the rows after the push
   };
   std::vector<Section> sections;
+  std::span<const DataMark> marks = {};  // of the data that the push comes from
 };
 Body Encode(const PushRequest& message);
 GatheredBody Gather(const PushRequest& message);
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
-// The reply, which the rows that were wanted follow, then the values: as in the reply to a pull.
+// The reply to a push; the requested rows, then the values follow it as in the reply to a pull.
 inline constexpr std::size_t kPushResultBytes = 24;
 Body Encode(const PushResult& result);
 Result<PushResult> DecodePushResult(std::span<const std::byte> body);
+
+inline constexpr std::size_t kMaxMarks = 1024;  // of a push
+
+// A client that uses the session of its rank: what its servers have applied. With `take_over` the
+// calls that a predecessor left open are over, and sequences continue after its last.
+struct ResumeRequest {
+  bool take_over = false;
+};
+struct ResumeReply {
+  std::array<std::uint64_t, 4> next_sequence{};  // by window
+  std::vector<DataMark> marks;                   // the latest of each stream
+};
+Body Encode(const ResumeRequest& message);
+Body Encode(const ResumeReply& message);
+Result<ResumeRequest> DecodeResumeRequest(std::span<const std::byte> body);
+Result<ResumeReply> DecodeResumeReply(std::span<const std::byte> body);
 
 // Push round: a member's part of a round. With a refusal the push is empty.
 struct PushRoundRequest {
@@ -155,7 +173,7 @@ Result<RoundMember> DecodeMember(std::span<const std::byte> body);
 
 struct WriteDenseRequest {
   std::string_view table;
-  std::span<const float> values;  // this server's part, whole
+  std::span<const float> values;  // this server's complete part
 };
 Body Encode(const WriteDenseRequest& message);
 Result<WriteDenseRequest> DecodeWriteDense(std::span<const std::byte> body);
@@ -181,7 +199,7 @@ struct NoteRequest {
 Body Encode(const NoteRequest& message);
 Result<NoteRequest> DecodeNote(std::span<const std::byte> body);
 
-// A text alone: the directory of save and load, the value of a note.
+// A single text: the directory of save and load, the value of a note.
 Body EncodeText(std::string_view text);
 Result<std::string_view> DecodeText(std::span<const std::byte> body);
 
@@ -202,7 +220,7 @@ struct NextCutRequest {
 Body Encode(const NextCutRequest& message);
 Result<NextCutRequest> DecodeNextCut(std::span<const std::byte> body);
 
-// For the program around the server. The reply's body is what that program answered.
+// For the program running the server. The reply's body is the program's answer.
 struct CommandRequest {
   std::string_view name;
   std::span<const std::byte> body;
@@ -212,7 +230,7 @@ Body Encode(const CommandRequest& message);
 GatheredBody Gather(const CommandRequest& message);
 Result<CommandRequest> DecodeCommand(std::span<const std::byte> body);
 
-// Rows with a table name (import), or with an empty one (reply of next; no rows = the end).
+// Rows with a table name (import), or an empty one (reply to next; no rows: the end).
 Body EncodeRows(std::string_view table, const RowBatch& rows);
 struct NamedRows {
   std::string table;

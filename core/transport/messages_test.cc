@@ -113,11 +113,11 @@ std::vector<BodyKind> AllKinds() {
   };
 }
 
-const Test kTruncated("every body, cut at every byte or with one more, is kProtocol", [] {
+const Test kTruncated("every body truncated at any byte or extended by one is kProtocol", [] {
   for (const auto& kind : AllKinds()) {
     RequireOk(kind.decode(kind.example));
     for (std::size_t size = 0; size < kind.example.size(); ++size) {
-      // A copy of just that size, so that a read past its end is seen by the sanitizer.
+      // A copy of exactly that size, so that the sanitizer sees a read past its end.
       const Body cut(kind.example.begin(), kind.example.begin() + size);
       ExpectCode(kind.decode(cut), Code::kProtocol);
     }
@@ -127,7 +127,7 @@ const Test kTruncated("every body, cut at every byte or with one more, is kProto
   }
 });
 
-const Test kMutated("bodies with random bytes changed never do worse than kProtocol", [] {
+const Test kMutated("bodies with random bytes changed cause at worst kProtocol", [] {
   std::mt19937 generator(5);
   for (const auto& kind : AllKinds()) {
     for (int round = 0; round < 2000; ++round) {
@@ -217,7 +217,7 @@ const Test kCommand("a command keeps its name and bytes, gathered or not", [] {
              Code::kProtocol);
 });
 
-const Test kPull("a pull keeps its sections and foretells the size of its reply", [] {
+const Test kPull("a pull keeps its sections and predicts the size of its reply", [] {
   const Body body = Encode(ExamplePull());
   const auto pull = RequireOk(DecodePullRequest(body));
   ExpectEqual(pull.step, 9u);
@@ -231,7 +231,7 @@ const Test kPull("a pull keeps its sections and foretells the size of its reply"
   ExpectEqual(PullReplyBytes(pull), 5u * 10 * 4 + 1002 * 4);
 });
 
-const Test kHugePull("a count that overflows is refused, not wrapped", [] {
+const Test kHugePull("a count that overflows is rejected, not wrapped", [] {
   PullRequest m = ExamplePull();
   m.sections[1].count = ~0ull;
   ExpectEqual(PullReplyBytes(m), ~0ull);
@@ -263,7 +263,7 @@ Body Joined(const GatheredBody& gathered) {
   return joined;
 }
 
-const Test kPushInParts("values in several pieces are the same bytes as in one", [] {
+const Test kPushInParts("values in several pieces encode to the same bytes as in one", [] {
   PushRequest whole = ExamplePush();
   whole.sections[1].wants_values = true;
   PushRequest apart = whole;
@@ -277,7 +277,7 @@ const Test kPushInParts("values in several pieces are the same bytes as in one",
   ExpectCode(DecodePushRequest(Encode(whole)).status(), Code::kProtocol);
 });
 
-const Test kWantedRows("a section that wants rows has keys alone, and no other flag", [] {
+const Test kWantedRows("a section that requests rows has only keys, and no other flag", [] {
   PushRequest push = ExamplePush();
   PushRequest::Section wants;
   wants.table = "ads";
@@ -306,7 +306,7 @@ void ExpectMember(const RoundMember& found) {
   ExpectEqual(found.group, std::string_view("train"));
   ExpectEqual(found.rank, 1u);
   ExpectEqual(found.size, 3u);
-  Expect(found.go_on_without_lost);
+  Expect(found.continue_without_lost);
 }
 
 const Test kRounds("rounds, clocks and members keep every field", [] {
@@ -335,7 +335,7 @@ const Test kRounds("rounds, clocks and members keep every field", [] {
   ExpectMember(RequireOk(DecodeMember(member)));
 });
 
-const Test kGather("gathered bodies are the bytes of encoded ones, whatever the array lengths", [] {
+const Test kGather("gathered bodies equal encoded ones, whatever the array lengths", [] {
   const auto pull = Gather(ExamplePull());
   Expect(Joined(pull) == Encode(ExamplePull()));
   ExpectEqual(pull.bytes, Joined(pull).size());

@@ -19,7 +19,7 @@ void PutRowsHead(BodyWriter& out, std::string_view table, std::uint64_t num_keys
   out.Pad();
 }
 
-constexpr std::size_t kPlainRowsHeadBytes = 40;  // of PutRowsHead() without a name
+constexpr std::size_t kPlainRowsHeadBytes = 40;  // PutRowsHead() without a name
 
 }  // namespace
 

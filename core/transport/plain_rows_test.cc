@@ -11,7 +11,7 @@ using namespace sparsefleet::testing;
 
 namespace {
 
-const Test kSame("rows written in place are the bytes of rows put together", [] {
+const Test kSame("rows written in place equal encoded rows", [] {
   for (const std::size_t count : {0, 1, 2, 7}) {
     for (const std::size_t dim : {1, 2, 3, 10}) {
       RowBatch rows;

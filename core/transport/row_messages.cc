@@ -15,10 +15,11 @@ constexpr std::uint8_t kSectionUnique = 2;
 constexpr std::uint8_t kSectionAdd = 4;
 constexpr std::uint8_t kSectionWantsValues = 8;
 constexpr std::uint8_t kSectionWantsRows = 16;
+constexpr std::uint8_t kSectionMarks = 32;
 constexpr std::uint8_t kPushFlags =
     kSectionDense | kSectionUnique | kSectionAdd | kSectionWantsValues | kSectionWantsRows;
 
-// The head that pull and push sections share.
+// The head shared by pull and push sections.
 void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags, std::uint32_t dim,
                     std::uint64_t count, std::uint64_t offset) {
   out.Pad();
@@ -44,7 +45,11 @@ void PutPull(BodyWriter& out, const PullRequest& m, ArrayWriter put_array) {
 template <typename ArrayWriter>
 void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
   out.Put(m.step);
-  out.Put(static_cast<std::uint32_t>(m.sections.size()));
+  out.Put(static_cast<std::uint32_t>(m.sections.size() + (m.marks.empty() ? 0 : 1)));
+  if (!m.marks.empty()) {
+    PutSectionHead(out, "", kSectionMarks, 0, m.marks.size(), 0);
+    put_array(m.marks);
+  }
   for (const auto& section : m.sections) {
     const std::uint8_t flags =
         (section.dense ? kSectionDense : 0) | (section.keys_are_unique ? kSectionUnique : 0) |
@@ -73,14 +78,14 @@ void PutCommand(BodyWriter& out, const CommandRequest& m, ArrayWriter put_array)
   put_array(m.body);
 }
 
-// Puts arrays into the body; one that goes on with the last is not padded before.
+// Writes arrays into the body; one that continues the previous is not padded.
 auto PutArraysInto(BodyWriter& out) {
   return [&out](auto array, bool goes_on = false) {
     goes_on ? out.PutMore(array) : out.PutArray(array);
   };
 }
 
-// Runs `put(writer, put_array)` and lines up what it wrote with the arrays it left in place.
+// Runs `put(writer, put_array)` and interleaves what it wrote with the arrays left in place.
 template <typename Put>
 GatheredBody GatherWith(Put put) {
   struct Place {
@@ -129,7 +134,7 @@ SectionHead GetSectionHead(BodyReader& in) {
   return head;
 }
 
-// Values of `count` rows, or an impossible count that the reader will refuse.
+// The values of `count` rows, or an impossible count that the reader rejects.
 std::uint64_t NumValues(std::uint64_t count, std::uint32_t dim) {
   if (dim != 0 && count > UINT64_MAX / dim) return UINT64_MAX;
   return count * dim;
@@ -160,7 +165,8 @@ Result<PullRequest> DecodePullRequest(std::span<const std::byte> body) {
   const auto num_sections = in.Get<std::uint32_t>();
   if (num_sections > kMaxSections) {
     return Status(Code::kProtocol, "pull of " + std::to_string(num_sections) +
-                                       " sections, the limit is " + std::to_string(kMaxSections));
+                                       " sections, but the limit is " +
+                                       std::to_string(kMaxSections));
   }
   for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
     const SectionHead head = GetSectionHead(in);
@@ -205,16 +211,24 @@ GatheredBody Gather(const PushRequest& m) {
 
 namespace {
 
-// All of a push but the check that nothing follows.
+// Decodes a push without checking that nothing follows.
 Status GetPush(BodyReader& in, PushRequest& m) {
   m.step = in.Get<std::uint64_t>();
   const auto num_sections = in.Get<std::uint32_t>();
   if (num_sections > kMaxSections) {
     return {Code::kProtocol, "push of " + std::to_string(num_sections) +
-                                 " sections, the limit is " + std::to_string(kMaxSections)};
+                                 " sections, but the limit is " + std::to_string(kMaxSections)};
   }
   for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
     const SectionHead head = GetSectionHead(in);
+    if (head.flags == kSectionMarks) {
+      if (!m.marks.empty() || !m.sections.empty() || head.count == 0 || head.count > kMaxMarks) {
+        return BadSection("push", head.table,
+                          "marks must be its first section, 1 to " + std::to_string(kMaxMarks));
+      }
+      m.marks = in.GetArray<DataMark>(head.count);
+      continue;
+    }
     if ((head.flags & ~kPushFlags) != 0) return BadSection("push", head.table, "unknown flags");
     PushRequest::Section section;
     section.table = head.table;
@@ -229,10 +243,11 @@ Status GetPush(BodyReader& in, PushRequest& m) {
     }
     section.wants_rows = (head.flags & kSectionWantsRows) != 0;
     if (section.wants_values && !section.dense) {
-      return BadSection("push", head.table, "its values are rows, which have a flag of their own");
+      return BadSection("push", head.table,
+                        "requests values of a sparse table, which needs the rows flag");
     }
     if (section.wants_rows && head.flags != kSectionWantsRows) {
-      return BadSection("push", head.table, "rows are wanted, other flags say something else");
+      return BadSection("push", head.table, "the rows flag excludes other flags");
     }
     if (!section.dense) section.keys = in.GetArray<Key>(head.count);
     if (!section.wants_rows) {

@@ -1,4 +1,4 @@
-// How two ends prove the job key to each other, chosen when a connection is made.
+// How the two ends of a connection prove the job key to each other.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,14 @@ enum class TransportKind : std::uint8_t {
 };
 
 inline constexpr std::size_t kMinJobKeyBytes = 16;
+// A sender renews its key after this many records, 128 GiB if they are full. RFC 8446 section 5.5
+// allows 2^24.5 full records per AES-GCM key.
+inline constexpr std::uint64_t kTlsRecordsPerKey = 1ull << 23;
 
 struct SecurityOptions {
   TransportKind transport = TransportKind::kAuto;
-  std::string job_key;  // raw bytes, at least kMinJobKeyBytes; 32 random ones are usual
+  std::string job_key;  // raw bytes, at least kMinJobKeyBytes; usually 32 random ones
+  std::uint64_t tls_records_per_key = kTlsRecordsPerKey;  // lower it only in tests
 };
 
 }  // namespace sparsefleet

@@ -62,7 +62,7 @@ int Milliseconds(Clock::duration left) {
   return static_cast<int>(ms < 0 ? 0 : ms > 3'600'000 ? 3'600'000 : ms);
 }
 
-// False at the deadline.
+// Returns false at the deadline.
 bool AwaitWritable(int fd, Clock::time_point deadline) {
   for (;;) {
     pollfd entry{fd, POLLOUT, 0};
@@ -71,8 +71,8 @@ bool AwaitWritable(int fd, Clock::time_point deadline) {
   }
 }
 
-// A peer whose machine or path is gone sends no end. The system's own patience is two hours for a
-// silent connection, and a quarter of an hour for one with bytes on the way.
+// A peer whose machine or network path is gone sends no end of stream. The system's defaults are
+// two hours for a silent connection, and a quarter of an hour for one with bytes in flight.
 void NoticeDeadPeers(int fd) {
   constexpr int kIdleSeconds = 20;
   constexpr int kProbeSeconds = 5;
@@ -85,7 +85,7 @@ void NoticeDeadPeers(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeSeconds, sizeof(kProbeSeconds));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof(kProbes));
 #ifdef TCP_USER_TIMEOUT
-  // Also bounds how long a peer may take no bytes at all: generous, for a server under load.
+  // Also bounds how long a peer may accept no bytes at all: generous, for a server under load.
   constexpr unsigned kUnackedMilliseconds = 90'000;
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnackedMilliseconds,
                sizeof(kUnackedMilliseconds));
@@ -94,7 +94,7 @@ void NoticeDeadPeers(int fd) {
 
 Status BadEndpoint(std::string_view text, std::string_view why) {
   return {Code::kInvalidArgument, "endpoint '" + std::string(text) + "': " + std::string(why) +
-                                      "; wanted host:port or [v6-address]:port"};
+                                      "; expected host:port or [v6-address]:port"};
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ OwnedSocket::~OwnedSocket() { CloseSocket(fd_); }
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
 void CloseSocket(int fd) {
-  // Not repeated after EINTR: the descriptor is gone by then, and its number may be reused.
+  // Not repeated after EINTR: the descriptor is already closed, and its number may be reused.
   if (fd >= 0) ::close(fd);
 }
 
@@ -141,7 +141,7 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (endpoint.host.empty()) return BadEndpoint(text, "no host");
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
   if (port.empty() || error != std::errc() || end != port.data() + port.size()) {
-    return BadEndpoint(text, "port '" + std::string(port) + "' is not a number of 0 to 65535");
+    return BadEndpoint(text, "port '" + std::string(port) + "' is not a number from 0 to 65535");
   }
   return endpoint;
 }
@@ -157,7 +157,7 @@ Status PrepareSocket(int fd) {
 #ifdef SO_NOSIGPIPE
   ::setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
 #endif
-  // Both are refused by sockets that are not TCP (socket pairs), which do without.
+  // Both fail on sockets that are not TCP (socket pairs), which do not need them.
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   NoticeDeadPeers(fd);
@@ -196,13 +196,29 @@ std::string AddressText(const sockaddr_storage& address) {
   }
   if (address.ss_family != AF_INET6) return {};
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  // What reached a socket of both families over v4 is called by its v4 address.
+  // An IPv4 peer of a dual-stack socket is shown by its IPv4 address.
   if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
     ::inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], host, sizeof(host));
   } else {
     ::inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof(host));
   }
   return Endpoint{host, ntohs(v6.sin6_port)}.ToString();
+}
+
+std::string AddressGroup(const sockaddr_storage& address) {
+  sockaddr_storage group = address;
+  if (address.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(group).sin_port = 0;
+  } else if (address.ss_family == AF_INET6) {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(group);
+    v6.sin6_port = 0;
+    // All hosts on a link share the link-local network.
+    const bool is_network = !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) &&
+                            !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) &&
+                            !IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+    if (is_network) std::memset(&v6.sin6_addr.s6_addr[8], 0, 8);
+  }
+  return AddressText(group);
 }
 
 std::string LocalAddress(int fd) {
@@ -231,7 +247,7 @@ Result<std::uint16_t> BoundPort(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return Status(Code::kIo, "cannot ask a socket for its port: " + ErrnoText(errno));
+    return Status(Code::kIo, "cannot read a socket's port: " + ErrnoText(errno));
   }
   if (address.ss_family == AF_INET) {
     return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
@@ -254,7 +270,7 @@ int Dialer::Begin() {
   if (!opened.ok()) return errno;
   socket_ = std::move(opened).value();
   if (::connect(socket_.fd(), PointerTo(address), address.size) == 0) return 0;
-  // An interrupted connect goes on by itself, like one that is in progress.
+  // An interrupted connect continues in the background, like one in progress.
   return errno == EINTR ? EINPROGRESS : errno;
 }
 
@@ -267,7 +283,7 @@ Result<std::optional<OwnedSocket>> Dialer::Step() {
     if (::getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
     if (error != 0) ++at_;
   } else {
-    error = EAGAIN;  // nothing tried so far
+    error = EAGAIN;  // nothing tried yet
   }
   while (error != 0 && at_ < to_.addresses.size()) {
     error = Begin();

@@ -1,4 +1,4 @@
-// Sockets: names to addresses, listening, connecting, waiting.
+// Sockets: name resolution, listening, connecting, waiting.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,7 +23,7 @@ struct Endpoint {
 // "host:port" or "[v6]:port"; kInvalidArgument saying what is wrong with `text`.
 Result<Endpoint> ParseEndpoint(std::string_view text);
 
-// Where to connect to. The endpoint is what people read.
+// Where to connect to. Messages show the endpoint.
 struct ResolvedEndpoint {
   struct Address {
     sockaddr_storage bytes{};
@@ -33,8 +33,8 @@ struct ResolvedEndpoint {
   Endpoint endpoint;
   std::vector<Address> addresses;  // in the order to try them
 };
-// Asks the system for the addresses of a host; may wait for a name server for long. kPeerLost if
-// it has none. With `only_numeric` it does not wait, and finds nothing for a name.
+// Asks the system for the addresses of a host; may wait long for a name server. kPeerLost if there
+// are none. With `only_numeric` it does not wait, and a name has no address.
 Result<ResolvedEndpoint> Resolve(const Endpoint& endpoint, bool only_numeric = false);
 
 // A non-blocking listening socket (SO_REUSEADDR). kIo: "cannot listen on 1.2.3.4:80: address in
@@ -46,14 +46,17 @@ Result<std::uint16_t> BoundPort(int fd);
 // endpoint.
 Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s);
 
-// Options every connection has: non-blocking, close-on-exec, TCP_NODELAY, no SIGPIPE, keep-alive.
+// Options of every connection: non-blocking, close-on-exec, TCP_NODELAY, no SIGPIPE, keep-alive.
 Status PrepareSocket(int fd);
 
-// "10.0.0.7:9100", "[::1]:9100" of a socket's own end or the peer's; empty if it has none.
+// "10.0.0.7:9100", "[::1]:9100" of a socket's own end or its peer; empty if it has none.
 std::string LocalAddress(int fd);
 std::string PeerAddress(int fd);
 std::string AddressText(const sockaddr_storage& address);
-// Both ends have the same address, whatever their ports: they are on one host.
+// The unit of limits per address: an IPv4 address, or the /64 network of an IPv6 address, since one
+// host can use all addresses of such a network. Empty for other sockets.
+std::string AddressGroup(const sockaddr_storage& address);
+// Whether both ends have the same address, so that they are on one host.
 bool ConnectsToOwnHost(int fd);
 
 void CloseSocket(int fd);
@@ -61,7 +64,7 @@ void CloseSocket(int fd);
 // "connection reset by peer" for an errno value; safe in any thread.
 std::string ErrnoText(int error);
 
-// A socket closed when its owner goes.
+// Owns a socket and closes it on destruction.
 class OwnedSocket {
  public:
   explicit OwnedSocket(int fd = -1) : fd_(fd) {}
@@ -76,23 +79,23 @@ class OwnedSocket {
   int fd_;
 };
 
-// A connection being made, without waiting: the addresses of a host one after another.
+// Connects without blocking: tries the addresses of a host one after another.
 // Not thread-safe.
 class Dialer {
  public:
   explicit Dialer(ResolvedEndpoint to) : to_(std::move(to)) {}
 
-  // The connected socket (see PrepareSocket), or nothing while under way: call again when fd()
-  // is writable. kPeerLost naming the endpoint when the last address has failed.
+  // The connected socket (see PrepareSocket), or nothing while in progress: call again when fd() is
+  // writable. kPeerLost naming the endpoint when the last address has failed.
   Result<std::optional<OwnedSocket>> Step();
   int fd() const { return socket_.fd(); }
 
  private:
-  // The error of beginning to connect to the present address; 0 or EINPROGRESS if it goes on.
+  // The error of starting to connect to the current address; 0 or EINPROGRESS if it continues.
   int Begin();
 
   ResolvedEndpoint to_;
-  std::size_t at_ = 0;  // of to_.addresses
+  std::size_t at_ = 0;  // index into to_.addresses
   OwnedSocket socket_;
 };
 

@@ -39,7 +39,7 @@ const Test kConnect("a listener on a free port is reached; sockets do not block"
   Expect(accepted.fd() >= 0);
 });
 
-const Test kTaken("a taken port is kIo and names the endpoint", [] {
+const Test kTaken("a port in use is kIo and names the endpoint", [] {
   OwnedSocket listener(RequireOk(Listen({"127.0.0.1", 0})));
   const auto port = RequireOk(BoundPort(listener.fd()));
   const auto second = Listen({"127.0.0.1", port});
@@ -69,7 +69,7 @@ const Test kSilent("a listener whose queue is full is kDeadlineExceeded", [] {
   ExpectCode(last, Code::kDeadlineExceeded);
 });
 
-const Test kNoHost("a host name that does not exist is kPeerLost and is named", [] {
+const Test kNoHost("an unknown host name is kPeerLost and is named", [] {
   const auto connected = ConnectTo({"no-such-host.invalid", 1}, 5.0);
   ExpectCode(connected.status(), Code::kPeerLost);
   Expect(connected.status().message().find("no-such-host.invalid") != std::string::npos);

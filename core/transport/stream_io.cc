@@ -39,7 +39,7 @@ IoResult ReceiveSome(int fd, std::span<std::byte> out) {
 
 IoResult SendSome(int fd, std::span<const iovec> buffers) {
   msghdr message{};
-  // sendmsg() does not write to the list; its type lacks the const for history's sake.
+  // sendmsg() does not modify the list; its type lacks const for historical reasons.
   message.msg_iov = const_cast<iovec*>(buffers.data());
   message.msg_iovlen = std::min(buffers.size(), kMaxBuffers);
   for (;;) {

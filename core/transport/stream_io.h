@@ -1,4 +1,4 @@
-// recv() and send() on a non-blocking socket, told apart into moved, not ready, ended, broken.
+// recv() and send() on a non-blocking socket, with the outcomes moved, not ready, ended, broken.
 #pragma once
 
 #include <sys/uio.h>

@@ -16,7 +16,8 @@ constexpr std::string_view kPskLabel = "sparsefleet tls 1.3 psk";
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 constexpr char kAlertRecord = 21;
 
-// Read at once from the socket: four full records (16 KiB of text, 22 bytes around it) and a bit.
+// Bytes read from the socket at once: four full records (16 KiB of text, 22 bytes around it) and a
+// bit.
 constexpr std::size_t kReadAheadBytes = 68 << 10;
 
 TlsSocket& SocketOf(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
@@ -91,10 +92,18 @@ Status Failed(std::string_view what) {
 
 }  // namespace
 
+bool IsOwnOpenSslFailure() {
+  const unsigned long code = ERR_peek_error();
+  const int library = ERR_GET_LIB(code);
+  // What a peer sends wrong is reported by the TLS library itself.
+  return ERR_COMMON_ERROR(code) != 0 || library == ERR_LIB_EVP || library == ERR_LIB_CRYPTO;
+}
+
 std::string TakeOpenSslError() {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
   if (code == 0) return "";
+  if (ERR_GET_REASON(code) == ERR_R_MALLOC_FAILURE) return "out of memory";
   const char* reason = ERR_reason_error_string(code);
   return reason == nullptr ? "OpenSSL error " + std::to_string(code) : reason;
 }
@@ -120,7 +129,7 @@ int TlsContext::UsePsk(SSL* ssl, const EVP_MD* md, const unsigned char** identit
   *session = nullptr;
   *identity = nullptr;
   *identity_bytes = 0;
-  // A server that asks for another hash cannot use our key; the handshake then ends unproven.
+  // A server that requires another hash cannot use our key; the handshake then fails.
   if (md != nullptr && EVP_MD_get_type(md) != NID_sha256) return 1;
   *session = NewPskSession(ssl);
   if (*session == nullptr) return 0;
@@ -134,7 +143,7 @@ int TlsContext::FindPsk(SSL* ssl, const unsigned char* identity, std::size_t ide
   *session = nullptr;
   if (identity_bytes != kIdentity.size() ||
       std::memcmp(identity, kIdentity.data(), identity_bytes) != 0) {
-    return 1;  // unknown: there is no certificate to go on with, so the handshake fails
+    return 1;  // unknown: without a certificate the handshake fails
   }
   *session = NewPskSession(ssl);
   return *session == nullptr ? 0 : 1;
@@ -165,13 +174,13 @@ Result<std::shared_ptr<TlsContext>> TlsContext::Create(const std::string& job_ke
   made->psk_ = psk.value();
   made->server_.reset(SSL_CTX_new(TLS_server_method()));
   made->client_.reset(SSL_CTX_new(TLS_client_method()));
-  if (!made->server_ || !made->client_) return Failed("making a context");
+  if (!made->server_ || !made->client_) return Failed("creating a context");
   for (SSL_CTX* ctx : {made->server_.get(), made->client_.get()}) {
     if (Status s = made->Configure(ctx); !s.ok()) return s;
   }
   SSL_CTX_set_psk_find_session_callback(made->server_.get(), &FindPsk);
   SSL_CTX_set_psk_use_session_callback(made->client_.get(), &UsePsk);
-  // With no trusted authority a server's certificate is always refused: only the key counts.
+  // Without a trusted authority any server certificate is rejected: only the key counts.
   SSL_CTX_set_verify(made->client_.get(), SSL_VERIFY_PEER, nullptr);
 
   made->bio_method_.reset(
@@ -180,7 +189,7 @@ Result<std::shared_ptr<TlsContext>> TlsContext::Create(const std::string& job_ke
   if (method == nullptr || BIO_meth_set_read_ex(method, &BioRead) != 1 ||
       BIO_meth_set_write_ex(method, &BioWrite) != 1 ||
       BIO_meth_set_ctrl(method, &BioControl) != 1 || BIO_meth_set_create(method, &BioCreate) != 1) {
-    return Failed("making a BIO method");
+    return Failed("creating a BIO method");
   }
   return made;
 }
@@ -192,7 +201,7 @@ Result<SSL*> TlsContext::NewConnection(Side side, TlsSocket& socket) const {
   if (ssl == nullptr || bio == nullptr) {
     SSL_free(ssl);
     BIO_free(bio);
-    return Failed("making a connection");
+    return Failed("creating a connection");
   }
   BIO_set_data(bio, &socket);
   SSL_set_bio(ssl, bio, bio);  // ssl owns bio from here on

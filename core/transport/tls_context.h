@@ -1,4 +1,4 @@
-// The OpenSSL objects that all TLS channels of a job share: settings, the key, the socket BIO.
+// The OpenSSL objects shared by all TLS channels of a job: settings, the key, the socket BIO.
 #pragma once
 
 #include <openssl/bio.h>
@@ -15,22 +15,22 @@
 
 namespace sparsefleet {
 
-// What a BIO knows of its socket. Lives in the channel.
+// A BIO's view of its socket. Lives in the channel.
 struct TlsSocket {
   int fd = -1;
-  // A server tells a peer that has proven nothing not even why it was refused: the alert that
-  // OpenSSL would send first is swallowed.
+  // Suppresses the alert that OpenSSL would send first: a server does not even tell an
+  // unauthenticated peer why it was refused.
   bool hide_first_alert = false;
   bool heard_peer = false;
-  bool ended = false;  // the peer sent the end of its stream
+  bool ended = false;  // the peer ended its stream
   int error = 0;       // errno of the call that broke the connection
-  // While set, records are put together in `outbox` instead of being sent one by one: a call to
-  // the system, and a wake-up of the peer, for each costs more than the copy.
+  // While set, records are collected in `outbox` instead of being sent one by one: a system call,
+  // and a wake-up of the peer, per record costs more than the copy.
   bool gathers = false;
   std::vector<std::byte> outbox;
 };
 
-// Thread-safe once made. Channels keep it alive: a BIO does not own its method.
+// Thread-safe once created. Channels keep it alive: a BIO does not own its method.
 class TlsContext {
  public:
   static Result<std::shared_ptr<TlsContext>> Create(const std::string& job_key);
@@ -61,7 +61,11 @@ class TlsContext {
   std::unique_ptr<BIO_METHOD, MethodDeleter> bio_method_;
 };
 
-// Takes the first error off this thread's OpenSSL queue and empties it; "" if there is none.
+// Takes the first error off this thread's OpenSSL queue and clears the queue; "" if there is none.
 std::string TakeOpenSslError();
+
+// Whether the oldest error of this thread is OpenSSL's own, such as a failed allocation, and not
+// about what the peer has sent.
+bool IsOwnOpenSslFailure();
 
 }  // namespace sparsefleet

@@ -50,8 +50,8 @@ def log_of_day(day: int, rows: int) -> tuple[ClickLog, ClickLog]:
     return log.part(begin, begin + rows), log.part(begin + rows, begin + rows * 6 // 5)
 
 
-def num_rows() -> int:
-    return int(fleet.fleet.model.store.info("ids").size)
+def num_rows(trainer: Trainer) -> int:
+    return int(trainer.distributed.store.info("ids").size)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -81,13 +81,13 @@ def main() -> None:
         if options.start and not fleet.server_num():
             trainer.load(options.start)  # no servers that could have
         before = trainer.evaluate(judged.share(*place).batches(BATCH))
-        known = num_rows()
+        known = num_rows(trainer)
         fleet.barrier_worker()  # before anybody makes rows
         trainer.fit(today.share(*place).batches(BATCH))
         after = trainer.evaluate(judged.share(*place).batches(BATCH))
         if fleet.is_first_worker():
             print(f"day {options.day}: AUC before {before['auc']:.4f}, after {after['auc']:.4f}")
-            print(f"rows at the start {known}, at the end {num_rows()}")
+            print(f"rows at the start {known}, at the end {num_rows(trainer)}")
             if options.out:
                 fleet.save_persistables(options.out)
                 print(f"saved to {options.out}")

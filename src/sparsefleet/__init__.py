@@ -1,45 +1,63 @@
-"""A parameter server for PyTorch on CPUs: embedding tables that outgrow one machine."""
+"""A parameter server for PyTorch on CPUs: embedding tables that outgrow one machine.
 
-from sparsefleet import errors, fleet, metrics, optim
-from sparsefleet._lazy import __getattr__ as __getattr__
+`Trainer` trains a torch module whose `nn.SparseEmbedding` tables live on servers; `Predictor`
+serves what it exported. `fleet` is for training loops of your own, `fluid` runs Fluid programs.
+"""
+
+from typing import TYPE_CHECKING
+
+from sparsefleet import fleet, metrics, optim
+from sparsefleet._lazy import LazyFunction as _LazyFunction
+from sparsefleet._lazy import lazy_names as _lazy_names
+from sparsefleet._lazy import listing as _listing
 from sparsefleet.errors import SparseFleetError
-from sparsefleet.store import (
-    DenseSpec,
-    LocalStore,
-    PushResult,
-    RemoteStore,
-    RemoteStoreConfig,
-    Store,
-    TableSpec,
-)
+from sparsefleet.store import LocalStore, RemoteStore, TableSpec
+
+if TYPE_CHECKING:
+    from sparsefleet import data, fluid, modes, nn, serving, train
+    from sparsefleet.serving import Predictor
+    from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointConfig",
-    "DenseSpec",
     "LocalStore",
     "Predictor",
-    "PushResult",
     "RemoteStore",
-    "RemoteStoreConfig",
     "SparseFleetError",
-    "Store",
     "TableSpec",
     "Trainer",
     "TrainerConfig",
     "__version__",
-    "batch",
     "data",
-    "errors",
-    "export",
     "fleet",
     "fluid",
     "metrics",
     "modes",
     "nn",
     "optim",
-    "reader",
-    "serve",
+    "serving",
     "train",
 ]
+
+# torch and pyarrow take seconds to load: names that need them are loaded at first use.
+__getattr__ = _lazy_names(
+    __name__,
+    {
+        "CheckpointConfig": "sparsefleet.train",
+        "Predictor": "sparsefleet.serving",
+        "Trainer": "sparsefleet.train",
+        "TrainerConfig": "sparsefleet.train",
+        "data": "sparsefleet.data",
+        "fluid": "sparsefleet.fluid",
+        "modes": "sparsefleet.modes",
+        "nn": "sparsefleet.nn",
+        "serving": "sparsefleet.serving",
+        "train": "sparsefleet.train",
+    },
+)
+__dir__ = _listing(__all__)
+
+# The fleet may not import the engine, which is above it and needs torch: servers do without.
+fleet.Fleet.binder = _LazyFunction("sparsefleet.engine.binding", "bind_model")

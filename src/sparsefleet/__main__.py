@@ -2,6 +2,6 @@
 
 import sys
 
-from sparsefleet.cli import main
+from sparsefleet.cli.main import main
 
 sys.exit(main())

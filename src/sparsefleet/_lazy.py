@@ -1,30 +1,16 @@
-"""Names of a package that are loaded at first use: torch and pyarrow take seconds to load."""
+"""Names and functions whose modules are loaded at first use."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-_HOMES = {
-    "CheckpointConfig": "sparsefleet.train",
-    "Predictor": "sparsefleet.serve",
-    "Trainer": "sparsefleet.train",
-    "TrainerConfig": "sparsefleet.train",
-    "batch": "sparsefleet.reader",
-    "data": "sparsefleet.data",
-    "export": "sparsefleet.export",
-    "fluid": "sparsefleet.fluid",
-    "modes": "sparsefleet.modes",
-    "nn": "sparsefleet.nn",
-    "reader": "sparsefleet.reader",
-    "serve": "sparsefleet.serve",
-    "train": "sparsefleet.train",
-}
+__all__ = ["LazyFunction", "lazy_names", "listing"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for `package`.
+    """Return a `__getattr__` for `package`.
 
     homes: name -> the module that has it, or the module itself if it ends with that name.
     """
@@ -39,4 +25,17 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return load
 
 
-__getattr__ = lazy_names("sparsefleet", _HOMES)
+def listing(names: Sequence[str]) -> Callable[[], list[str]]:
+    """Return a `__dir__` for a package: `dir()` and `help()` then show names not loaded yet."""
+    return lambda: sorted(names)
+
+
+class LazyFunction:
+    """A function whose module is loaded by the first call."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(self._module), self._name)(*arguments, **options)

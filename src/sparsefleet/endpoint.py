@@ -1,4 +1,4 @@
-"""Where a server listens: "host:port"."""
+"""The address a server listens on: "host:port"."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["Endpoint", "parse_endpoint"]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host and a port. `str()` gives "host:port", or "[host]:port" for IPv6.
+    """A host and a port. `str()` returns "host:port", or "[host]:port" for IPv6.
 
     >>> str(Endpoint("::1", 9100)), Endpoint("::1", 9100).is_loopback
     ('[::1]:9100', True)
     """
 
     host: str
-    """A name or an address, without brackets."""
+    """A host name or address, without brackets."""
 
     port: int
-    """0..65535; 0 lets a server take a free one."""
+    """0..65535; 0 lets a server choose a free port."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """True if nobody outside this machine can be at that address."""
+        """Return whether the address is reachable from this machine only."""
         if self.host == "localhost":
             return True
         try:
@@ -39,7 +39,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Reads "host:port" or "[v6]:port".
+    """Parse "host:port" or "[v6]:port".
 
     >>> parse_endpoint("10.0.0.7:9100")
     Endpoint(host='10.0.0.7', port=9100)

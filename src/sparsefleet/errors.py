@@ -1,12 +1,13 @@
-"""Everything that sparsefleet raises on purpose, by cause.
+"""Every exception that sparsefleet raises on purpose, by cause.
 
-One base, `SparseFleetError`; a class that says the same as a built-in exception is also that
-one, so `except TimeoutError` works. All can be pickled, as they cross processes.
+The base is `SparseFleetError`. A class that means the same as a built-in exception also derives
+from it, so `except TimeoutError` works. All can be pickled, because they cross processes.
 """
 
 from __future__ import annotations
 
 __all__ = [
+    "AnswerLostError",
     "AuthError",
     "BadLineError",
     "CheckpointError",
@@ -27,6 +28,7 @@ __all__ = [
     "NonFiniteError",
     "NonFiniteLossError",
     "NotFoundError",
+    "NotOwnerError",
     "PeerLostError",
     "PipeCommandError",
     "ProtocolError",
@@ -45,33 +47,34 @@ __all__ = [
     "VersionMismatchError",
     "WorkerError",
     "code_name_of",
-    "error_for",
     "error_named",
 ]
 
 
 class SparseFleetError(Exception):
-    """Base of all errors of this package."""
+    """The base of all errors of this package."""
 
 
 class ConfigError(SparseFleetError, ValueError):
-    """A setting or argument that cannot be meant; the message names it, found and wanted."""
+    """An invalid setting or argument; the message names it, what was found and what was
+    expected.
+    """
 
 
 class TableError(SparseFleetError):
-    """A request that does not fit the table it is for."""
+    """A request that does not fit its table."""
 
 
 class UnknownTableError(TableError):
-    """No table of that name has been defined."""
+    """No table with that name is defined."""
 
 
 class TableConflictError(TableError):
-    """A table of that name exists with another spec."""
+    """A table with that name exists with a different spec."""
 
 
 class ShapeError(TableError, ValueError):
-    """Wrong width, or keys and values of different length."""
+    """A wrong width, or keys and values of different lengths."""
 
 
 class NonFiniteError(TableError, ValueError):
@@ -79,7 +82,7 @@ class NonFiniteError(TableError, ValueError):
 
 
 class NonFiniteLossError(SparseFleetError, ArithmeticError):
-    """A training loss that is NaN or infinite, where the policy is to stop."""
+    """The training loss is NaN or infinite and the policy is to stop."""
 
 
 class NotFoundError(SparseFleetError, LookupError):
@@ -87,79 +90,89 @@ class NotFoundError(SparseFleetError, LookupError):
 
 
 class RpcError(SparseFleetError):
-    """A call to a server that did not come off."""
+    """A failed call to a server."""
 
 
 class DeadlineError(RpcError, TimeoutError):
-    """The wait ended before the event."""
+    """The deadline passed before the call completed."""
 
 
 class PeerLostError(RpcError, ConnectionError):
-    """The other side is gone or silent; the message names it."""
+    """The peer is gone or unresponsive; the message names it."""
+
+
+class AnswerLostError(RpcError):
+    """The request was applied, but its reply was lost: do not send it again."""
+
+
+class NotOwnerError(RpcError):
+    """The rank, mailbox or list of files belongs to another client that is still there."""
 
 
 class AuthError(RpcError):
-    """The job key was not proven: the two sides hold different keys."""
+    """The peer did not prove the job key: the two sides hold different keys."""
 
 
 class ProtocolError(RpcError):
-    """Bytes that are not a legal message."""
+    """The bytes received are not a valid message."""
 
 
 class VersionMismatchError(ProtocolError):
-    """The peer speaks another version of the protocol."""
+    """The peer speaks a different protocol version."""
 
 
 class TooLargeError(RpcError):
-    """A message over the limit of the side that reports it."""
+    """A message exceeds the limit of the side that reports it."""
 
 
 class ShuttingDownError(RpcError):
-    """The server drains and takes no more work."""
+    """The server is shutting down and accepts no more work."""
 
 
 class ServerRestartedError(RpcError):
-    """The server came back without the tables it had: define and load them again."""
+    """The server restarted without its tables: define and load them again."""
 
 
 class CheckpointError(SparseFleetError):
-    """Saved tables that cannot be written or read."""
+    """Saved tables cannot be written or read."""
 
 
 class CorruptFileError(CheckpointError):
-    """A file whose checksum or structure is wrong."""
+    """A file has a wrong checksum or structure."""
 
 
 class CheckpointMissingError(CheckpointError, FileNotFoundError):
-    """No checkpoint at that path, or one of its files is gone."""
+    """There is no checkpoint at that path, or one of its files is missing."""
 
 
 class CheckpointMismatchError(CheckpointError):
-    """A whole checkpoint, but of another model: another table, width, optimizer or shape."""
+    """A valid checkpoint of a different model: another table, width, optimizer or shape."""
 
 
 class CheckpointVersionError(CheckpointError):
-    """A checkpoint in a format that is newer than this version of sparsefleet."""
+    """The checkpoint's format is newer than this version of sparsefleet."""
 
 
 class CheckpointIoError(CheckpointError, OSError):
-    """The file system refused: no space left, no permission, no connection."""
+    """The file system failed: no space left, permission denied, no connection."""
 
 
 class ExportError(SparseFleetError):
-    """A model that cannot be turned into files that predict."""
+    """The model cannot be exported."""
 
 
 class FeedError(SparseFleetError, ValueError):
-    """Inputs that an exported model does not take; the message has what was given and wanted."""
+    """Inputs that an exported model does not accept; the message says what was found and
+    expected.
+    """
 
 
 class StoreUnavailableError(SparseFleetError, ConnectionError):
-    """Rows of a served model cannot be had now: their store is away, slow or not filled."""
+    """The rows of a served model are unavailable: their store is down, slow or not filled."""
 
 
 class PublishError(SparseFleetError):
-    """Updates of a served model that cannot be published."""
+    """Updates of a served model cannot be published."""
 
 
 class IoError(SparseFleetError, OSError):
@@ -167,35 +180,35 @@ class IoError(SparseFleetError, OSError):
 
 
 class DataError(SparseFleetError):
-    """Training data that cannot be read."""
+    """Training data cannot be read."""
 
 
 class BadLineError(DataError, ValueError):
-    """A malformed line; the message names file, line, column, what was expected and found."""
+    """A malformed line; the message names the file, line, column, what was expected and found."""
 
 
 class InputFileError(DataError, OSError):
-    """An input file that cannot be opened, ends too early or is not what its name says."""
+    """An input file cannot be opened, is truncated, or is not what its name says."""
 
 
 class InputMissingError(InputFileError, FileNotFoundError):
-    """No file of that name, or none that fits the pattern."""
+    """No file with that name, or none that matches the pattern."""
 
 
 class SchemaError(DataError, ValueError):
-    """A file without a column that is wanted, or with one of another type; both are named."""
+    """A required column is missing or has another type; the message names both."""
 
 
 class PipeCommandError(DataError):
-    """A pipe command that failed, hung or could not be started, with what it said."""
+    """A pipe command failed, hung or could not be started; the message includes its output."""
 
 
 class InternalError(SparseFleetError, RuntimeError):
-    """A defect in sparsefleet itself; please report it."""
+    """A bug in sparsefleet itself; please report it."""
 
 
 class WorkerError(SparseFleetError):
-    """Workers that failed, each with its cause.
+    """One or more workers failed, each with its cause.
 
     >>> error = WorkerError({1: ValueError("bad batch")})
     >>> str(error)
@@ -205,7 +218,7 @@ class WorkerError(SparseFleetError):
     def __init__(self, failures: dict[int, BaseException]) -> None:
         super().__init__(failures)
         self.failures = dict(sorted(failures.items()))
-        """Rank of the worker -> what it raised."""
+        """What each worker raised, by rank."""
 
     def __str__(self) -> str:
         noun = "worker" if len(self.failures) == 1 else "workers"
@@ -213,57 +226,51 @@ class WorkerError(SparseFleetError):
         return f"{len(self.failures)} {noun} failed: {causes}"
 
 
-# Number, name and class, as in core/status/status.h.
-_CODES: tuple[tuple[int, str, type[SparseFleetError]], ...] = (
-    (1, "INVALID_ARGUMENT", ConfigError),
-    (2, "UNKNOWN_TABLE", UnknownTableError),
-    (3, "TABLE_CONFLICT", TableConflictError),
-    (4, "SHAPE_MISMATCH", ShapeError),
-    (5, "NON_FINITE", NonFiniteError),
-    (6, "DEADLINE_EXCEEDED", DeadlineError),
-    (7, "PEER_LOST", PeerLostError),
-    (8, "AUTH_FAILED", AuthError),
-    (9, "PROTOCOL", ProtocolError),
-    (10, "VERSION_MISMATCH", VersionMismatchError),
-    (11, "TOO_LARGE", TooLargeError),
-    (12, "NOT_FOUND", NotFoundError),
-    (13, "SHUTTING_DOWN", ShuttingDownError),
-    (14, "SERVER_RESTARTED", ServerRestartedError),
-    (15, "IO", IoError),
-    (16, "CORRUPT", CorruptFileError),
-    (17, "INTERNAL", InternalError),
-    (18, "CHECKPOINT", CheckpointError),
-)
-_CLASS_BY_CODE = {number: kind for number, _, kind in _CODES}
+# By the names of native codes, see core/status/status.h.
+_CLASS_BY_NAME: dict[str, type[SparseFleetError]] = {
+    "INVALID_ARGUMENT": ConfigError,
+    "UNKNOWN_TABLE": UnknownTableError,
+    "TABLE_CONFLICT": TableConflictError,
+    "SHAPE_MISMATCH": ShapeError,
+    "NON_FINITE": NonFiniteError,
+    "DEADLINE_EXCEEDED": DeadlineError,
+    "PEER_LOST": PeerLostError,
+    "AUTH_FAILED": AuthError,
+    "PROTOCOL": ProtocolError,
+    "VERSION_MISMATCH": VersionMismatchError,
+    "TOO_LARGE": TooLargeError,
+    "NOT_FOUND": NotFoundError,
+    "SHUTTING_DOWN": ShuttingDownError,
+    "SERVER_RESTARTED": ServerRestartedError,
+    "IO": IoError,
+    "CORRUPT": CorruptFileError,
+    "INTERNAL": InternalError,
+    "CHECKPOINT": CheckpointError,
+    "NOT_OWNER": NotOwnerError,
+    "ANSWER_LOST": AnswerLostError,
+}
 _NAME_BY_CLASS: dict[type, str] = {
-    **{kind: name for _, name, kind in _CODES},
+    **{kind: name for name, kind in _CLASS_BY_NAME.items()},
     FileNotFoundError: "NOT_FOUND",
     OSError: "IO",
 }
 
 
-def error_for(code: int, message: str) -> SparseFleetError:
-    """The exception for a native status; a code not listed becomes an `InternalError`."""
-    found = _CLASS_BY_CODE.get(code)
-    if found is None:
-        return InternalError(f"native code {code}, unknown to this version: {message}")
-    return found(message)
-
-
 def error_named(name: str, message: str) -> SparseFleetError:
-    """The exception for a code of that name, as `code_name_of` gives it.
+    """Return the exception for the name of a native code; an unknown one is an `InternalError`.
 
     >>> type(error_named("SHAPE_MISMATCH", "3 rows, wanted 4")).__name__
     'ShapeError'
     """
-    kinds = {known: kind for _, known, kind in _CODES}
-    return kinds.get(name, InternalError)(message)
+    if name.startswith("CODE_"):  # a number that this version has no name for
+        return InternalError(f"native error {name}, unknown to this version: {message}")
+    return _CLASS_BY_NAME.get(name, InternalError)(message)
 
 
 def code_name_of(error: BaseException) -> str | None:
-    """The code that takes ``error`` to another process as its class, or as the nearest base of it.
+    """Return the code that carries ``error`` to another process as its class or nearest base class.
 
-    None for what has no code: an exception that nobody raised on purpose.
+    Return None for an exception without a code: one that was not raised on purpose.
 
     >>> code_name_of(ShapeError("3 rows, wanted 4")), code_name_of(ZeroDivisionError())
     ('SHAPE_MISMATCH', None)

@@ -1,4 +1,6 @@
-"""Checks of config fields: each raises ConfigError naming the field, found and wanted."""
+"""Checks of config fields: each raises ConfigError with the field, its value and what it must
+be.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from sparsefleet.errors import ConfigError
 
 
 def require(holds: bool, owner: object, field: str, wanted: str) -> None:
-    """Raises unless `holds`; the message has the field's value as found."""
+    """Raise ConfigError unless `holds`; the message includes the field's value."""
     if not holds:
         found = getattr(owner, field)
         raise ConfigError(f"{type(owner).__name__}.{field} must be {wanted}, got {found!r}")
 
 
 def is_number(value: object) -> bool:
-    """True for a finite int or float; bool is not a number here."""
+    """Return True for a finite int or float; a bool is not a number here."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def require_int(owner: object, field: str, low: int, high: int) -> None:
-    """An int with low <= value <= high."""
+    """Require an int with low <= value <= high."""
     value = getattr(owner, field)
     holds = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     require(holds, owner, field, f"an int in {low}..{high}")
@@ -41,7 +43,7 @@ def require_positive(owner: object, field: str) -> None:
 
 
 def require_fraction(owner: object, field: str) -> None:
-    """0 <= value < 1, as decay rates and momenta are."""
+    """Require 0 <= value < 1, as for decay rates and momenta."""
     value = getattr(owner, field)
     require(is_number(value) and 0 <= value < 1, owner, field, "a number with 0 <= value < 1")
 

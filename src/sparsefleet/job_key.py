@@ -1,13 +1,16 @@
-"""Where the job key comes from: the secret by which servers and workers know each other.
+"""Finds the job key, the secret with which servers and workers authenticate each other.
 
-In this order:
+It is taken from, in this order:
 
 1. the environment variable SPARSEFLEET_JOB_KEY;
 2. the file named by SPARSEFLEET_JOB_KEY_FILE;
-3. if every endpoint is on this machine, the user's own key file, made on first use.
+3. if every endpoint is on this machine, the user's own key file, created on first use.
 
-A key is any text of at least 16 bytes, used as it is (UTF-8) without white space around it;
-so the same text means the same key in a variable and in a file.
+A key is any text of at least 16 bytes (UTF-8), without surrounding white space; the same text is
+the same key in a variable and in a file.
+
+Anyone who can read the key controls the job, so a key file must be private, as ssh requires of
+private keys: owned by you or root, and not readable or writable by anyone else.
 """
 
 from __future__ import annotations
@@ -18,21 +21,21 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from sparsefleet import _core
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 
 __all__ = ["find_job_key", "user_key_path"]
 
-MIN_KEY_BYTES = 16  # kMinJobKeyBytes of core/transport/security.h
 _NEW_KEY_BYTES = 32
 
 
 def find_job_key(endpoints: Iterable[str], environ: Mapping[str, str] | None = None) -> bytes:
-    """The job key for talking to, or listening on, `endpoints`.
+    """Return the job key for connecting to, or listening on, `endpoints`.
 
-    Raises ConfigError for a key that is too short or cannot be read, and, saying what can be
-    done, where there is none. May create the user's key file; two processes that do so
-    at once get the same key.
+    Raises ConfigError if the key is too short or unreadable, or if there is none; the message says
+    how to set one. May create the user's key file; processes that do so concurrently get the
+    same key.
     """
     environ = os.environ if environ is None else environ
     text = environ.get("SPARSEFLEET_JOB_KEY")
@@ -40,7 +43,7 @@ def find_job_key(endpoints: Iterable[str], environ: Mapping[str, str] | None = N
         return _checked(text.encode("utf-8", "surrogateescape"), "SPARSEFLEET_JOB_KEY")
     path = environ.get("SPARSEFLEET_JOB_KEY_FILE")
     if path is not None:
-        return _checked(_read_named_file(path), f"key file {path} (SPARSEFLEET_JOB_KEY_FILE)")
+        return _named_key(path)
     outside = [text for text in endpoints if not parse_endpoint(text).is_loopback]
     if outside:
         raise ConfigError(
@@ -48,16 +51,16 @@ def find_job_key(endpoints: Iterable[str], environ: Mapping[str, str] | None = N
             "set SPARSEFLEET_JOB_KEY to the same text everywhere (python -c "
             "'import secrets; print(secrets.token_hex())' makes one); "
             "set SPARSEFLEET_JOB_KEY_FILE to a file that holds it; "
-            "or use loopback endpoints (127.0.0.1), for which a key is made by itself"
+            "or use loopback endpoints (127.0.0.1), for which a key is created automatically"
         )
     return _user_key(user_key_path(environ))
 
 
 def user_key_path(environ: Mapping[str, str] | None = None) -> Path:
-    """The user's own key file, used between processes of one machine."""
+    """Return the path of the user's own key file, for processes on one machine."""
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_CONFIG_HOME", "")
-    # The XDG base directory specification: a relative path is to be ignored.
+    # The XDG base directory specification says to ignore relative paths.
     if os.path.isabs(base):
         return Path(base) / "sparsefleet" / "job.key"
     try:
@@ -72,55 +75,85 @@ def user_key_path(environ: Mapping[str, str] | None = None) -> Path:
 
 def _checked(raw: bytes, source: str) -> bytes:
     key = raw.strip()
-    if len(key) < MIN_KEY_BYTES:
+    if len(key) < _core.MIN_JOB_KEY_BYTES:
         raise ConfigError(
-            f"{source}: a job key must have at least {MIN_KEY_BYTES} bytes, got {len(key)}"
+            f"{source}: a job key must have at least {_core.MIN_JOB_KEY_BYTES} bytes, "
+            f"got {len(key)}"
         )
     return key
 
 
-def _read_named_file(path: str) -> bytes:
+def _named_key(path: str) -> bytes:
+    name = f"key file {path} (SPARSEFLEET_JOB_KEY_FILE)"
     try:
-        return Path(path).read_bytes()
+        return _checked(_read_private_file(Path(path), name), name)
     except OSError as error:
-        raise ConfigError(
-            f"key file {path!r} (SPARSEFLEET_JOB_KEY_FILE) cannot be read: {error.strerror}"
-        ) from error
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _user_key(path: Path) -> bytes:
+    name = f"your key file {path}"
     try:
         try:
-            return _read_own_file(path)
+            raw = _read_private_file(path, name)
         except FileNotFoundError:
             _create_key_file(path)
-            return _read_own_file(path)
+            raw = _read_private_file(path, name)
     except OSError as error:
         raise ConfigError(
-            f"your key file {path} cannot be used: {error.strerror}; "
+            f"{name} cannot be used: {error.strerror}; "
             "set SPARSEFLEET_JOB_KEY or SPARSEFLEET_JOB_KEY_FILE instead"
         ) from error
+    return _checked(raw, name)
 
 
-def _read_own_file(path: Path) -> bytes:
+def _read_private_file(path: Path, name: str) -> bytes:
+    """Return the content of a file that nobody but this user and root can read or write.
+
+    `name` is what error messages call it. Raises ConfigError if other users have access.
+    """
     with open(path, "rb") as file:
-        found = os.fstat(file.fileno())
-        if found.st_uid != os.geteuid():
-            raise ConfigError(
-                f"key file {path} belongs to user {found.st_uid}, not to you "
-                f"({os.geteuid()}): remove it, and a new one is made"
-            )
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & 0o077:
-            raise ConfigError(
-                f"key file {path} has mode {mode:04o}, so others may have read it: "
-                "remove it, and a new one is made with mode 0600"
-            )
-        return _checked(file.read(), f"key file {path}")
+        # Checks the open file, as its path may lead to another one by now.
+        _require_private(os.fstat(file.fileno()), path, name)
+        _require_safe_directory(path, name)
+        return file.read()
+
+
+def _require_private(found: os.stat_result, path: Path, name: str) -> None:
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        raise ConfigError(
+            f"{name} belongs to user {found.st_uid}, who can read and change it; it must belong to "
+            f"you (user {user}) or to root: make a copy of your own and `chmod 600` it"
+        )
+    # A process that is not root can read a file of root's, such as a Kubernetes secret, only
+    # through its group.
+    allowed = 0o740 if found.st_uid == 0 and user != 0 else 0o700
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o777 & ~allowed:
+        can = "write" if mode & 0o022 else "read"
+        raise ConfigError(
+            f"{name} has mode {mode:04o}: other users can {can} it. Make it private with "
+            f"`chmod 600 {path}`; if others may have seen the key, make a new one"
+        )
+
+
+def _require_safe_directory(path: Path, name: str) -> None:
+    """Raise ConfigError if every user can replace files in the directory of the key.
+
+    The sticky bit, which /tmp has, prevents that.
+    """
+    directory = path.resolve().parent
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise ConfigError(
+            f"{name} lies in {directory}, which has mode {mode:04o}: every user can replace files "
+            f"there. Move the key elsewhere, or run `chmod o-w {directory}`"
+        )
 
 
 def _create_key_file(path: Path) -> None:
-    """Makes the file whole or not at all; leaves one that another process made meanwhile."""
+    """Create the file atomically; keep one that another process created meanwhile."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

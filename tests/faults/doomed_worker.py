@@ -11,14 +11,12 @@ from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.data import MultiSlot, Reader, Slot
-from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+from sparsefleet.fleet import Fleet, RoleInfo
 
 how, endpoints, files = sys.argv[1:]
 fleet = Fleet()
 fleet.init(
-    UserDefinedRoleMaker(
-        current_id=1, role=Role.WORKER, worker_num=2, server_endpoints=endpoints.split(",")
-    )
+    RoleInfo(kind="worker", index=1, worker_num=2, server_endpoints=tuple(endpoints.split(",")))
 )
 fleet.distribute(nn.Linear(1, 1), optim.SGD(lr=0.1), "async")
 fleet.init_worker()

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import optim
 from sparsefleet.errors import (

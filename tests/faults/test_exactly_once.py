@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import _core, optim
 from sparsefleet.store import Constant, RemoteStore, RemoteStoreConfig, TableSpec

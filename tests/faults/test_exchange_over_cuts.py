@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.fleet_workers import run_fleet
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import run_fleet
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.data.data_files import ONE_ID, read_ids, write_ids
 
 from sparsefleet.data import MemoryData, Reader

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fleet_workers import begun, fleet_of
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import begun, fleet_of
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.data.data_files import ONE_ID, read_ids, write_ids
 
 from sparsefleet.data import Reader, ReaderConfig

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.server_process import ServerProcess
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.server_process import ServerProcess
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet.errors import DeadlineError, PeerLostError, ServerRestartedError
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec

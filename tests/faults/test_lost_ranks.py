@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess, wait_until
+from tests.support.launch_process import LaunchProcess, wait_until
 
 # The first time, worker 1 is stopped in the middle of training.
 SCRIPT = """\
@@ -38,10 +38,12 @@ def launcher(tmp_path: Path) -> Iterator[LaunchProcess]:
 
 @pytest.mark.job
 def test_stopped_rank_is_named_and_the_job_is_started_anew(launcher: LaunchProcess) -> None:
-    wait_until(lambda: "restart 1 of 1" in launcher.output(), "started anew")
+    wait_until(lambda: "restart 1 of 1" in launcher.output(), "restarted")
     assert launcher.wait() == 0, launcher.output()
     output = launcher.output()
-    assert "worker 0 (pid" in output
+    assert "worker 1 (pid" in output
+    assert "suspended (SIGSTOP)" in output
+    assert "then worker 0 ended with code 1" in output
     assert "PeerLostError: all-reduce of step 3: rank 1 is lost" in output
     assert launcher.log("workerlog.0").splitlines()[-1] == "trained to the end with 2 ranks"
     assert sorted(launcher.pids()) == ["0-0", "0-1", "1-0", "1-1"]

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.redis_process import RedisProcess
-from tests.unit.serve.small_export import exported_pairs, pairs
+from tests.support.redis_process import RedisProcess
+from tests.unit.serving.small_export import exported_pairs, pairs
 
 from sparsefleet import Predictor
 from sparsefleet.errors import PublishError, StoreUnavailableError
-from sparsefleet.export.quantization import EncodedRows
-from sparsefleet.serve.row_stores import RedisRows, UpdatedRows, push_rows
-from sparsefleet.updates import RedisServer, TableChanges, Update, open_log
-from sparsefleet.updates.redis_log import RedisLog
+from sparsefleet.serving.export.quantization import EncodedRows
+from sparsefleet.serving.row_stores import RedisRows, UpdatedRows, push_rows
+from sparsefleet.serving.updates import RedisServer, TableChanges, Update, open_log
+from sparsefleet.serving.updates.update_log import RedisLog
 
 WAIT_S = 60.0
 
@@ -43,7 +43,7 @@ def update(sequence: int, previous: str | None = None) -> Update:
     return Update(
         base=exported_pairs()[1].digest,
         sequence=sequence,
-        moment=f"{sequence:016x}",
+        snapshot_id=f"{sequence:016x}",
         previous=previous,
         made=1000.0 + sequence,
         tables={"ads": TableChanges(keys, rows, keys[:0])},
@@ -202,7 +202,7 @@ def test_a_trainer_that_was_killed_is_forgotten_and_its_unfinished_update_remove
     server = RedisServer(redis.url)
     server.client.set(server.key(manifest.digest, "update", str(name), "0"), raw)
     second = RedisLog(RedisServer(redis.url), manifest.digest)
-    with pytest.raises(PublishError, match="another trainer publishes to .* forgotten in"):
+    with pytest.raises(PublishError, match="another trainer publishes to .* expires in"):
         second.hold()
     server.client.delete(server.key(manifest.digest, "publisher"))  # as when its time is over
     second.hold()

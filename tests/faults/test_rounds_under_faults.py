@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import optim
-from sparsefleet.errors import DeadlineError, PeerLostError, SparseFleetError
+from sparsefleet.errors import DeadlineError, NotOwnerError, PeerLostError, SparseFleetError
 from sparsefleet.store import (
     Constant,
     PushResult,
@@ -79,7 +79,7 @@ def one_freezing(
     go_on: bool,
 ) -> Iterator[tuple[NativeServers, Store, RemoteStore, list[RoundMember]]]:
     """Two servers, a worker of rank 0, and one of rank 1 behind proxies that can freeze."""
-    members = [RoundMember(rank=rank, size=2, go_on_without_lost=go_on) for rank in range(2)]
+    members = [RoundMember(rank=rank, size=2, continue_without_lost=go_on) for rank in range(2)]
     with NativeServers(2, peer_timeout_s=1.0) as servers:
         with servers.connect(name="worker-0", timeout_s=60.0) as store:
             store.define(SUM)
@@ -118,6 +118,34 @@ def test_others_go_on_without_a_lost_member_where_the_group_says_so() -> None:
             assert push(store, members[0], number, -4.0).applied == len(KEYS)
         assert store.advance_clock(members[0], 9, bound=1) == 9
         np.testing.assert_array_equal(store.pull("sum", KEYS, train=False), np.full((30, 2), 9.0))
+
+
+@pytest.mark.parametrize("go_on", [False, True])
+def test_successor_gets_in_once_its_predecessor_is_lost_and_not_before(go_on: bool) -> None:
+    with one_freezing(go_on) as (servers, store, lost, members):
+        lost.advance_clock(members[1], 7)
+        with servers.connect(name="worker-7", timeout_s=60.0) as successor:
+            successor.define(SUM)
+            with pytest.raises(NotOwnerError, match=r"rank 1 belongs to client 'worker-7'"):
+                successor.advance_clock(members[1], 0)
+            freeze(lost)
+
+            def is_let_in() -> bool:
+                try:
+                    successor.advance_clock(members[1], 0)
+                except NotOwnerError:
+                    return False
+                return True
+
+            wait_until(is_let_in)
+            assert successor.advance_clock(members[1], 2) == 9  # with what the lost one counted
+            with ThreadPoolExecutor(1) as pool:
+                other: Future[PushResult] = pool.submit(push, successor, members[1], 2)
+                push(store, members[0], 2)
+                other.result(PROMPT_S)
+            np.testing.assert_array_equal(
+                store.pull("sum", KEYS, train=False), np.full((30, 2), 2.0)
+            )
 
 
 def test_member_that_ends_without_leaving_is_missed() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.saved_training import assert_same, contents
-from tests.server_process import ServerProcess
-from tests.servers import NativeServers
+from tests.support.saved_training import assert_same, contents
+from tests.support.server_process import ServerProcess
+from tests.support.servers import NativeServers
 
 from sparsefleet import optim
+from sparsefleet.checkpoint.folder import open_folder
 from sparsefleet.checkpoint.local_folder import LocalFolder
 from sparsefleet.errors import (
     CheckpointError,
@@ -123,7 +124,7 @@ def test_a_server_that_sees_another_disk_is_named(
 
     def elsewhere(save: Any, place: table_save.Destination) -> None:
         if save._shard[0] == 1:
-            place = place._replace(path=str(tmp_path / "its own disk"))
+            place = place._replace(folder=open_folder(str(tmp_path / "its own disk")))
         write(save, place)
 
     monkeypatch.setattr(table_save.TableSave, "write", elsewhere)
@@ -170,7 +171,7 @@ def test_files_removed_while_they_are_loaded_are_told_with_what_it_means(
         apply(load)
 
     monkeypatch.setattr(table_load.TableLoad, "apply", remove_first)
-    with pytest.raises(CheckpointError, match="broke off: .* hold a part of it, load another"):
+    with pytest.raises(CheckpointError, match="failed halfway: .* partly loaded; load another"):
         store.load(tmp_path)
 
 
@@ -199,7 +200,7 @@ def test_tables_that_do_not_fit_are_refused(
 
 
 def test_a_save_without_a_path_or_tables_says_so(store: RemoteStore, tmp_path: Path) -> None:
-    with pytest.raises(SparseFleetError, match="there is no table 'sites' to save"):
+    with pytest.raises(SparseFleetError, match="no table 'sites' to save"):
         store.save(tmp_path, tables=["sites"])
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="file"):

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import optim
 from sparsefleet.errors import NonFiniteError, ShapeError

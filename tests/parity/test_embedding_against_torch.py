@@ -17,16 +17,11 @@ import torch
 from torch import nn
 
 from sparsefleet import optim
-from sparsefleet.nn import (
-    LookupPlan,
-    SparseEmbedding,
-    SparseEmbeddingBag,
-    StepRows,
-    apply_gradients,
-    bind,
-    pull_rows,
-    sparse_modules,
-)
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag, apply_gradients, bind
+from sparsefleet.nn.binding import sparse_modules
+from sparsefleet.nn.lookup_plan import LookupPlan
+from sparsefleet.nn.pulled_rows import pull_rows
+from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import LocalStore, Normal
 
 IDS = 40  # small: most ids repeat within a batch
@@ -72,7 +67,7 @@ class Ours(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a = SparseEmbedding("a", 4, padding_id=0, **SETTINGS)
+        self.a = SparseEmbedding("a", 4, padding_idx=0, **SETTINGS)
         self.again = SparseEmbedding("a", 4, **SETTINGS)  # the same rows, and 0 is an id
         self.b = SparseEmbedding("b", 3, **SETTINGS)
 
@@ -149,7 +144,7 @@ def ragged(random: np.random.Generator) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("padding", [None, 3])
 def test_bags(mode: str, bags: BagInput, padding: int | None, weighted: bool) -> None:
     store = LocalStore()
-    ours = SparseEmbeddingBag("a", 4, mode=mode, padding_id=padding, **SETTINGS)
+    ours = SparseEmbeddingBag("a", 4, mode=mode, padding_idx=padding, **SETTINGS)
     bind(ours, store)
     theirs = nn.EmbeddingBag(IDS, 4, mode=mode, padding_idx=padding, sparse=not weighted)
     with torch.no_grad():
@@ -179,7 +174,7 @@ def test_mean_and_sqrtn_agree_with_their_formulas_bag_by_bag(weighted: bool) -> 
     ids, starts = ragged(np.random.default_rng(4))
     weights = torch.rand(50) + 0.1 if weighted else torch.ones(50)
     for mode in ("mean", "sqrtn"):
-        ours = SparseEmbeddingBag("a", 4, mode=mode, padding_id=3, **SETTINGS)
+        ours = SparseEmbeddingBag("a", 4, mode=mode, padding_idx=3, **SETTINGS)
         out = ours(ids, starts, weights if weighted else None)
         rows = rows_of(ours)
         for number, (begin, end) in enumerate(zip(starts, [*starts[1:], 50], strict=True)):

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 from torch import nn
 
 from sparsefleet import Predictor, optim
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer, TrainerConfig
 
@@ -61,7 +61,7 @@ class RaggedClicks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tags = SparseEmbeddingBag("tags", 4, padding_id=0)
+        self.tags = SparseEmbeddingBag("tags", 4, padding_idx=0)
         self.head = nn.Linear(4, 1)
 
     def forward(self, tags: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -88,9 +88,7 @@ def test_ragged_ids_trained_by_two_workers_on_two_servers(
     def work(index: int, endpoints: list[str]) -> tuple[Any, np.ndarray]:
         fleet = Fleet()
         fleet.init(
-            UserDefinedRoleMaker(
-                current_id=index, role=Role.WORKER, worker_num=2, server_endpoints=endpoints
-            )
+            RoleInfo(kind="worker", index=index, worker_num=2, server_endpoints=tuple(endpoints))
         )
         with trained(RaggedClicks(), batches[4 * index : 4 * index + 4], fleet) as trainer:
             manifest = trainer.export(tmp_path, batches[0], golden=batches[9], onnx=False)
@@ -110,7 +108,7 @@ def test_ragged_ids_trained_by_two_workers_on_two_servers(
 def test_model_whose_output_is_the_loss_needs_targets(tmp_path: Path) -> None:
     model = RaggedClicks()
     with Trainer(model, None, optim.SGD(lr=0.1), config=QUIET, fleet=Fleet()) as trainer:
-        with pytest.raises(ConfigError, match="loss=None .* predicts nothing"):
+        with pytest.raises(ConfigError, match="loss=None .* is not a prediction"):
             trainer.export(tmp_path, ragged_batches(1)[0][0])
         manifest = trainer.export(tmp_path, ragged_batches(1)[0][0], targets="tags", onnx=False)
     assert manifest is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import optim
 from sparsefleet.store import (

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import optim
-from sparsefleet.modes import AsyncConfig, GeoConfig, Mode, ModeSetting, StepGradients, make_mode
-from sparsefleet.modes.mode_choice import ModeConfig
+from sparsefleet.modes import AsyncConfig, GeoConfig
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_choice import ModeConfig, make_mode
+from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.optim import Optimizer
 from sparsefleet.store import DenseSpec, LocalStore, Normal, Store, TableSpec
 

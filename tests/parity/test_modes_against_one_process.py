@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from tests.workers import run_workers
+from tests.support.workers import run_workers
 from torch import nn
 
 from sparsefleet import optim
-from sparsefleet.fleet.distributed_model import DistributedModel
+from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 

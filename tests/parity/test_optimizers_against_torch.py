@@ -124,6 +124,10 @@ CASES = {
         optim.Adam(lr=LR, l2=0.1),
         torch_twin(lambda p: torch.optim.Adam(p, lr=LR, weight_decay=0.1)),
     ),
+    "adamw": (
+        optim.AdamW(lr=LR, l2=0.1),
+        torch_twin(lambda p: torch.optim.AdamW(p, lr=LR, weight_decay=0.1)),
+    ),
     "adamax": (optim.Adamax(lr=LR), torch_twin(lambda p: torch.optim.Adamax(p, lr=LR))),
     "ftrl": (optim.Ftrl(lr=LR, l1=0.02, l2=0.1), formula(ftrl)),
 }

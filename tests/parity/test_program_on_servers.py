@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.program_workers import (
+from tests.support.program_workers import (
     ProgramWorker,
     feeds_of,
     joined,
     run_alone,
     run_workers,
 )
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
-from sparsefleet.fleet import StrategyFactory
-from sparsefleet.fluid.layers.learning_rate_scheduler import _decay_step_counter
+from sparsefleet.fluid.fleet import StrategyFactory
+from sparsefleet.fluid.operators.schedules import _decay_step_counter
 
 STEPS = 6
 DENSE = ("fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0")

@@ -17,11 +17,11 @@ from tests.parity.test_trainer_in_ranks import (
     make_trainer,
     trained,
 )
-from tests.rank_processes import RankProcesses
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.rank_processes import RankProcesses
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet.collective import AmpConfig, CollectiveStrategy, LocalSgdConfig, World
-from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+from sparsefleet.fleet import Fleet, RoleInfo
 
 STRATEGIES = {
     "plain": CollectiveStrategy(),
@@ -35,7 +35,12 @@ def fit(
 ) -> Any:
     """Trains on servers; what was learnt, and how well it does with all ranks' data."""
     fleet = Fleet()
-    role = UserDefinedRoleMaker(world.rank, Role.WORKER, world.size, endpoints)
+    role = RoleInfo(
+        kind="worker",
+        index=world.rank,
+        worker_num=world.size,
+        server_endpoints=tuple(endpoints),
+    )
     fleet.init(role, world=world)
     options = {"mode": mode, "strategy": STRATEGIES[strategy]}
     with make_trainer("clicks", "sgd", fleet, **options) as trainer:

@@ -12,7 +12,7 @@ from tests.parity.test_trainer_in_ranks import (
     make_trainer,
     trained,
 )
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 
 from sparsefleet.collective import AmpConfig, CollectiveStrategy, LocalSgdConfig, World
 from sparsefleet.fleet import Fleet
@@ -80,7 +80,7 @@ def test_a_training_goes_on_from_a_save_as_if_nothing_had_been(
     ranks: RankProcesses, tmp_path: Path, kind: str, strategy: str, counts: list[int]
 ) -> None:
     whole = ranks.run(fit_saving, 2, kind, strategy, str(tmp_path / "whole"), None, counts)
-    saved = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    saved = sorted(path.name for path in (tmp_path / "whole").glob("step-*"))
     first = tmp_path / "whole" / saved[0]
     again = ranks.run(fit_saving, 2, kind, strategy, str(tmp_path / "again"), str(first), counts)
     assert again == whole
@@ -112,7 +112,7 @@ def test_another_number_of_ranks_and_other_modes_take_a_save_up(
     ranks: RankProcesses, tmp_path: Path
 ) -> None:
     whole = ranks.run(fit_saving, 2, "clicks", "plain", str(tmp_path), None, [STEPS, STEPS])
-    last = str(max(tmp_path.iterdir()))
+    last = str(max(tmp_path.glob("step-*")))
     found = [ranks.run(load_and_score, size, "clicks", last) for size in (1, 3)]
     assert found[0][0]["trained"] == found[1][0]["trained"] == whole[0]["trained"]
     assert found[1][0] == found[1][1] == found[1][2]

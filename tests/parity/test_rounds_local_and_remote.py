@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import optim
 from sparsefleet.errors import (
@@ -167,10 +167,10 @@ def test_round_that_is_over_is_not_applied_again(store: Store) -> None:
 
 def test_members_that_disagree_are_told_found_and_wanted(store: Store) -> None:
     store.leave_group(RoundMember(rank=0, size=3))
-    with pytest.raises(ConfigError, match="rank 1 counts 2 members, rank 0.* counts 3"):
+    with pytest.raises(ConfigError, match="rank 1 expects 2 members, but rank 0.* expects 3"):
         store.push_round(RoundMember(rank=1, size=2), 1, {})
-    with pytest.raises(ConfigError, match="rank 1.*disagree on go_on_without_lost"):
-        store.push_round(RoundMember(rank=1, size=3, go_on_without_lost=True), 1, {})
+    with pytest.raises(ConfigError, match="rank 1.*disagree on continue_without_lost"):
+        store.push_round(RoundMember(rank=1, size=3, continue_without_lost=True), 1, {})
     with pytest.raises(ConfigError, match=r"RoundMember.rank must be an int in 0..1"):
         RoundMember(rank=2, size=2)
 
@@ -207,7 +207,7 @@ def test_clock_sums_over_members_also_those_that_left(store: Store) -> None:
     assert store.advance_clock(one, 4) == 7
     store.leave_group(one)
     assert store.advance_clock(zero, 10, bound=2) == 14
-    with pytest.raises(ConfigError, match="clock 9, before it was at 10"):
+    with pytest.raises(ConfigError, match="clock 9, but it was already at 10"):
         store.advance_clock(zero, 9)
 
 

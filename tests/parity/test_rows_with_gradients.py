@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.saved_training import DropoutClicks, assert_same, click_batches, contents, make_trainer
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.saved_training import (
+    DropoutClicks,
+    assert_same,
+    click_batches,
+    contents,
+    make_trainer,
+)
+from tests.support.servers import JOB_KEY, NativeServers
 from torch import nn
 
+from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.errors import ShapeError
-from sparsefleet.fleet.distributed_model import DistributedModel
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.nn import SparseEmbedding
+from sparsefleet.nn.pulled_rows import PulledRows
 from sparsefleet.optim import SGD, Adagrad
 from sparsefleet.store import Constant, DenseSpec, LocalStore, RoundMember, Store, TableSpec
 from sparsefleet.train import TrainerConfig
@@ -138,9 +145,13 @@ def test_rows_that_a_skipped_step_did_not_bring_are_pulled() -> None:
         step.backward(model(first).sum())
     ahead = distributed.plan_ahead(third)
     assert ahead is not None
-    with distributed.step(batch=second) as step:
+
+    class Ahead:
+        def read_ahead(self) -> PulledRows | None:
+            return ahead
+
+    with distributed.step(batch=second, ahead=Ahead()) as step:
         step.backward(model(second).sum())
-        step.bring(lambda: ahead)
         step.skip()
     with distributed.step(batch=third, pulled=ahead) as step:
         rows = model(third)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 from torch import Tensor, nn
 
 from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig, World

@@ -27,11 +27,11 @@ else:
         for _ in range(20):
             with fleet.step(ids):
                 model(ids).pow(2).mean().backward()
-        fleet.fleet.model.leave()
+        fleet.end_pass()
     fleet.settle()
     if fleet.is_first_worker():
         fleet.save_persistables(out)
-    with fleet.fleet.model.evaluating():
+    with fleet.evaluating():
         total = model(torch.arange(15)).sum().item()
     starts = fleet.all_gather(first.numpy().tobytes())
     assert len(set(starts)) == 1, "workers began with different parameters"

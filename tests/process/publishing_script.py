@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.saved_training import DropoutClicks, click_batches
+from tests.support.saved_training import DropoutClicks, click_batches
 from torch import nn
 
 from sparsefleet import fleet, optim

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.saved_training import DropoutClicks, click_batches
+from tests.support.saved_training import DropoutClicks, click_batches
 from torch import nn
 
 from sparsefleet import Trainer, TrainerConfig, fleet
@@ -50,7 +50,7 @@ trainer = Trainer(
     torch.optim.Adam(model.parameters(), lr=0.01),
     mode="sync",
     config=TrainerConfig(quiet=True),
-    checkpoints=CheckpointConfig(directory=directory / "series", every_steps=4),
+    checkpoints=CheckpointConfig(directory=directory / "series", job="resumed", every_steps=4),
     resume="auto",
 )
 with trainer:

@@ -52,7 +52,7 @@ def test_the_printed_folder_gives_paddle_to_any_python(tmp_path: Path) -> None:
 
 
 def test_nothing_named_paddle_is_visible_outside(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", "import sparsefleet.as_paddle; import paddle")
+    done = run(tmp_path, "-c", "import sparsefleet.fluid.paddle; import paddle")
     assert "No module named 'paddle'" in done.stderr
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.launch_process import LaunchProcess
+from tests.support.launch_process import LaunchProcess
 
 SCRIPT = Path(__file__).with_name("dataset_script.py")
 NUM_RECORDS = 1200

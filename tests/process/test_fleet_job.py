@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess
+from tests.support.launch_process import LaunchProcess
 
 SCRIPT = Path(__file__).with_name("fleet_script.py")
 

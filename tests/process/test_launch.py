@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess, is_alive, wait_until
+from tests.support.launch_process import LaunchProcess, is_alive, wait_until
 
 Start = Callable[..., LaunchProcess]
 
@@ -177,7 +177,7 @@ print("finished")
     assert launcher.process.poll() is None
     (launcher.directory / "go").touch()
     assert launcher.wait() == 0, launcher.output()
-    assert "done, but without worker 0 ended with code 5" in launcher.output()
+    assert "done, with losses: worker 0 ended with code 5" in launcher.output()
     assert "finished" in launcher.log("workerlog.1")
     launcher.wait_for_no_child()
 
@@ -323,7 +323,7 @@ def test_taken_port_is_named_before_anything_starts(start: Start) -> None:
         port = taken.getsockname()[1]
         launcher = start("hang()", "--start-port", str(port))
         assert launcher.wait() == 1
-    assert f"port {port} of 127.0.0.1 is taken" in launcher.output()
+    assert f"port {port} of 127.0.0.1 is in use" in launcher.output()
     assert not launcher.pids()
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.launch_process import DEADLINE_S
+from tests.support.launch_process import DEADLINE_S
 
 SCRIPT = """\
 import os, time

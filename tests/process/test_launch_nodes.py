@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess, wait_until
+from tests.support.launch_process import LaunchProcess, wait_until
 
 StartNode = Callable[..., LaunchProcess]
 
@@ -143,7 +143,7 @@ def test_hub_that_never_comes_is_named(start_node: StartNode) -> None:
     second = start_node(1, "--join-seconds", "1")
     assert second.wait() == 1
     assert "node 0 (127.0.0.1, launcher's port" in second.output()
-    assert "not reached within 1 s" in second.output()
+    assert "unreachable for 1 s" in second.output()
     second.wait_for_no_child()
 
 
@@ -153,7 +153,7 @@ def test_nodes_started_with_other_settings_are_refused(start_node: StartNode) ->
     second = start_node(1, "--workers", "4")
     assert second.wait() == 2
     assert "4 workers on 127.0.0.1,127.0.0.1" in second.output()
-    assert "but node 0 for 2 servers and 3 workers" in second.output()
+    assert "but node 0 was started for 2 servers and 3 workers" in second.output()
     assert first.process.poll() is None
     first.send(signal.SIGTERM)
     assert first.wait() == 143
@@ -169,7 +169,7 @@ def test_node_with_another_key_is_refused(
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", "another key than that of node 0")
     second = start_node(1)
     assert second.wait() == 1
-    assert "holds another job key" in second.output()
+    assert "has a different job key" in second.output()
     assert first.process.poll() is None
     first.send(signal.SIGTERM)
     assert first.wait() == 143
@@ -182,3 +182,18 @@ def test_several_nodes_need_a_key(start_node: StartNode, monkeypatch: pytest.Mon
     assert launcher.wait() == 1
     assert "set SPARSEFLEET_JOB_KEY to the same text everywhere" in launcher.output()
     assert not os.listdir(launcher.directory / "pids")
+
+
+def test_job_without_servers_on_several_machines_is_warned_of(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warning = "neither encrypts nor authenticates"
+    # The second node is never reached, as it is the one that connects.
+    words = ("--nodes", "127.0.0.1,192.0.2.1", "--servers", "0", "--workers", "2")
+    exposed = start_node(0, *words, "--join-seconds", "1")
+    assert exposed.wait() == 1
+    assert warning in exposed.output()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "wg0")
+    protected = start_node(0, *words, "--join-seconds", "1")
+    assert protected.wait() == 1
+    assert warning not in protected.output()

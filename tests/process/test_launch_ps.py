@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess
+from tests.support.launch_process import LaunchProcess
 
 Start = Callable[..., LaunchProcess]
 
@@ -81,7 +81,7 @@ def test_taken_port_is_named(start: Start) -> None:
         port = taken.getsockname()[1]
         launcher = start("--start_port", str(port), "--server_num", "1", "train.py")
         assert launcher.wait() == 1
-    assert f"launch_ps: error: port {port} of 127.0.0.1 is taken" in launcher.output()
+    assert f"launch_ps: error: port {port} of 127.0.0.1 is in use" in launcher.output()
 
 
 def test_empty_print_config_starts_nothing(start: Start) -> None:
@@ -97,7 +97,7 @@ def test_empty_print_config_starts_nothing(start: Start) -> None:
         (("missing.py",), "script 'missing.py' does not exist"),
         (("--worker_num", "0", "train.py"), "num_workers"),
         (("--endpoints", "here", "train.py"), "endpoint 'here' must be HOST:PORT"),
-        (("--endpoints", "a:1", "--server_num", "2", "train.py"), "as many as the servers, 2"),
+        (("--endpoints", "a:1", "--server_num", "2", "train.py"), "one entry per server, 2"),
         ((), "training_script"),
     ],
 )

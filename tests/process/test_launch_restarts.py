@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess, wait_until
+from tests.support.launch_process import LaunchProcess, wait_until
 
 Start = Callable[..., LaunchProcess]
 
@@ -56,7 +56,7 @@ def test_job_is_started_anew_with_its_servers_until_it_succeeds(
     output = launcher.output()
     assert "worker 1 (pid" in output
     assert "ended with code 3" in output
-    assert "restart 1 of 3: all processes of the job are started anew" in output
+    assert "restart 1 of 3: restarting all processes of the job" in output
     assert "restart 2 of 3" in output
     assert "restart 3" not in output
     assert sorted(launcher.pids()) == sorted(
@@ -76,7 +76,7 @@ def test_job_without_servers_ends_when_restarts_are_used_up(start: Start) -> Non
     launcher = start(*words, failures=9)
     assert launcher.wait() == 4, "the code of the last failure"
     output = launcher.output()
-    assert output.count("all processes of the job are started anew") == 1
+    assert output.count("restarting all processes of the job") == 1
     for restarts in range(2):
         assert output.splitlines().count(f"start {restarts} of worker 1") == 1
     assert "server 0" not in output

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess
+from tests.support.launch_process import LaunchProcess
 
 Start = Callable[..., LaunchProcess]
 
@@ -83,4 +83,4 @@ def test_without_a_folder_for_logs_output_is_shown_and_a_failure_ends_all(start:
 def test_wrong_flags_are_told(start: Start) -> None:
     launcher = start("--node_ip", "10.0.0.9", "--selected_gpus", "0", "train.py")
     assert launcher.wait() == 2
-    assert "--node_ip 10.0.0.9 is none of --cluster_node_ips 127.0.0.1" in launcher.output()
+    assert "--node_ip 10.0.0.9 is not in --cluster_node_ips 127.0.0.1" in launcher.output()

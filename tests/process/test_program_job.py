@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess
+from tests.support.launch_process import LaunchProcess
 
 SCRIPT = Path(__file__).with_name("program_script.py")
 DEADLINE_S = 240.0

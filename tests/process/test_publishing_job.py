@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.launch_process import LaunchProcess
-from tests.redis_process import RedisProcess
-from tests.saved_training import DropoutClicks, click_batches, make_trainer
+from tests.support.launch_process import LaunchProcess
+from tests.support.redis_process import RedisProcess
+from tests.support.saved_training import DropoutClicks, click_batches, make_trainer
 
 from sparsefleet import Predictor, optim
-from sparsefleet.export import read_manifest
-from sparsefleet.serve.row_stores import UpdatedRows, open_rows, push_rows
-from sparsefleet.updates import RedisServer
+from sparsefleet.serving.export import read_manifest
+from sparsefleet.serving.row_stores import UpdatedRows, open_rows, push_rows
+from sparsefleet.serving.updates import RedisServer
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(Path(__file__).parent / "publishing_script.py")

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.launch_process import LaunchProcess, wait_until
-from tests.saved_training import assert_same, contents
+from tests.support.launch_process import LaunchProcess, wait_until
+from tests.support.saved_training import assert_same, contents
 
 SCRIPT = Path(__file__).with_name("resume_script.py")
 ROOT = Path(__file__).parents[2]

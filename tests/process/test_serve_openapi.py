@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.service_process import ServiceProcess
-from tests.unit.export.shop_model import exported_shop
+from tests.support.service_process import ServiceProcess
+from tests.unit.serving.export.shop_model import exported_shop
 
 DEADLINE_S = 600.0
 

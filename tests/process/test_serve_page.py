@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service_process import ServiceProcess
-from tests.unit.export.shop_model import exported_shop
+from tests.support.service_process import ServiceProcess
+from tests.unit.serving.export.shop_model import exported_shop
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 WAIT_S = 60

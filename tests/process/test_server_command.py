@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.server_process import DEADLINE_S, ServerProcess
+from tests.support.server_process import DEADLINE_S, ServerProcess
 
 from sparsefleet.errors import AuthError, RpcError
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec
@@ -66,7 +66,7 @@ def test_clients_shutdown_request_exits_0(start_server: StartServer) -> None:
     with RemoteStore([server.wait_ready()]) as store:
         store.shutdown()
         assert server.wait() == 0
-    assert "a client asked for shutdown" in server.errors()
+    assert "a client requested shutdown" in server.errors()
 
 
 def test_taken_port_exits_1_naming_the_endpoint(start_server: StartServer) -> None:

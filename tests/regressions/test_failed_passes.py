@@ -11,8 +11,9 @@ import pytest
 from tests.unit.train.click_model import BCE, QUIET
 from torch import Tensor, nn
 
-from sparsefleet import fluid, optim, reader
+from sparsefleet import fluid, optim
 from sparsefleet.data import MultiSlot, Reader, ReaderConfig, Slot
+from sparsefleet.fluid.paddle import reader
 from sparsefleet.nn import SparseEmbedding
 from sparsefleet.train import Trainer
 
@@ -69,4 +70,4 @@ def test_processes_of_a_loader_end_when_feeding_fails() -> None:
 def test_a_training_without_a_batch_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with Trainer(Fails(), BCE, optim.SGD(lr=0.1), config=QUIET) as trainer:
         assert trainer.fit([]).examples == 0
-    assert "worker 0 gave no batch, so that nothing was trained" in caplog.text
+    assert "worker 0 has no batches, so nothing was trained" in caplog.text

@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_failure_comes_before_what_was_printed(path: Path, format: RecordFormat) -> None:  # noqa: A002
     script = "import sys\nprint('usage: x', flush=True)\nsys.stderr.write('no model')\nsys.exit(4)"
-    with pytest.raises(PipeCommandError, match="exit code 4, stderr: no model.*printed: .*part"):
+    with pytest.raises(PipeCommandError, match="exit code 4, stderr: no model.*its output: .*part"):
         read(path, format, script)
 
 
@@ -38,5 +38,5 @@ def test_a_command_that_reading_has_stopped_is_not_told_to_be_killed(
     format: RecordFormat,  # noqa: A002
 ) -> None:
     script = "import threading\nprint('usage: x', flush=True)\nthreading.Event().wait()"
-    with pytest.raises((BadLineError, SchemaError), match="stopped, as nothing more"):
+    with pytest.raises((BadLineError, SchemaError), match="stopped, since its output"):
         read(path, format, script)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.store import TableSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fleet_workers import ENDED_WITHIN_S, fleet_of
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import ENDED_WITHIN_S, fleet_of
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.train.click_model import BCE, QUIET
 from torch import Tensor, nn
 

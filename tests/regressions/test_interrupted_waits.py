@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet.errors import DeadlineError
 from sparsefleet.store import LocalStore, Store

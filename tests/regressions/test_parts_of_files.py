@@ -6,24 +6,20 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from tests.fleet_workers import run_fleet
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import run_fleet
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.data.data_files import ONE_ID, read_ids, write_ids
 
 from sparsefleet import fluid
 from sparsefleet.data import MemoryData, Reader
-from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+from sparsefleet.fleet import Fleet, RoleInfo
 
 
 def test_a_server_reads_a_script_as_far_as_to_serve(tmp_path: Path) -> None:
     write_ids(tmp_path / "part-0", range(3))
     fleet = Fleet()
-    endpoints = ["127.0.0.1:9001", "127.0.0.1:9002"]
-    fleet.init(
-        UserDefinedRoleMaker(
-            current_id=1, role=Role.SERVER, worker_num=1, server_endpoints=endpoints
-        )
-    )
+    endpoints = ("127.0.0.1:9001", "127.0.0.1:9002")
+    fleet.init(RoleInfo(kind="server", index=1, server_endpoints=endpoints))
     assert (fleet.worker_index(), fleet.server_index()) == (0, 1)
     files = [str(tmp_path / "part-0")]
     place = {"worker_index": fleet.worker_index(), "worker_num": fleet.worker_num()}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fleet_workers import ENDED_WITHIN_S, fleet_of
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import ENDED_WITHIN_S, fleet_of
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.train.click_model import BCE, QUIET
 from torch import Tensor, nn
 
@@ -40,8 +40,9 @@ class Clicks(nn.Module):
         return self.ads(ad).squeeze(1)
 
 
+@pytest.mark.parametrize("is_function", [False, True], ids=["reader", "function"])
 def test_a_stopped_epoch_is_finished_with_every_record_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_function: bool
 ) -> None:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
     for part in range(5):
@@ -52,14 +53,17 @@ def test_a_stopped_epoch_is_finished_with_every_record_once(
     def run(ends_at: int | None) -> list[list[int]]:
         def work(index: int) -> list[int]:
             fleet = fleet_of(servers, index, 2)
-            reader = Reader(
-                tmp_path / "part-*",
-                SLOTS,
-                BATCH,
-                label="click",
-                threads=2,
-                sharding=fleet.sharding("train"),
-            )
+
+            def reader() -> Reader:
+                return Reader(
+                    tmp_path / "part-*",
+                    SLOTS,
+                    BATCH,
+                    label="click",
+                    threads=2,
+                    sharding=fleet.sharding("train"),
+                )
+
             with Trainer(
                 Clicks(ends_at),
                 BCE,
@@ -69,7 +73,8 @@ def test_a_stopped_epoch_is_finished_with_every_record_once(
                 checkpoints=checkpoints,
                 resume="auto",
             ) as trainer:
-                return [epoch.examples for epoch in trainer.fit(reader, epochs=2).epochs]
+                data = reader if is_function else reader()
+                return [epoch.examples for epoch in trainer.fit(data, epochs=2).epochs]
 
         with NativeServers(1) as servers, ThreadPoolExecutor(2) as pool:
             running = [pool.submit(work, index) for index in range(2)]

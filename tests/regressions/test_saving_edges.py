@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.saved_training import (
+from tests.support.saved_training import (
     BreakingData,
     StoppedError,
     assert_same,
@@ -16,7 +16,8 @@ from tests.saved_training import (
     make_trainer,
 )
 
-from sparsefleet.checkpoint import Checkpoint, PendingCheckpoint, latest, list_checkpoints
+from sparsefleet.checkpoint import Checkpoint, latest, list_checkpoints
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.errors import CheckpointError
 from sparsefleet.train import CheckpointConfig
 
@@ -94,7 +95,7 @@ def test_a_checkpoint_with_damaged_positions_is_passed_over(tmp_path: Path) -> N
 def test_a_series_of_damaged_checkpoints_is_not_begun_anew(damaged: str, tmp_path: Path) -> None:
     with make_trainer(mode="local", checkpoints=series_of(tmp_path, keep=2)) as trainer:
         trainer.fit(click_batches(8))
-    for place in tmp_path.iterdir():
+    for place in tmp_path.glob("step-*"):
         for file in place.glob(damaged):
             flip_a_bit(file)
     with make_trainer(mode="local", checkpoints=series_of(tmp_path), resume="auto") as trainer:
@@ -141,7 +142,7 @@ def test_a_delta_is_not_built_on_the_checkpoint_of_another_job(
         def batches() -> Iterator[Any]:
             for number, batch in enumerate(click_batches(9)):
                 if number == 4:
-                    trainer._writers.wait()
+                    trainer._training._writers.wait()
                     other.save(tmp_path / "series" / "step-000000000003")
                 yield batch
 
@@ -162,7 +163,7 @@ def test_what_a_killed_save_left_behind_is_removed_by_the_next_run(tmp_path: Pat
     running = PendingCheckpoint.begin(str(tmp_path / "step-000000000005"))
     with make_trainer(mode="local", checkpoints=series_of(tmp_path)) as trainer:
         trainer.fit(click_batches(3))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
         "step-000000000003",
         "step-000000000005",
     ]

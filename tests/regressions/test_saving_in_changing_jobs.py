@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.saved_training import (
+from tests.support.saved_training import (
     BreakingData,
     StoppedError,
     click_batches,
     contents,
     make_trainer,
 )
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 from torch import nn
 
 from sparsefleet import optim

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from sparsefleet import fluid, optim
 from sparsefleet.data import MultiSlot, Reader, Slot
+from sparsefleet.engine.clock import TimeShares, advise
 from sparsefleet.errors import BadLineError, ConfigError
 from sparsefleet.nn import SparseEmbedding
 from sparsefleet.train import Trainer
-from sparsefleet.train.time_shares import TimeShares, advise
 
 
 class Clicks(nn.Module):

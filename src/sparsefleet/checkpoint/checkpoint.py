@@ -1,4 +1,4 @@
-"""A checkpoint that has been written, for reading."""
+"""Reads and verifies a committed checkpoint."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.clean_up import read_manifest
+from sparsefleet.checkpoint.confinement import Confinement
 from sparsefleet.checkpoint.dense_file import read_dense
-from sparsefleet.checkpoint.entries import FileEntry
+from sparsefleet.checkpoint.entries import FileEntry, TableEntry
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.merged_rows import merged_rows
 from sparsefleet.checkpoint.names import MANIFEST, step_of
-from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk
+from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout, shard_of
+from sparsefleet.checkpoint.save_marker import read_manifest
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -29,10 +31,10 @@ __all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """Reads a checkpoint; a delta together with what it builds on.
+    """Reads a checkpoint; a delta is read together with its bases.
 
-    No row or tensor of a file is handed out before the file's checksum was found right; each
-    file is checked once by an object. Thread-safe.
+    The checksum of a file is checked before any of its rows or tensors is returned, once per
+    object. Thread-safe.
 
     Example: see `PendingCheckpoint`.
     """
@@ -44,13 +46,22 @@ class Checkpoint:
         self._right: set[str] = set()
 
     @classmethod
-    def open(cls, path: str, storage_options: Mapping[str, Any] | None = None) -> Checkpoint:
-        """Reads the manifest at a path or URL."""
-        return cls.at(open_folder(path, storage_options))
+    def open(
+        cls,
+        path: str,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        within: Confinement | None = None,
+    ) -> Checkpoint:
+        """Open the checkpoint at a path or URL.
+
+        within: restricts the checkpoint and its bases to a root.
+        """
+        return cls.at(open_folder(path, storage_options, within=within))
 
     @classmethod
     def at(cls, folder: Folder) -> Checkpoint:
-        """The same for a folder."""
+        """Open the checkpoint in a folder."""
         try:
             return cls(folder, read_manifest(folder))
         except CheckpointMissingError as error:
@@ -64,11 +75,15 @@ class Checkpoint:
 
     @cached_property
     def base(self) -> Checkpoint | None:
-        """What a delta builds on; None for a full checkpoint."""
+        """Return the base of a delta; None for a full checkpoint."""
         entry = self.manifest.base
         if entry is None:
             return None
-        base = Checkpoint.at(self.folder.sub(entry.path))
+        try:
+            folder = self.folder.sub(entry.path)
+        except ConfigError as error:
+            raise ConfigError(f"{self.folder.locate(MANIFEST)}: base: {error}") from error
+        base = Checkpoint.at(folder)
         if entry.token not in (base.manifest.token, *base.manifest.same_as):
             raise CheckpointMismatchError(
                 f"{self.folder.locate(MANIFEST)}: base {base.path}: expected the save "
@@ -78,7 +93,7 @@ class Checkpoint:
 
     @cached_property
     def chain(self) -> tuple[Checkpoint, ...]:
-        """This checkpoint and those it builds on, down to a full one."""
+        """Return this checkpoint and its bases, down to the full one."""
         links = [self]
         while (base := links[-1].base) is not None:
             if base.manifest.token in (link.manifest.token for link in links):
@@ -90,7 +105,7 @@ class Checkpoint:
         return tuple(links)
 
     def locate(self, entry: FileEntry) -> str:
-        """A file of this checkpoint, as people write it."""
+        """Return the path or URL of a file of this checkpoint."""
         return self.folder.locate(entry.path)
 
     def rows(
@@ -100,22 +115,22 @@ class Checkpoint:
         shard: tuple[int, int] | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[RowChunk]:
-        """All rows of a table, in no particular order, each key once; those of deltas merged in.
+        """Yield all rows of a table with deltas merged, each key once, in no particular order.
 
-        `shard` (index, number): only the rows that belong to that shard of so many, whatever
-        number wrote it. `columns` not asked for come with width 0 and are not read. Memory: a
-        chunk of up to 16 MiB, and 8 bytes for each row and removed key of the deltas.
+        `shard` (index, number) selects the rows of one of `number` shards, independent of the
+        number that wrote them. `columns` not listed have width 0 and are not read. Memory: a chunk
+        of up to 16 MiB, and 8 bytes for each row and removed key of the deltas.
         """
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
-            raise ConfigError(f"columns of rows must be some of {COLUMNS}, got {unknown}")
+            raise ConfigError(f"columns must be some of {COLUMNS}, got {unknown}")
         if shard is not None and not 0 <= shard[0] < shard[1]:
             raise ConfigError(f"shard must be (index, number) with index < number, got {shard}")
         self.manifest.table(table, self.path)
         return merged_rows(self.chain, table, shard, columns)
 
     def dense(self) -> dict[str, NDArray[Any]]:
-        """The dense parameters, buffers and their optimizer state, by name."""
+        """Return the dense parameters, buffers and their optimizer state, by name."""
         entry = self.manifest.dense_file
         if entry is None:
             return {}
@@ -123,7 +138,7 @@ class Checkpoint:
         return read_dense(self.folder.read(entry.path), self.manifest.dense, self.locate(entry))
 
     def workers(self) -> list[dict[str, Any]]:
-        """What each worker needs to go on, by rank; empty if nothing was saved."""
+        """Return what each worker needs to resume, by rank; empty if nothing was saved."""
         entry = self.manifest.workers_file
         if entry is None:
             return []
@@ -139,7 +154,7 @@ class Checkpoint:
         return value
 
     def check_file(self, entry: FileEntry, *, deep: bool = True) -> None:
-        """Raises unless the file has the size, and with `deep` the checksum, of its entry."""
+        """Raise unless the file has the size and, with `deep`, the checksum of its entry."""
         if entry.path in self._right:
             return
         location = self.locate(entry)
@@ -157,22 +172,117 @@ class Checkpoint:
             self._right.add(entry.path)
 
     def verify(self, *, deep: bool = True) -> None:
-        """Raises the first thing that is wrong with it or with what it builds on.
+        """Raise the first problem of this checkpoint or its bases.
 
-        Not deep: all files are there with the right size. Deep: also their checksums, that all
-        can be read, that rows are in the shard they belong to and no key is there twice.
+        Checks that all files exist with the right size; with `deep` also that checksums match, all
+        files can be read, rows are in the right shard, and no key appears twice.
         """
         for problem in self.problems(deep=deep):
             raise problem
 
     def problems(self, *, deep: bool = True) -> Iterator[CheckpointError]:
-        """Everything that `verify` would raise, one after another."""
-        from sparsefleet.checkpoint.verify import problems_of
-
-        return problems_of(self, deep=deep)
+        """Yield everything that `verify` would raise."""
+        return _problems_of(self, deep=deep)
 
 
 def _series_hint(folder: Folder) -> str:
-    """Where there are checkpoints inside, which was meant?"""
+    """Return a hint for an error if the folder contains checkpoints."""
     inside = [name for name in folder.folders() if step_of(name) is not None]
-    return f"; it is a series of {len(inside)}: name one, as {inside[-1]}" if inside else ""
+    return f"; it is a series of {len(inside)}: choose one, such as {inside[-1]}" if inside else ""
+
+
+Keys = NDArray[np.uint64]
+
+
+def _problems_of(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointError]:
+    """Yield everything that is wrong with a checkpoint and its bases, as errors."""
+    try:
+        chain = checkpoint.chain
+    except CheckpointError as error:
+        yield error
+        chain = (checkpoint,)
+    for link in chain[1:]:
+        yield from _misfits(checkpoint, link)
+    for link in chain:
+        yield from _problems_of_one(link, deep=deep)
+
+
+def _misfits(checkpoint: Checkpoint, base: Checkpoint) -> Iterator[CheckpointError]:
+    """Yield errors for tables whose rows cannot be merged with those of the base."""
+    wanted = {table.name: table for table in checkpoint.manifest.tables}
+    for table in base.manifest.tables:
+        if table.name in wanted:
+            try:
+                where = base.folder.locate(MANIFEST)
+                table.require_same(wanted[table.name], where, in_a_delta=True)
+            except CheckpointError as error:
+                yield error
+
+
+def _problems_of_one(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointError]:
+    damaged = set()
+    for entry in checkpoint.manifest.files():
+        try:
+            checkpoint.check_file(entry, deep=deep)
+        except CheckpointError as error:
+            damaged.add(entry.path)
+            yield error
+    if not deep:
+        return
+    for table in checkpoint.manifest.tables:
+        for shard in range(table.num_shards):
+            files = [file for file in table.files if file.shard == shard]
+            removed = [file for file in table.removed if file.shard == shard]
+            if damaged.isdisjoint(file.path for file in (*files, *removed)):
+                try:
+                    _check_shard(checkpoint, table, files, removed)
+                except CheckpointError as error:
+                    yield error
+    for file, read in (
+        (checkpoint.manifest.dense_file, checkpoint.dense),
+        (checkpoint.manifest.workers_file, checkpoint.workers),
+    ):
+        if file is not None and file.path not in damaged:
+            try:
+                read()
+            except CheckpointError as error:
+                yield error
+
+
+def _check_shard(
+    checkpoint: Checkpoint, table: TableEntry, files: list[FileEntry], removed: list[FileEntry]
+) -> None:
+    """Read every row of a shard; holds its keys in memory."""
+    from sparsefleet.checkpoint.row_file_reader import (  # imports pyarrow
+        read_keys,
+        read_row_file,
+    )
+
+    layout = RowLayout.of(table)
+    keys: list[Keys] = []
+    for entry in files:
+        for chunk in read_row_file(checkpoint.folder, entry, layout):
+            _check_owner(checkpoint, entry, chunk.keys, table.num_shards)
+            keys.append(chunk.keys)
+    for entry in removed:
+        for part in read_keys(checkpoint.folder, entry):
+            _check_owner(checkpoint, entry, part, table.num_shards)
+            keys.append(part)
+    every = np.sort(np.concatenate(keys)) if keys else np.empty(0, np.uint64)
+    twice = every[1:][every[1:] == every[:-1]]
+    if len(twice):
+        where = checkpoint.locate(files[0])
+        raise CorruptFileError(
+            f"{where}: table {table.name!r}, shard {files[0].shard}: expected each key once, "
+            f"found {len(twice)} twice, such as {int(twice[0])}"
+        )
+
+
+def _check_owner(checkpoint: Checkpoint, entry: FileEntry, keys: Keys, num_shards: int) -> None:
+    shards = shard_of(keys, num_shards)
+    wrong = shards != entry.shard
+    if wrong.any():
+        raise CorruptFileError(
+            f"{checkpoint.locate(entry)}: expected keys of shard {entry.shard} of {num_shards}, "
+            f"found {int(keys[wrong][0])} of shard {int(shards[wrong][0])}"
+        )

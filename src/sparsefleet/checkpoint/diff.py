@@ -1,4 +1,4 @@
-"""What differs between two checkpoints.
+"""Compares two checkpoints.
 
 Letters: N rows of a table.
 """
@@ -19,26 +19,26 @@ from sparsefleet.checkpoint.row_chunk import RowChunk
 
 __all__ = ["CheckpointDiff", "TableDiff", "TensorDiff", "diff"]
 
-_PART_ROWS = 8_000_000  # of 24 bytes each
+_PART_ROWS = 8_000_000  # 24 bytes each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableDiff:
-    """How a table differs."""
+    """The differences of a table."""
 
     name: str
     same: int
-    """Rows with equal bits in both."""
+    """Rows that are bitwise equal in both."""
     changed: int
-    """Rows with other values, state or counters."""
+    """Rows with different values, state or counters."""
     values_changed: int
-    """Those of them with other values."""
+    """Changed rows with different values."""
     only_in_a: int
     only_in_b: int
     keys: dict[str, list[int]]
-    """Some keys, by `changed`, `only_in_a`, `only_in_b`."""
+    """Some keys for each of `changed`, `only_in_a` and `only_in_b`."""
     layout: str = ""
-    """What of the table's layout is different, so that its rows were not compared."""
+    """The difference in layout, if any; rows are not compared then."""
 
     @property
     def is_same(self) -> bool:
@@ -47,29 +47,29 @@ class TableDiff:
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """How a dense tensor differs."""
+    """The difference of a dense tensor."""
 
     name: str
     what: str
     """values, shape, only_in_a or only_in_b"""
     max_difference: float | None = None
-    """The largest |a - b|, where the shapes are equal."""
+    """The largest |a - b| if the shapes are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDiff:
-    """How two checkpoints differ."""
+    """The differences between two checkpoints."""
 
     step_a: int
     step_b: int
     tables: tuple[TableDiff, ...]
-    """Tables of both; a table of one has all its rows there."""
+    """All tables; a table in only one checkpoint has all its rows there."""
     dense: tuple[TensorDiff, ...]
-    """Tensors that differ; the others are equal."""
+    """The tensors that differ."""
 
     @property
     def is_same(self) -> bool:
-        """Whether rows and tensors are equal; the step may differ."""
+        """Return whether rows and tensors are equal; the step may differ."""
         return not self.dense and all(table.is_same for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,10 +77,10 @@ class CheckpointDiff:
 
 
 def diff(a: Checkpoint, b: Checkpoint, *, max_keys: int = 10) -> CheckpointDiff:
-    """Compares all rows and tensors bit by bit; deltas are merged before.
+    """Compare all rows and tensors bitwise, with deltas merged.
 
-    Names up to `max_keys` keys of each kind. Memory: 24 bytes a row of `a`, for at most 8
-    million at a time: larger tables are read in parts.
+    Lists up to `max_keys` keys of each kind. Memory: 24 bytes per row of `a`, for at most 8
+    million rows at a time; larger tables are read in parts.
     """
     tables_a = {table.name: table for table in a.manifest.tables}
     tables_b = {table.name: table for table in b.manifest.tables}
@@ -100,7 +100,7 @@ Side = tuple[Checkpoint, "TableEntry | None"]
 
 
 class _Digests(NamedTuple):
-    """Rows by key, in the order of the keys."""
+    """Rows sorted by key."""
 
     keys: NDArray[np.uint64]
     values: NDArray[np.uint64]
@@ -108,7 +108,7 @@ class _Digests(NamedTuple):
 
 
 class _Tally:
-    """Counts and remembers a few keys of each kind."""
+    """Counts rows of each kind and keeps a few of their keys."""
 
     def __init__(self, max_keys: int) -> None:
         self._max_keys = max_keys
@@ -191,11 +191,11 @@ def _rest_digest(chunk: RowChunk) -> NDArray[np.uint64]:
 
 
 def _digest(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """64 bits that stand for a row: uint64[N]. Two rows that differ share them once in 2^64."""
+    """Return a 64-bit hash of each row, uint64[N]; different rows collide once in 2^64."""
     words: NDArray[np.uint32] = np.ascontiguousarray(rows).view(np.uint32)
     total = np.zeros(len(rows), np.uint64)
     for column in range(words.shape[1]):
-        # The last steps of SplitMix64, on the word and its place.
+        # The last steps of SplitMix64, applied to the word and its position.
         x = words[:, column].astype(np.uint64) + np.uint64((column + 1) << 32)
         x *= np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""What a manifest says of files, tables and tensors."""
+"""Entries of a manifest: files, tables and tensors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sparsefleet.errors import CheckpointMismatchError
 __all__ = ["BaseEntry", "COUNTERS", "DenseEntry", "FileEntry", "StateColumn", "TableEntry"]
 
 COUNTERS = ("count", "step", "seconds")
-"""What a table may keep of each row, in the order of the column `counters`."""
+"""The counters that a table may keep per row, in the order of the column `counters`."""
 
 MAX_SHARDS = 99_999
 _CHECKSUM = re.compile(r"crc32:[0-9a-f]{8}")
 
 
 def _is_inside(path: object) -> bool:
-    """A path that does not lead out of the checkpoint."""
+    """Return whether the path stays inside the checkpoint."""
     return (
         isinstance(path, str)
         and bool(path)
@@ -51,10 +51,10 @@ class FileEntry:
     """`crc32:` and eight hexadecimal digits, of the whole file."""
 
     num_rows: int | None = None
-    """Rows, or removed keys, in it; None for other files."""
+    """Number of rows or removed keys; None for other files."""
 
     shard: int | None = None
-    """The shard whose rows it holds; None for other files."""
+    """The shard of its rows; None for other files."""
 
     def __post_init__(self) -> None:
         check(_is_inside(self.path), "path of a file", "a relative path", self.path)
@@ -88,7 +88,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """A part of a row's optimizer state: `width` floats of the column `state`."""
+    """One array of the optimizer state: `width` floats of the column `state`."""
 
     name: str
     width: int
@@ -120,25 +120,25 @@ class TableEntry:
     """Width of the column `values`."""
 
     optimizer: Mapping[str, Any]
-    """Its settings; `kind` names it. `none`: imported values, for any optimizer to start on."""
+    """Settings of the optimizer. The kind `none` marks imported values, usable by any optimizer."""
 
     state: tuple[StateColumn, ...] = ()
-    """What the column `state` is made of, in order."""
+    """The arrays in the column `state`, in order."""
 
     counters: tuple[str, ...] = ()
-    """What the column `counters` is made of: some of count, step, seconds, in this order."""
+    """The counters in the column `counters`: some of count, step, seconds, in this order."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Everything else of the table's declaration: initializer, seed, admission ..."""
+    """The rest of the table's spec: initializer, seed, admission, ..."""
 
     num_shards: int = 1
-    """Servers that wrote it. A key's shard: `shard_of(keys, num_shards)`."""
+    """Number of servers that wrote it; `shard_of(keys, num_shards)` returns the shard of a key."""
 
     files: tuple[FileEntry, ...] = ()
-    """Rows; each shard has one file or more."""
+    """Files of rows, at least one per shard."""
 
     removed: tuple[FileEntry, ...] = ()
-    """Keys that a delta takes away; at most one file a shard."""
+    """Files of keys that a delta removes, at most one per shard."""
 
     def __post_init__(self) -> None:
         check(isinstance(self.name, str) and bool(self.name), "name of a table", "text", self.name)
@@ -166,17 +166,17 @@ class TableEntry:
 
     @property
     def state_width(self) -> int:
-        """Floats of optimizer state in a row."""
+        """Return the number of floats of optimizer state per row."""
         return sum(column.width for column in self.state)
 
     @property
     def has_values_only(self) -> bool:
-        """Imported rows: whoever loads them gives them a new row's state and counters."""
+        """Return whether rows are imported: they are loaded with initial state and counters."""
         return bool(self.optimizer["kind"] == "none")
 
     @property
     def num_rows(self) -> int:
-        """Rows in its own files; those of a delta's base are not counted."""
+        """Return the number of rows in its own files, without the base of a delta."""
         return sum(entry.num_rows or 0 for entry in self.files)
 
     @property
@@ -190,19 +190,19 @@ class TableEntry:
     def with_files(
         self, files: Iterable[FileEntry], removed: Iterable[FileEntry] = (), *, num_shards: int = 1
     ) -> TableEntry:
-        """The same table with the files that hold it."""
+        """Return the table with these files."""
         return replace(self, files=tuple(files), removed=tuple(removed), num_shards=num_shards)
 
     def missing_shards(self) -> list[int]:
-        """Shards of which there is no file of rows."""
+        """Return the shards without a file of rows."""
         return sorted(set(range(self.num_shards)) - {entry.shard for entry in self.files})
 
     def require_same(self, wanted: TableEntry, where: str, *, in_a_delta: bool = False) -> None:
-        """Raises CheckpointMismatchError unless rows of this table fit the table `wanted`.
+        """Raise CheckpointMismatchError unless rows of this table fit the table `wanted`.
 
-        Width, optimizer, state and counters must be the same; settings of the optimizer, such
-        as the learning rate, may differ. Of imported values only the width must be, but for
-        rows that are to be merged with those of a delta.
+        Width, optimizer, state and counters must match; settings of the optimizer, such as the
+        learning rate, may differ. For imported values only the width must match, except when rows
+        are merged with those of a delta.
         """
         parts: list[tuple[str, object, object]] = [("width", self.dim, wanted.dim)]
         if in_a_delta or not self.has_values_only:
@@ -259,11 +259,11 @@ def _shown(state: tuple[StateColumn, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DenseEntry:
-    """A tensor of the file of dense parameters."""
+    """A tensor in the file of dense parameters."""
 
     name: str
     dtype: str
-    """NumPy's name: float32 ..."""
+    """NumPy's name, for example float32"""
     shape: tuple[int, ...]
 
     @classmethod
@@ -283,9 +283,9 @@ class BaseEntry:
     """The checkpoint that a delta builds on."""
 
     path: str
-    """Relative to the delta where both are in one place, else whole."""
+    """Relative to the delta if both are on the same file system, otherwise absolute."""
     token: str
-    """Of the base's save: another save at that path is not the base."""
+    """Token of the base; a different save at that path is rejected."""
 
     @classmethod
     def from_json(cls, value: object, thing: str = "base") -> BaseEntry:

@@ -1,4 +1,4 @@
-"""A table of a checkpoint as one file for other programs."""
+"""Writes a table of a checkpoint to one file for other programs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def export_table(
     columns: Sequence[str] = COLUMNS,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes all rows of a table, deltas merged, to a new file; returns their number.
+    """Write all rows of a table, with deltas merged, to a new file; return their number.
 
-    The end of the name decides: `.parquet` has columns key, values, state, counters; `.csv` has a
-    column for each number: key, values_0 ..., then each state and counter by its name.
+    The suffix determines the format: `.parquet` has columns key, values, state, counters; `.csv`
+    has one column per number: key, values_0, ..., then each state and counter by name.
     """
     kind = target.rpartition(".")[2]
     if kind not in EXPORT_FORMATS:
@@ -62,7 +62,7 @@ def _write_parquet(file: OutputFile, entry: TableEntry, chunks: Any, columns: Se
 
 
 def _write_csv(file: OutputFile, entry: TableEntry, chunks: Any, columns: Sequence[str]) -> int:
-    import pyarrow as pa  # only here: 40 MB
+    import pyarrow as pa  # 40 MB, needed only here
     import pyarrow.csv
 
     names = _csv_names(entry, columns)

@@ -1,4 +1,4 @@
-"""A folder of files, on this machine or behind fsspec, as checkpoints need it."""
+"""Folders of checkpoint files, on a local disk or any fsspec file system."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, NamedTuple
 
+from sparsefleet.checkpoint.confinement import Confinement
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointIoError,
@@ -21,7 +22,7 @@ READ_BYTES = 4 << 20
 
 
 class FoundFile(NamedTuple):
-    """A file of a folder."""
+    """A file in a folder."""
 
     path: str
     """Relative to the folder, with slashes."""
@@ -32,7 +33,7 @@ class FoundFile(NamedTuple):
 def reported(
     action: str, path: str, kinds: tuple[type[Exception], ...] = (OSError,)
 ) -> Iterator[None]:
-    """Turns what a file system raises into errors that name the file."""
+    """Convert errors of a file system to errors that name the file."""
     try:
         yield
     except CheckpointError:
@@ -45,7 +46,7 @@ def reported(
 
 
 def checksum_text(crc: int) -> str:
-    """How checksums are written in manifests: CRC-32 as in gzip and PNG.
+    """Return a checksum as written in manifests: CRC-32 as in gzip and PNG.
 
     >>> checksum_text(zlib.crc32(b"123456789"))
     'crc32:cbf43926'
@@ -54,7 +55,7 @@ def checksum_text(crc: int) -> str:
 
 
 class OutputFile(abc.ABC):
-    """A new file. It is whole and on the disk when `close()` has returned, and not before."""
+    """A new file, complete and on disk only after `close()` has returned."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
     """What it raises."""
@@ -66,7 +67,7 @@ class OutputFile(abc.ABC):
 
     @property
     def checksum(self) -> str:
-        """Of what has been written so far."""
+        """Return the checksum of the data written so far."""
         return checksum_text(self._crc)
 
     def write(self, data: bytes | memoryview) -> None:
@@ -83,7 +84,7 @@ class OutputFile(abc.ABC):
 
     @abc.abstractmethod
     def discard(self) -> None:
-        """Gives the file up; never raises."""
+        """Delete the file. Never raises."""
 
 
 class Folder(abc.ABC):
@@ -92,69 +93,83 @@ class Folder(abc.ABC):
     _kinds: tuple[type[Exception], ...] = (OSError,)
     """What its files raise."""
 
-    def __init__(self, root: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        storage_options: Mapping[str, Any] | None = None,
+        within: Confinement | None = None,
+    ) -> None:
         self.root = root
-        """As people write it: a path, or a URL."""
+        """Return the path or URL of the folder, as users write it."""
         self._options = dict(storage_options or {})
+        self._within = within
+        if within is not None:
+            within.check(root)
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """The options with which fsspec opened it."""
+        return dict(self._options)
 
     def locate(self, path: str) -> str:
-        """The file as people write it."""
+        """Return the path or URL of a file, as users write it."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def sub(self, path: str) -> Folder:
-        """Another folder, by its path relative to this one (`..` leads up) or its whole path."""
-        return open_folder(path if "://" in path else joined(self.root, path), self._options)
+        """Return another folder, by its absolute path or relative to this one (with `..`)."""
+        path = path if "://" in path else joined(self.root, path)
+        return open_folder(path, self._options, within=self._within)
 
     @abc.abstractmethod
     def create(self, path: str) -> OutputFile:
-        """A new file for writing; folders on the way are made."""
+        """Create a file for writing, and its parent folders."""
 
     @abc.abstractmethod
     def replace(self, path: str, data: bytes, pending: str) -> None:
-        """Puts `data` in force at `path` in one step; on disk when it returns.
+        """Replace the file atomically; it is on disk when this returns.
 
-        `pending` is where it may lie before.
+        `pending` is a temporary path on the way.
         """
 
     @abc.abstractmethod
     def open(self, path: str) -> IO[bytes]:
-        """The file for reading."""
+        """Open the file for reading."""
 
     @abc.abstractmethod
     def size(self, path: str) -> int | None:
-        """Bytes of the file; None if there is none."""
+        """Return the size of the file in bytes; None if it does not exist."""
 
     @abc.abstractmethod
     def modified(self, path: str) -> float | None:
-        """When it was last written, in seconds since 1970; None if that is not known."""
+        """Return the time of the last write in seconds since 1970; None if unknown."""
 
     @abc.abstractmethod
     def files(self) -> list[FoundFile]:
-        """All files below; none if the folder is not there."""
+        """Return all files below; none if the folder does not exist."""
 
     @abc.abstractmethod
     def folders(self) -> list[str]:
-        """Names of the folders directly below."""
+        """Return the names of direct subfolders."""
 
     @abc.abstractmethod
     def remove(self, paths: Iterable[str]) -> None:
-        """Removes files, and folders that are empty then. One that is gone already is fine."""
+        """Remove files, and folders that become empty. Missing files are ignored."""
 
     @abc.abstractmethod
     def remove_empty(self) -> None:
-        """Removes folders of tables without files, and then the folder itself if it is empty."""
+        """Remove table folders without files, and the folder itself if it is empty then."""
 
     def reading(self, path: str) -> AbstractContextManager[None]:
-        """Turns what reading the file raises into errors that name it."""
+        """Convert errors while reading the file to errors that name it."""
         return reported("read", self.locate(path), self._kinds)
 
     def read(self, path: str) -> bytes:
-        """The whole file."""
+        """Return the contents of the file."""
         with self.reading(path), self.open(path) as file:
             return file.read()
 
     def checksum(self, path: str) -> tuple[int, str]:
-        """Bytes and checksum of the file as it is, read once."""
+        """Read the file once; return its size in bytes and its checksum."""
         crc = size = 0
         with self.reading(path), self.open(path) as file:
             while block := file.read(READ_BYTES):
@@ -163,8 +178,16 @@ class Folder(abc.ABC):
         return size, checksum_text(crc)
 
 
-def open_folder(path: str, storage_options: Mapping[str, Any] | None = None) -> Folder:
-    """The folder at a path or URL; it need not exist.
+def open_folder(
+    path: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    within: Confinement | None = None,
+) -> Folder:
+    """Return the folder at a path or URL; it need not exist.
+
+    within: restricts the folder, its files and folders reached from it; paths outside raise
+        ConfigError.
 
     >>> open_folder("memory://models/ads").locate("manifest.json")
     'memory://models/ads/manifest.json'
@@ -175,14 +198,14 @@ def open_folder(path: str, storage_options: Mapping[str, Any] | None = None) -> 
     path = str(path)
     for prefix in ("file://", "local://"):
         if path.startswith(prefix):
-            return LocalFolder(path[len(prefix) :], storage_options)
+            return LocalFolder(path[len(prefix) :], storage_options, within)
     if "://" in path:
-        return RemoteFolder(path, storage_options or {})
-    return LocalFolder(path, storage_options)
+        return RemoteFolder(path, storage_options or {}, within)
+    return LocalFolder(path, storage_options, within)
 
 
 def joined(root: str, path: str) -> str:
-    """`root/path` with `..` worked out, for paths and URLs alike.
+    """Return `root/path` with `..` resolved, for paths and URLs.
 
     >>> joined("s3://bucket/run/step-2", "../step-1")
     's3://bucket/run/step-1'

@@ -1,4 +1,4 @@
-"""Models from elsewhere as checkpoints, which any table of the right width can load."""
+"""Imports vectors and models from other formats."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.entries import TableEntry
-from sparsefleet.checkpoint.import_table import import_table
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowChunk
 from sparsefleet.errors import ConfigError, InputFileError
 
-__all__ = ["import_paddle", "import_vectors"]
+__all__ = [
+    "import_paddle",
+    "import_table",
+    "import_vectors",
+]
 
 _CHUNK_ROWS = 1 << 16
 
@@ -31,7 +34,7 @@ def import_vectors(
     has_header: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Makes a checkpoint with one table of a file of keys and vectors; see `import_table`."""
+    """Create a checkpoint with one table from a file of keys and vectors; see `import_table`."""
     chunks = import_table(
         source, key_column=key_column, has_header=has_header, storage_options=storage_options
     )
@@ -52,7 +55,7 @@ def import_vectors(
         twice = every[1:][every[1:] == every[:-1]]
         if len(twice):
             raise InputFileError(
-                f"{source}: expected each key once, found {len(twice)} again, "
+                f"{source}: expected each key once, found {len(twice)} duplicates, "
                 f"such as {int(twice[0])}"
             )
         return pending.commit(step=0, tables=[entry.with_files(files)])
@@ -67,7 +70,7 @@ def import_paddle(
     names: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Makes a checkpoint of a Paddle 1.x persistables directory; see `read_paddle_persistables`.
+    """Create a checkpoint from a Paddle 1.x directory; see `read_paddle_persistables`.
 
     The variables named in `tables`, each [V, D], become sparse tables with keys 0 .. V-1; all
     others are dense tensors.
@@ -102,3 +105,39 @@ def _rows_of(values: NDArray[np.float32]) -> Iterator[RowChunk]:
         keys = np.arange(begin, begin + count, dtype=np.uint64)
         empty = np.empty((count, 0), np.float32)
         yield RowChunk(keys, part, empty, empty.astype(np.uint32))
+
+
+def import_table(
+    path: str,
+    *,
+    key_column: str | None = None,
+    has_header: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Iterator[RowChunk]:
+    """Read rows from a file of keys and vectors: `.parquet`, or `.csv`, which may be compressed.
+
+    The key is `key_column`, or else the column `key`, or else the first. The vector is one column
+    of lists (in CSV: text such as `0.5 0.25` or `[0.5, 0.25]`), or all columns of numbers. A CSV
+    without column names needs has_header=False. A negative key is reinterpreted as an unsigned
+    64-bit number. Rows have no state and counters.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+    ...     _ = file.write(b"key,x,y\\n7,0.5,1\\n9,2,4\\n")
+    ...     file.flush()
+    ...     [chunk] = import_table(file.name)
+    >>> chunk.keys.tolist(), chunk.values.tolist()
+    ([7, 9], [[0.5, 1.0], [2.0, 4.0]])
+    """
+    suffix = path.removesuffix(".gz").removesuffix(".bz2").rpartition(".")[2]
+    if suffix not in ("csv", "parquet"):
+        raise ConfigError(f"the file to import must end with .csv or .parquet, got {path!r}")
+    from sparsefleet.checkpoint.vector_file import read_vectors  # imports pyarrow
+
+    yield from read_vectors(
+        path,
+        is_csv=suffix == "csv",
+        key_column=key_column,
+        has_header=has_header,
+        storage_options=storage_options,
+    )

@@ -1,4 +1,4 @@
-"""Strict reading of JSON objects: every field there once, of its type, and no other."""
+"""Strict reading of JSON objects: each field exactly once, with its type, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def check(holds: bool, thing: str, wanted: str, found: object) -> None:
-    """Raises ConfigError unless `holds`."""
+    """Raise ConfigError unless `holds`."""
     if not holds:
         shown = repr(found)
         shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
@@ -24,12 +24,12 @@ def check(holds: bool, thing: str, wanted: str, found: object) -> None:
 
 
 def is_count(value: object) -> bool:
-    """An int >= 0; bool is not one."""
+    """Return whether `value` is an int >= 0; a bool is not."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def check_json(value: object, thing: str) -> None:
-    """Raises unless `value` comes back equal from JSON."""
+    """Raise unless `value` survives a round trip through JSON."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             check(isinstance(key, str), thing, "text as keys", key)
@@ -44,12 +44,12 @@ def check_json(value: object, thing: str) -> None:
 
 
 def canonical(value: object) -> bytes:
-    """The one way to write a JSON value that checksums are made of."""
+    """Return the canonical encoding of a JSON value, for checksums."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def parse_object(data: bytes, thing: str) -> JsonObject:
-    """A JSON object; a field that is there twice, NaN and the like are refused."""
+    """Parse a JSON object. Rejects duplicate fields, NaN and infinity."""
 
     def no_twins(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
         found = dict(pairs)
@@ -70,7 +70,7 @@ def parse_object(data: bytes, thing: str) -> JsonObject:
 
 
 class Fields:
-    """Takes fields out of a JSON object one by one."""
+    """Takes the fields of a JSON object one by one."""
 
     def __init__(self, value: object, thing: str) -> None:
         check(isinstance(value, Mapping), thing, "an object", value)
@@ -90,7 +90,7 @@ class Fields:
         return str(value)
 
     def count(self, name: str) -> int:
-        """An int >= 0."""
+        """Take an int >= 0."""
         value, thing = self._take(name)
         check(is_count(value), thing, "a whole number >= 0", value)
         return int(value)
@@ -101,18 +101,18 @@ class Fields:
         return dict(value)
 
     def items(self, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
-        """A list, each item read by `read(value, its name)`."""
+        """Take a list whose items are read by `read(value, name)`."""
         value, thing = self._take(name)
         check(isinstance(value, list), thing, "a list", value)
         return tuple(read(item, f"{thing}[{place}]") for place, item in enumerate(value))
 
     def optional(self, name: str, read: Callable[[object, str], T]) -> T | None:
-        """What `read` makes of the field; None for null."""
+        """Take a field read by `read`; None for null."""
         value, thing = self._take(name)
         return None if value is None else read(value, thing)
 
     def end(self) -> None:
-        """Raises if a field is left that nobody asked for."""
+        """Raise if fields are left."""
         check(not self._left, self._thing, "no other field", sorted(self._left))
 
 

@@ -1,4 +1,4 @@
-"""A folder on a disk of this machine: everything is synced before it counts."""
+"""A folder on a local disk; data is synced before it is made visible."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
+from sparsefleet.checkpoint.confinement import Confinement
 from sparsefleet.checkpoint.folder import Folder, FoundFile, OutputFile, reported
 from sparsefleet.checkpoint.names import TABLE_FOLDERS
 
@@ -27,7 +28,7 @@ def _sync_folder(path: str) -> None:
 
 
 def _make_folder(path: str) -> None:
-    """Makes a folder and those above it, each on disk before one in it is made."""
+    """Create a folder and its parents, syncing each before creating the next."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
@@ -43,7 +44,7 @@ def _remove_if_empty(path: str) -> None:
 
 
 class _LocalFile(OutputFile):
-    """Unbuffered: rows come in large pieces."""
+    """An unbuffered file: rows arrive in large pieces."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -74,38 +75,51 @@ class _LocalFile(OutputFile):
 class LocalFolder(Folder):
     """Files below a directory."""
 
-    def __init__(self, root: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(os.path.abspath(os.path.expanduser(root)), storage_options)
+    def __init__(
+        self,
+        root: str,
+        storage_options: Mapping[str, Any] | None = None,
+        within: Confinement | None = None,
+    ) -> None:
+        super().__init__(os.path.abspath(os.path.expanduser(root)), storage_options, within)
+
+    def allowed(self, path: str) -> str:
+        """Return the location of the file. Raises ConfigError if links lead out of the root."""
+        location = self.locate(path)
+        if self._within is not None:
+            self._within.check(location)
+        return location
 
     def make(self) -> None:
-        """Makes the folder, if it is not there."""
+        """Create the folder if it does not exist."""
         with reported("make", self.root):
             _make_folder(self.root)
 
     def create(self, path: str) -> OutputFile:
-        location = self.locate(path)
+        location = self.allowed(path)
         with reported("write", location):
             for _ in range(_TRIES):
-                # Who cleans up may take the folder away while it is empty: then once more.
+                # A concurrent clean-up may remove the empty folder: try again.
                 with contextlib.suppress(FileNotFoundError):
                     _make_folder(os.path.dirname(location))
                     return _LocalFile(location)
-            raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again")
+            raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder")
 
     def replace(self, path: str, data: bytes, pending: str) -> None:
+        target = self.allowed(path)
         file = self.create(pending)
         try:
             file.write(data)
             file.close()
-            with reported("write", self.locate(path)):
-                os.replace(self.locate(pending), self.locate(path))
+            with reported("write", target):
+                os.replace(self.locate(pending), target)
                 _sync_folder(self.root)
         except BaseException:
             file.discard()
             raise
 
     def open(self, path: str) -> IO[bytes]:
-        location = self.locate(path)
+        location = self.allowed(path)
         with reported("read", location):
             return open(location, "rb", buffering=0)
 
@@ -118,7 +132,7 @@ class LocalFolder(Folder):
         return found.st_mtime if found else None
 
     def _stat(self, path: str) -> os.stat_result | None:
-        location = self.locate(path)
+        location = self.allowed(path)
         with reported("read", location):
             try:
                 found = os.stat(location)
@@ -133,7 +147,7 @@ class LocalFolder(Folder):
                 for name in names:
                     location = os.path.join(folder, name)
                     path = os.path.relpath(location, self.root).replace(os.sep, "/")
-                    with contextlib.suppress(FileNotFoundError):  # just removed by another
+                    with contextlib.suppress(FileNotFoundError):  # just removed by another process
                         found.append(FoundFile(path, os.lstat(location).st_size))
         return sorted(found)
 
@@ -148,7 +162,7 @@ class LocalFolder(Folder):
     def remove(self, paths: Iterable[str]) -> None:
         above: set[str] = set()
         for path in paths:
-            location = self.locate(path)
+            location = self.allowed(path)
             with reported("remove", location), contextlib.suppress(FileNotFoundError):
                 os.unlink(location)
             while (location := os.path.dirname(location)) != os.path.dirname(self.root):

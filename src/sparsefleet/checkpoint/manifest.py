@@ -1,4 +1,4 @@
-"""The manifest: what a checkpoint holds, and the sums to check it by."""
+"""The manifest: the contents of a checkpoint and its checksums."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from sparsefleet.errors import (
     CorruptFileError,
 )
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "Manifest"]
+__all__ = ["FORMAT", "FORMAT_VERSION", "Manifest", "SERIES_NOTE"]
 
 FORMAT = "sparsefleet-checkpoint"
 FORMAT_VERSION = 1
+SERIES_NOTE = "series"
+"""Among the notes of a checkpoint in a series: its `number` there and its `generation`."""
 
 Kind = Literal["full", "delta"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     >>> manifest = Manifest(token="00112233aabbccdd", step=7, created="2026-01-02T03:04:05Z")
     >>> Manifest.from_bytes(manifest.to_bytes(), "manifest.json") == manifest
@@ -47,13 +49,13 @@ class Manifest:
     """
 
     token: str
-    """Of the save that wrote it: 16 hexadecimal digits, in the name of every file."""
+    """Token of the save: 16 hexadecimal digits, part of the name of every file."""
 
     step: int
-    """Steps trained when it was taken."""
+    """Number of training steps at the time of the save."""
 
     created: str
-    """When the manifest was written: ISO 8601, UTC."""
+    """Time of the save: ISO 8601, UTC."""
 
     written_by: str = ""
     """Program and version."""
@@ -66,21 +68,39 @@ class Manifest:
     dense_file: FileEntry | None = None
 
     workers_file: FileEntry | None = None
-    """A JSON list with an object of each worker, such as where it is in its data."""
+    """A JSON list with one object per worker, such as its position in the data."""
 
     base: BaseEntry | None = None
-    """Set in a delta: rows that are not in its own files are this checkpoint's."""
+    """Set in a delta: the checkpoint that holds the rows missing from its own files."""
 
     same_as: tuple[str, ...] = ()
-    """Tokens of saves with the same contents that were here before; deltas on them still fit."""
+    """Tokens of earlier saves here with the same contents; deltas based on them stay valid."""
 
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What the saver wants back; plain JSON."""
+    """Data that the saver needs when loading; plain JSON."""
 
     @property
-    def age_order(self) -> tuple[datetime, int]:
-        """Grows from save to save; steps do not where a training went back or began anew."""
-        return _parse_time(self.created), self.step
+    def number(self) -> int | None:
+        """Counts the saves of a series; None outside of one, and in series of older versions."""
+        return self._series_count("number")
+
+    @property
+    def generation(self) -> int | None:
+        """The training from scratch in its series that it belongs to; None if unknown."""
+        return self._series_count("generation")
+
+    def _series_count(self, name: str) -> int | None:
+        series = self.notes.get(SERIES_NOTE)
+        found = series.get(name) if isinstance(series, Mapping) else None
+        return found if isinstance(found, int) and is_count(found) else None
+
+    @property
+    def age_order(self) -> tuple[int, datetime, int]:
+        """Grows from save to save of a series, whatever the clock says and where steps go back.
+
+        Only saves without a number, which older versions wrote, are ordered by time.
+        """
+        return self.number or 0, _parse_time(self.created), self.step
 
     def __post_init__(self) -> None:
         check(is_token(self.token), "token", "16 hexadecimal digits", self.token)
@@ -128,7 +148,7 @@ class Manifest:
         return "full" if self.base is None else "delta"
 
     def files(self) -> Iterator[FileEntry]:
-        """Every file but the manifest itself."""
+        """Yield every file except the manifest."""
         for table in self.tables:
             yield from table.files
             yield from table.removed
@@ -138,11 +158,11 @@ class Manifest:
 
     @property
     def num_bytes(self) -> int:
-        """Of all its files but the manifest itself."""
+        """Return the size of all files except the manifest."""
         return sum(entry.num_bytes for entry in self.files())
 
     def table(self, name: str, where: str = "checkpoint") -> TableEntry:
-        """The table of that name; CheckpointMismatchError if there is none."""
+        """Return the table with that name. Raises CheckpointMismatchError if there is none."""
         for table in self.tables:
             if table.name == name:
                 return table
@@ -150,7 +170,7 @@ class Manifest:
         raise CheckpointMismatchError(f"{where}: expected table {name!r}, found {known}")
 
     def to_bytes(self) -> bytes:
-        """The contents of manifest.json."""
+        """Return the contents of manifest.json."""
         body = self._to_json()
         body["checksum"] = checksum_text(zlib.crc32(canonical(body)))
         return (json.dumps(body, indent=1, ensure_ascii=True) + "\n").encode("ascii")
@@ -175,9 +195,9 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, location: str) -> Manifest:
-        """Reads manifest.json, of which errors name the `location`.
+        """Parse manifest.json; `location` names it in errors.
 
-        Raises CorruptFileError, and CheckpointVersionError for a newer format.
+        Raises CorruptFileError, or CheckpointVersionError for a newer format.
         """
         try:
             value = parse_object(data, "manifest")
@@ -222,12 +242,12 @@ def _is_time(text: object) -> bool:
 
 
 def _parse_time(text: str) -> datetime:
-    """With or without parts of a second."""
+    """Return whether the text is a UTC time, with or without fractions of a second."""
     return datetime.strptime(text, f"%Y-%m-%dT%H:%M:%S{'.%f' if '.' in text else ''}Z")
 
 
 def _check_format(value: JsonObject, location: str) -> None:
-    """Before anything else: a newer format may have other fields."""
+    """Check format and version first: a newer format may have other fields."""
     check(value.get("format") == FORMAT, "manifest.format", repr(FORMAT), value.get("format"))
     version = value.get("format_version")
     check(is_count(version), "manifest.format_version", "a whole number >= 0", version)
@@ -235,6 +255,6 @@ def _check_format(value: JsonObject, location: str) -> None:
     if version > FORMAT_VERSION:
         raise CheckpointVersionError(
             f"{location}: expected format version {FORMAT_VERSION}, found {version}: "
-            "it was written by a newer sparsefleet; install that one to read it"
+            "it was written by a newer sparsefleet; upgrade to read it"
         )
     check(version == FORMAT_VERSION, "manifest.format_version", str(FORMAT_VERSION), version)

@@ -1,4 +1,4 @@
-"""Rows of a full checkpoint and the deltas upon it as one table: the newest row of a key counts."""
+"""Merges rows of a full checkpoint and its deltas: for each key, the newest row wins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.entries import TableEntry
-from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout
-from sparsefleet.checkpoint.shard_map import shard_of
+from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout, shard_of
 
 if TYPE_CHECKING:
     from sparsefleet.checkpoint.checkpoint import Checkpoint
@@ -25,16 +24,16 @@ Links = list[tuple["Checkpoint", TableEntry]]
 def merged_rows(
     chain: Sequence[Checkpoint], table: str, shard: tuple[int, int] | None, columns: Sequence[str]
 ) -> Iterator[RowChunk]:
-    """Rows of a table in a chain of checkpoints, the newest first.
+    """Yield the rows of a table in a chain of checkpoints, newest first.
 
-    Where all were written by the same number of servers, a key is in the same shard of each:
-    then shards are merged one by one, and only the keys of one are in memory.
+    If all were written by the same number of servers, a key is in the same shard of each; shards
+    are then merged one by one, with the keys of only one in memory.
     """
     links: Links = []
     for checkpoint in chain:
         known = {entry.name: entry for entry in checkpoint.manifest.tables}
         if table not in known:
-            break  # the table began with the link before
+            break  # the table is new in the previous link
         if links:
             known[table].require_same(links[0][1], checkpoint.path, in_a_delta=True)
         links.append((checkpoint, known[table]))
@@ -63,7 +62,7 @@ def _keep_shard(shard: tuple[int, int] | None) -> Keep:
 def _merge(
     links: Links, shard: int | None, keep: Keep, columns: Sequence[str]
 ) -> Iterator[RowChunk]:
-    """Goes from the newest link to the oldest; `settled` are the keys met on the way, sorted."""
+    """Merge links from newest to oldest; `settled` holds the sorted keys found so far."""
     settled = np.empty(0, np.uint64)
     for place, (checkpoint, entry) in enumerate(links):
         is_last = place + 1 == len(links)
@@ -84,7 +83,7 @@ def _merge(
 
 
 def find_in(ordered: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Where each key is among `ordered` ones, and whether it is there at all."""
+    """Return the position of each key in `ordered`, and whether it is there."""
     if not len(ordered):
         return np.zeros(len(keys), np.intp), np.zeros(len(keys), np.bool_)
     places = np.searchsorted(ordered, keys)
@@ -95,7 +94,7 @@ def find_in(ordered: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.boo
 def _own_rows(
     checkpoint: Checkpoint, entry: TableEntry, shard: int | None, columns: Sequence[str]
 ) -> Iterator[RowChunk]:
-    from sparsefleet.checkpoint.row_file_reader import read_row_file  # it loads pyarrow
+    from sparsefleet.checkpoint.row_file_reader import read_row_file  # imports pyarrow
 
     for file in entry.files:
         if shard is None or file.shard == shard:
@@ -106,7 +105,7 @@ def _own_rows(
 def _removed_keys(
     checkpoint: Checkpoint, entry: TableEntry, shard: int | None, keep: Keep
 ) -> Iterator[Keys]:
-    from sparsefleet.checkpoint.row_file_reader import read_keys  # it loads pyarrow
+    from sparsefleet.checkpoint.row_file_reader import read_keys  # imports pyarrow
 
     for file in entry.removed:
         if shard is None or file.shard == shard:

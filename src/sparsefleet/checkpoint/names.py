@@ -1,4 +1,4 @@
-"""Names of the files of a checkpoint: all but the manifest's have the token of the save."""
+"""Names of checkpoint files: all except the manifest contain the token of the save."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MAX_STEP = 10**12 - 1
 
 
 def new_token() -> str:
-    """A name for one save, unlike that of any other: 16 hexadecimal digits."""
+    """Return a new unique token for a save: 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
@@ -51,7 +51,7 @@ def is_token(text: object) -> bool:
 
 
 def token_of(path: str) -> str | None:
-    """The token in a file's path inside a checkpoint; None for a file that is not a save's.
+    """Return the token in the path of a checkpoint file; None for other files.
 
     >>> token_of("tables/ads-00112233aabbccdd/00000-of-00002-00000.parquet")
     '00112233aabbccdd'
@@ -63,9 +63,9 @@ def token_of(path: str) -> str | None:
 
 
 def encode_name(name: str) -> str:
-    """A table's name as part of a path: every byte but `A-Z a-z 0-9 _ -` becomes `%XX`.
+    """Encode a table name for a path: every byte except `A-Z a-z 0-9 _ -` becomes `%XX`.
 
-    One that would be longer than 180 characters is cut and continued with a hash.
+    Beyond 180 characters the rest is replaced by a hash.
 
     >>> encode_name("ads/eu")
     'ads%2Feu'
@@ -82,7 +82,7 @@ def row_file(table: str, token: str, shard: int, num_shards: int, part: int) -> 
 
 
 def removed_file(table: str, token: str, shard: int, num_shards: int) -> str:
-    """Of the keys that a delta removes."""
+    """Return the path of the keys that a delta removes."""
     return f"removed/{encode_name(table)}-{token}/{shard:05d}-of-{num_shards:05d}.parquet"
 
 
@@ -95,22 +95,22 @@ def workers_file(token: str) -> str:
 
 
 def marker_file(token: str) -> str:
-    """Says that a save is under way."""
+    """Return the path of the file that marks a save in progress."""
     return f"pending-{token}.json"
 
 
 def pending_marker(token: str) -> str:
-    """The marker before it is locked."""
+    """Return the path of the marker before it is locked."""
     return f"marker-{token}.json"
 
 
 def pending_manifest(token: str) -> str:
-    """The manifest before it is in force."""
+    """Return the path of the manifest before it is committed."""
     return f"manifest-{token}.json"
 
 
 def step_name(step: int) -> str:
-    """The folder of a checkpoint in a series.
+    """Return the folder name of a checkpoint in a series.
 
     >>> step_name(1200)
     'step-000000001200'
@@ -121,6 +121,6 @@ def step_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The inverse; None for a folder that is not a checkpoint of a series."""
+    """Return the step of a folder name; None if it is not a checkpoint of a series."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None

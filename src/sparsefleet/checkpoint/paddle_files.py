@@ -1,7 +1,7 @@
-"""Reads what `fluid.io.save_persistables` of PaddlePaddle 1.x wrote.
+"""Reads files written by `fluid.io.save_persistables` of PaddlePaddle 1.x.
 
-A variable: uint32 0; uint64 number of sequence levels, each uint64 bytes and offsets; uint32 0;
-int32 length and a TensorDesc message (type, dims); the data, little-endian.
+Format of a variable: uint32 0; uint64 number of sequence levels, each uint64 size and offsets;
+uint32 0; int32 length and a TensorDesc message (type, dims); the data. Little-endian.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def read_paddle_persistables(
     names: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """The variables of a persistables directory by name.
+    """Read the variables of a persistables directory, by name.
 
-    Without a `filename` each file there is a variable, named as the file; `names` picks some.
-    With one, all variables are in that file in the order of their names, which is
-    all it says of them: `names` gives them, or the program (`__model__`) beside it does.
+    Without `filename`, each file is a variable with the name of the file; `names` selects some.
+    With `filename`, that file holds all variables in the order of their names, but not the
+    names: these come from `names` or from the program (`__model__`) next to it.
     """
     folder = open_folder(path, storage_options)
     if filename is not None:
@@ -73,7 +73,7 @@ def _read_combined(
         if folder.size(_PROGRAM) is None:
             raise ConfigError(
                 f"{folder.locate(filename)} holds variables without their names: give `names`, "
-                f"as there is no {_PROGRAM} to take them from"
+                f"because there is no {_PROGRAM} that lists them"
             )
         names = _persistable_names(_Bytes(folder.read(_PROGRAM), folder.locate(_PROGRAM)))
     bytes_left = _Bytes(folder.read(filename), folder.locate(filename))
@@ -83,7 +83,7 @@ def _read_combined(
 
 
 class _Bytes:
-    """The bytes of a file, taken from the front."""
+    """Reads the bytes of a file from the front."""
 
     def __init__(self, data: bytes, location: str) -> None:
         self._left = memoryview(data)
@@ -135,7 +135,7 @@ def _read_tensor(data: _Bytes) -> NDArray[Any]:
 
 
 def _read_description(data: _Bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """TensorDesc: 1 data_type, 2 dims, each by itself or packed."""
+    """Parse a TensorDesc: 1 data_type, 2 dims, repeated or packed."""
     kind = -1
     shape: list[int] = []
     for number, value in _message(data):
@@ -166,7 +166,7 @@ def _varint(data: _Bytes) -> int:
 
 
 def _message(data: _Bytes) -> Iterator[tuple[int, int | _Bytes]]:
-    """The fields of a protobuf message: number and value."""
+    """Yield the fields of a protobuf message as (number, value)."""
     while data:
         tag = _varint(data)
         kind = tag & 7
@@ -181,7 +181,7 @@ def _message(data: _Bytes) -> Iterator[tuple[int, int | _Bytes]]:
 
 
 def _persistable_names(program: _Bytes) -> list[str]:
-    """ProgramDesc.blocks.vars: the persistable tensors."""
+    """Return the names of persistable tensors in ProgramDesc.blocks.vars."""
     names = []
     for number, block in _message(program):
         for field, variable in _message(block) if number == 1 and isinstance(block, _Bytes) else ():
@@ -193,7 +193,7 @@ def _persistable_names(program: _Bytes) -> list[str]:
 
 
 def _read_variable(data: _Bytes) -> tuple[str, bool]:
-    """VarDesc: 1 name, 2 type, 3 persistable. Feed and fetch lists count as persistable there."""
+    """Parse a VarDesc: 1 name, 2 type, 3 persistable (also set for feed and fetch lists)."""
     name, kind, is_persistable = "", -1, False
     for number, value in _message(data):
         if number == 1 and isinstance(value, _Bytes):

@@ -1,9 +1,13 @@
-"""Writes Parquet files whose list columns have one width, at the speed of the disk.
+"""Writes Parquet files with fixed-width list columns at the speed of the disk.
 
 General writers compute the levels of a list column value by value, which costs ten times the
-copy itself. Here every list of a column is as long as the next, so the levels of a page depend
-on its number of rows only: they are made once, and the values go out as they lie in memory. No
-compression, no dictionary, no statistics. Any Parquet reader takes it.
+copy itself. Here all lists of a column have the same length, so the levels of a page depend only
+on its number of rows: they are computed once, and values are written straight from memory. No
+compression, dictionaries or statistics. Any Parquet reader can read the files.
+
+The metadata is encoded with the few parts of Thrift's compact protocol that it needs. A struct is
+a dict {field number: value}; the Python type of a value determines its Thrift type: bool, I32,
+int (i64), str, dict (struct), or a list of I32, str or dicts.
 
 Letters: N rows of a chunk, W width of a list column.
 """
@@ -14,22 +18,103 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.thrift_compact import I32, Struct, Value, encode_struct, varint
+__all__ = [
+    "Column",
+    "I32",
+    "ParquetWriter",
+    "Struct",
+    "Value",
+    "encode_struct",
+    "varint",
+]
 
-__all__ = ["Column", "ParquetWriter"]
+
+class I32(int):
+    """An int with the Thrift type i32, like enums; a plain int is an i64."""
+
+
+Value: TypeAlias = Union[bool, int, str, "Struct", Sequence["Value"]]
+Struct: TypeAlias = Mapping[int, Value]
+
+_TRUE, _FALSE, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 5, 6, 8, 9, 12
+
+
+def varint(number: int) -> bytes:
+    """Encode as LEB128: seven bits per byte, least significant first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def encode_struct(struct: Struct) -> bytes:
+    """Return the encoded struct, with its stop byte.
+
+    >>> encode_struct({1: I32(5), 3: "ab"}).hex()
+    '150a2802616200'
+
+    """
+    out = bytearray()
+    last = 0
+    for number, value in sorted(struct.items()):
+        kind = _kind_of(value)
+        step = number - last
+        if 1 <= step <= 15:
+            out.append(step << 4 | kind)
+        else:
+            out.append(kind)
+            out += varint(_zigzag(number))
+        if kind not in (_TRUE, _FALSE):
+            out += _encode(value)
+        last = number
+    out.append(0)
+    return bytes(out)
+
+
+def _kind_of(value: Value) -> int:
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, I32):
+        return _I32
+    if isinstance(value, int):
+        return _I64
+    if isinstance(value, str):
+        return _BINARY
+    return _STRUCT if isinstance(value, Mapping) else _LIST
+
+
+def _zigzag(number: int) -> int:
+    return number << 1 if number >= 0 else (-number << 1) - 1
+
+
+def _encode(value: Value) -> bytes:
+    if isinstance(value, int):
+        return varint(_zigzag(value))
+    if isinstance(value, str):
+        data = value.encode("utf-8")
+        return varint(len(data)) + data
+    if isinstance(value, Mapping):
+        return encode_struct(value)
+    kind = _kind_of(value[0]) if value else _STRUCT
+    size = len(value)
+    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + varint(size)
+    return head + b"".join(map(_encode, value))
+
 
 _MAGIC = b"PAR1"
 _PAGE_BYTES = 1 << 20
 _GROUP_BYTES = 16 << 20
 
-# Numbers of the format: parquet.thrift.
+# Constants from parquet.thrift.
 _REQUIRED, _REPEATED = I32(0), I32(2)
-_LIST = I32(3)
+_CONVERTED_LIST = I32(3)
 _PLAIN, _RLE = I32(0), I32(3)
 _PHYSICAL = {"float32": I32(4), "uint32": I32(1), "uint64": I32(2)}
 _CONVERTED = {"uint32": I32(13), "uint64": I32(14)}
@@ -45,14 +130,14 @@ class Column:
     dtype: str
     """float32, uint32 or uint64"""
     width: int | None = None
-    """Numbers in each list, >= 1; None: no lists but plain numbers."""
+    """Length of each list, >= 1; None for plain numbers."""
 
     @property
     def row_bytes(self) -> int:
         return np.dtype(self.dtype).itemsize * (self.width or 1)
 
     def elements(self) -> list[Struct]:
-        """Its part of the schema, which is a tree written from the top down."""
+        """Return its elements of the schema tree, parents first."""
         leaf: dict[int, Value] = {
             1: _PHYSICAL[self.dtype],
             3: _REQUIRED,
@@ -62,7 +147,7 @@ class Column:
             leaf[6] = _CONVERTED[self.dtype]
         if not self.width:
             return [leaf]
-        outer: Struct = {3: _REQUIRED, 4: self.name, 5: I32(1), 6: _LIST}
+        outer: Struct = {3: _REQUIRED, 4: self.name, 5: I32(1), 6: _CONVERTED_LIST}
         return [outer, {3: _REPEATED, 4: "list", 5: I32(1)}, leaf]
 
     def path(self) -> list[str]:
@@ -71,9 +156,9 @@ class Column:
 
 @lru_cache(maxsize=64)
 def _levels(rows: int, width: int) -> bytes:
-    """Levels of a page of `rows` lists of `width`: where lists begin, and that none is empty."""
+    """Return the levels of a page of `rows` lists: where lists start, and that none is empty."""
     starts = np.zeros((rows, width), np.uint8)
-    starts[:, 1:] = 1  # repetition: 0 begins a list, 1 goes on with it
+    starts[:, 1:] = 1  # repetition level: 0 starts a list, 1 continues it
     bits = np.packbits(starts.reshape(-1), bitorder="little").tobytes()
     repetition = varint(len(bits) << 1 | 1) + bits
     definition = varint(rows * width << 1) + b"\x01"
@@ -81,9 +166,9 @@ def _levels(rows: int, width: int) -> bytes:
 
 
 class ParquetWriter:
-    """Writes rows, column by column, to `write`, which takes each piece of bytes in turn.
+    """Writes rows column by column to `write`, which receives the bytes in pieces.
 
-    Keeps at most 16 MiB of rows, by reference: arrays handed over must not change until then.
+    Buffers up to 16 MiB of rows by reference: their arrays must not change before `close()`.
     Not thread-safe.
     """
 
@@ -105,7 +190,7 @@ class ParquetWriter:
         self._put(_MAGIC)
 
     def write(self, arrays: Sequence[Array]) -> None:
-        """Adds rows: an array for each column, [N] or [N, W], of the column's dtype."""
+        """Add rows: one array per column, [N] or [N, W], with the column's dtype."""
         count = len(arrays[0])
         step = max(1, _GROUP_BYTES // self._row_bytes)
         for begin in range(0, count, step):
@@ -116,7 +201,7 @@ class ParquetWriter:
                 self._write_group()
 
     def close(self) -> None:
-        """Writes what is left and the footer; the sink stays open."""
+        """Write the remaining rows and the footer; the sink stays open."""
         self._write_group()
         schema: list[Struct] = [{4: "schema", 5: I32(len(self._columns))}]
         for column in self._columns:

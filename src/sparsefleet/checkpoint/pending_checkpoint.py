@@ -1,9 +1,11 @@
-"""A checkpoint being written: nothing of it counts until `commit()` puts its manifest in force."""
+"""A checkpoint being written; it takes effect only when `commit()` writes its manifest."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -13,23 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.clean_up import clean_up_folder, read_manifest
 from sparsefleet.checkpoint.dense_file import describe, write_dense
 from sparsefleet.checkpoint.entries import BaseEntry, DenseEntry, FileEntry, TableEntry
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.json_fields import check_json
-from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.manifest import SERIES_NOTE, Manifest
 from sparsefleet.checkpoint.names import (
     MANIFEST,
     new_token,
     pending_manifest,
+    step_of,
     token_of,
     workers_file,
 )
-from sparsefleet.checkpoint.relative_path import relative_path
 from sparsefleet.checkpoint.row_chunk import RowArrays, RowLayout
 from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_keys
-from sparsefleet.checkpoint.save_marker import SaveMarker
+from sparsefleet.checkpoint.save_marker import SaveMarker, clean_up_folder, read_manifest
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -38,16 +39,19 @@ from sparsefleet.errors import (
     CorruptFileError,
 )
 
-__all__ = ["PendingCheckpoint"]
+__all__ = [
+    "PendingCheckpoint",
+    "relative_path",
+]
 
 _log = logging.getLogger(__name__)
 
 
 class PendingCheckpoint:
-    """A save into a folder. An older checkpoint there stays whole until the commit.
+    """A save into a folder. An older checkpoint there stays valid until the commit.
 
-    Others may write files for it, with `RowFileWriter(path, token, ...)`, in other processes.
-    Thread-safe for writing; commit or abort when all writers are done.
+    Other processes may write files for it with `RowFileWriter(path, token, ...)`.
+    Writing is thread-safe; commit or abort when all writers are done.
 
     >>> import numpy as np, tempfile
     >>> from sparsefleet.checkpoint import Checkpoint
@@ -63,7 +67,7 @@ class PendingCheckpoint:
         """Use `begin`."""
         self.folder = folder
         self.token = new_token()
-        """In the name of every file of this save."""
+        """Part of the name of every file of this save."""
         self._dense: tuple[DenseEntry, ...] = ()
         self._dense_file: FileEntry | None = None
         self._workers_file: FileEntry | None = None
@@ -74,14 +78,14 @@ class PendingCheckpoint:
     def begin(
         cls, path: str, storage_options: Mapping[str, Any] | None = None
     ) -> PendingCheckpoint:
-        """Starts a save at a path or URL; leftovers of crashed saves there are removed."""
+        """Start a save at a path or URL; remove files that crashed saves left there."""
         folder = open_folder(path, storage_options)
         _clean_quietly(folder)
         return cls(folder)
 
     @property
     def path(self) -> str:
-        """Where it is written, for those who write rows in other processes."""
+        """Return the path, for other processes that write rows."""
         return self.folder.root
 
     def write_rows(
@@ -91,7 +95,7 @@ class PendingCheckpoint:
         num_shards: int,
         chunks: Iterable[RowArrays],
     ) -> list[FileEntry]:
-        """Writes all rows of one shard of a table."""
+        """Write all rows of one shard of a table."""
         layout = RowLayout.of(table) if isinstance(table, TableEntry) else table
         with RowFileWriter(self.folder, self.token, layout, shard, num_shards) as writer:
             for chunk in chunks:
@@ -102,16 +106,16 @@ class PendingCheckpoint:
     def write_removed(
         self, table: str, shard: int, num_shards: int, keys: Iterable[NDArray[np.uint64]]
     ) -> list[FileEntry]:
-        """Writes the keys that were removed since the base; in deltas only."""
+        """Write the keys removed since the base; only in deltas."""
         return write_removed_keys(self.folder, self.token, table, (shard, num_shards), keys)
 
     def write_dense(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Writes all dense parameters, buffers and their optimizer state, by name."""
+        """Write all dense parameters, buffers and their optimizer state, by name."""
         self._dense = describe(tensors)
         self._dense_file = write_dense(self.folder, self.token, tensors)
 
     def write_workers(self, workers: Sequence[Mapping[str, Any]]) -> None:
-        """Writes what each worker needs to go on, by rank; plain JSON."""
+        """Write what each worker needs to resume, by rank; plain JSON."""
         check_json(workers, "workers")
         file = self.folder.create(workers_file(self.token))
         try:
@@ -123,7 +127,7 @@ class PendingCheckpoint:
         self._workers_file = FileEntry(workers_file(self.token), file.num_bytes, file.checksum)
 
     def renew(self) -> None:
-        """Says that the save still runs; call it now and then while others write."""
+        """Show that the save is alive; call it regularly while other processes write."""
         self._marker.renew()
 
     def commit(
@@ -137,24 +141,24 @@ class PendingCheckpoint:
         created: str | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Puts the checkpoint in force in one step; what it replaces is removed afterwards.
+        """Commit the checkpoint atomically, then remove the one it replaces.
 
-        `tables` have their files in them (`TableEntry.with_files`). `base` is the path of the
-        checkpoint that a delta builds on, which must be the save `base_token`; `same_as` are
-        tokens of saves that this one stands for, `created` is when that was if not now. On return
-        everything is on disk. If it raises, the older checkpoint is in force as before and this
-        one is aborted; or, where the very last step failed, one of the two is in force and both
-        are whole.
+        `tables` include their files (`TableEntry.with_files`). `base` is the path of the
+        checkpoint that a delta builds on, which must be the save `base_token`. `same_as` are
+        tokens of saves with the same contents, and `created` their time (default: now). On return
+        everything is on disk. If it raises, the older checkpoint stays valid and this save is
+        aborted; if the very last step failed, one of the two is valid, and the files of both are
+        kept.
         """
         if self._is_over:
-            raise ConfigError(f"{self.path}: this save is over already")
+            raise ConfigError(f"{self.path}: this save was already committed or aborted")
         try:
             manifest = replace(
                 self._manifest(step, created),
                 tables=tuple(tables),
                 base=None if base is None else self._base_entry(base, base_token, tables),
                 same_as=tuple(same_as),
-                notes=dict(notes or {}),
+                notes=self._numbered(notes or {}),
             )
             self._check_files(manifest)
             self.folder.replace(MANIFEST, manifest.to_bytes(), pending_manifest(self.token))
@@ -169,7 +173,7 @@ class PendingCheckpoint:
         return manifest
 
     def abort(self) -> None:
-        """Gives the save up and removes its files. Does nothing after a commit; never raises."""
+        """Abort the save and remove its files. Does nothing after a commit; never raises."""
         if self._is_over:
             return
         self._is_over = True
@@ -177,7 +181,7 @@ class PendingCheckpoint:
             own = [file.path for file in self.folder.files() if token_of(file.path) == self.token]
             self.folder.remove(own)
         except CheckpointError as error:
-            _log.warning("%s: files of an aborted save stay behind: %s", self.path, error)
+            _log.warning("%s: cannot remove the files of an aborted save: %s", self.path, error)
         finally:
             self._marker.release()
 
@@ -193,7 +197,7 @@ class PendingCheckpoint:
         self.abort()
 
     def _manifest(self, step: int, created: str | None) -> Manifest:
-        """Of what this object has written itself."""
+        """Return the files written by this object."""
         return Manifest(
             token=self.token,
             step=step,
@@ -204,8 +208,21 @@ class PendingCheckpoint:
             workers_file=self._workers_file,
         )
 
+    def _numbered(self, notes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the notes, in a series with the number that follows those of all saves there."""
+        from sparsefleet.checkpoint.series import list_checkpoints  # it imports this module
+
+        name = posixpath.basename(self.folder.root.rstrip("/"))
+        series = dict(notes.get(SERIES_NOTE, {}))
+        if step_of(name) is None or "number" in series:
+            return dict(notes)
+        listed = list_checkpoints(self.folder.sub("..").root, self.folder.storage_options)
+        numbers = [each.manifest.number or 0 for each in listed if each.manifest is not None]
+        series["number"] = 1 + max(numbers, default=0)
+        return {**notes, SERIES_NOTE: series}
+
     def _may_be_in_force(self) -> bool:
-        """After a commit that failed: if in doubt yes, then no file must be removed."""
+        """Return whether a failed commit took effect; True if unknown, so no file is removed."""
         try:
             return read_manifest(self.folder).token == self.token
         except CheckpointMissingError:
@@ -219,12 +236,12 @@ class PendingCheckpoint:
             self._marker.remove()
         except CheckpointError as error:
             self._marker.release()
-            _log.warning("%s: a file of this save stays behind: %s", self.path, error)
+            _log.warning("%s: cannot remove a file of this save: %s", self.path, error)
 
     def _base_entry(self, base: str, token: str | None, tables: Sequence[TableEntry]) -> BaseEntry:
         path = relative_path(base, self.path)
         if path == ".":
-            raise ConfigError(f"{self.path}: a delta cannot take the place of its own base")
+            raise ConfigError(f"{self.path}: a delta cannot replace its own base")
         folder = self.folder.sub(path)
         found = read_manifest(folder)
         if token is not None and token not in (found.token, *found.same_as):
@@ -239,7 +256,7 @@ class PendingCheckpoint:
         return BaseEntry(path, found.token)
 
     def _check_files(self, manifest: Manifest) -> None:
-        """Those that others wrote are looked at once more before they count."""
+        """Check again that files written by other processes are complete."""
         for entry in manifest.files():
             found = self.folder.size(entry.path)
             location = self.folder.locate(entry.path)
@@ -258,11 +275,37 @@ def _program() -> str:
 
 
 def _clean_quietly(folder: Folder) -> None:
-    """Leftovers cost space and nothing else: they never fail a save."""
+    """Remove files of crashed saves; failing to do so does not fail this save."""
     try:
         removed = clean_up_folder(folder)
     except CheckpointError as error:
-        _log.warning("%s: leftovers of earlier saves stay behind: %s", folder.root, error)
+        _log.warning("%s: cannot remove files of earlier saves: %s", folder.root, error)
     else:
         if removed:
             _log.info("%s: removed %d files of earlier saves", folder.root, len(removed))
+
+
+def relative_path(path: str, start: str) -> str:
+    """Return `path` relative to the folder `start`, or absolute if it is on another file system.
+
+    >>> relative_path("s3://bucket/run/step-1", "s3://bucket/run/step-2")
+    '../step-1'
+    >>> relative_path("s3://other/run/step-1", "s3://bucket/run/step-2")
+    's3://other/run/step-1'
+    >>> relative_path("/runs/step-1", "s3://bucket/run/step-2")
+    'file:///runs/step-1'
+    """
+    place, inner = _split(path)
+    start_place, start_inner = _split(start)
+    if place == start_place:
+        return posixpath.relpath(inner, start_inner)
+    return path if place else f"file://{inner}"
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Split into scheme with host or bucket, and the path there."""
+    scheme, mark, rest = path.rpartition("://")
+    if scheme in ("", "file", "local"):
+        return "", os.path.abspath(os.path.expanduser(rest))
+    host, _, inner = rest.partition("/")
+    return f"{scheme}{mark}{host}", f"/{inner}"

@@ -1,4 +1,4 @@
-"""A folder behind fsspec, such as in an object store: a file appears whole, when it is closed."""
+"""A folder on an fsspec file system, such as an object store: files appear when closed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import IO, Any
 
 import fsspec
 
+from sparsefleet.checkpoint.confinement import Confinement
 from sparsefleet.checkpoint.folder import Folder, FoundFile, OutputFile, reported
 from sparsefleet.errors import ConfigError
 
 __all__ = ["RemoteFolder"]
 
-# A driver raises what its client library does; only its message says what happened.
+# Drivers raise errors of their client libraries; only the message says what happened.
 _ANY = (Exception,)
 
-# Stores without folders: to make one there makes a bucket, if the name of it is misspelt.
+# Object stores have no folders: creating one with a misspelt name would create a bucket.
 _WITHOUT_FOLDERS = {"abfs", "abfss", "az", "gcs", "gs", "memory", "oss", "s3", "s3a"}
 
 
@@ -37,7 +38,7 @@ class _RemoteFile(OutputFile):
     def discard(self) -> None:
         with contextlib.suppress(Exception):
             self._file.discard()
-        self._file.closed = True  # else the collector of garbage would close it, and so upload
+        self._file.closed = True  # or garbage collection would close the file and upload it
 
 
 class RemoteFolder(Folder):
@@ -45,8 +46,10 @@ class RemoteFolder(Folder):
 
     _kinds = _ANY
 
-    def __init__(self, root: str, storage_options: Mapping[str, Any]) -> None:
-        super().__init__(root.rstrip("/"), storage_options)
+    def __init__(
+        self, root: str, storage_options: Mapping[str, Any], within: Confinement | None = None
+    ) -> None:
+        super().__init__(root.rstrip("/"), storage_options, within)
         try:
             self._fs, self._path = fsspec.core.url_to_fs(self.root, **self._options)
         except (ImportError, ValueError) as error:
@@ -56,7 +59,7 @@ class RemoteFolder(Folder):
         return f"{self._path.rstrip('/')}/{path}"
 
     def _make_folder(self, full: str) -> None:
-        """The one that the file will be in."""
+        """Create the folder of the file."""
         if self.root.partition("://")[0] not in _WITHOUT_FOLDERS:
             self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
 
@@ -128,4 +131,4 @@ class RemoteFolder(Folder):
                     self._fs.rm_file(self._full(path))
 
     def remove_empty(self) -> None:
-        """An object store has no folders but those with files in them."""
+        """Do nothing: object stores have no empty folders."""

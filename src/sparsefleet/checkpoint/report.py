@@ -1,4 +1,4 @@
-"""Checkpoints on the terminal."""
+"""Prints checkpoints, problems and differences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "problem_json",
 ]
 
-_PIPE_WIDTH = 10_000  # nothing is cut short where there is no terminal to fit into
+_PIPE_WIDTH = 10_000  # wide enough to truncate nothing in a pipe
 
 
 def print_json(value: object) -> None:
@@ -139,7 +139,7 @@ def _table_row(table: TableEntry) -> list[str]:
 def print_problems(results: Sequence[tuple[str, Sequence[CheckpointError]]]) -> None:
     for path, problems in results:
         if not problems:
-            print(f"{path}: whole")
+            print(f"{path}: no damage")
         for problem in problems:
             print(f"{path}: {type(problem).__name__}: {problem}")
 

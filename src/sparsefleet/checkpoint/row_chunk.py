@@ -1,6 +1,6 @@
-"""Rows of a table as columns.
+"""Rows of a table as columns, and the shard that holds each row.
 
-Letters: N rows, D row width, S floats of optimizer state a row, C counters a row.
+Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.entries import TableEntry
 from sparsefleet.errors import ConfigError
 
-__all__ = ["COLUMNS", "RowArrays", "RowChunk", "RowLayout"]
+__all__ = [
+    "COLUMNS",
+    "RowArrays",
+    "RowChunk",
+    "RowLayout",
+    "shard_of",
+]
 
 COLUMNS = ("values", "state", "counters")
-"""What rows have beside their keys."""
+"""The columns of rows besides the key."""
 
 
 class RowArrays(Protocol):
-    """What rows are written from; the store's `Rows` is one."""
+    """Rows to be written, such as `Rows` of a store."""
 
     @property
     def keys(self) -> NDArray[np.uint64]: ...
@@ -40,12 +46,12 @@ class RowChunk(NamedTuple):
     values: NDArray[np.float32]
     """float32[N, D]"""
     state: NDArray[np.float32]
-    """float32[N, S]; float32[N, 0] where it was not asked for"""
+    """float32[N, S]; float32[N, 0] if not requested"""
     counters: NDArray[np.uint32]
-    """uint32[N, C]; uint32[N, 0] where they were not asked for"""
+    """uint32[N, C]; uint32[N, 0] if not requested"""
 
     def only(self, where: NDArray[np.bool_]) -> RowChunk:
-        """The rows for which `where`, bool[N], is true."""
+        """Return the rows for which `where`, bool[N], is true."""
         if where.all():
             return self
         return RowChunk(
@@ -54,7 +60,7 @@ class RowChunk(NamedTuple):
 
 
 class RowLayout(NamedTuple):
-    """Widths of the columns of a table."""
+    """The widths of a table's columns."""
 
     table: str
     dim: int
@@ -66,7 +72,7 @@ class RowLayout(NamedTuple):
         return cls(table.name, table.dim, table.state_width, len(table.counters))
 
     def check(self, rows: RowArrays) -> None:
-        """Raises ConfigError unless the arrays have these widths and the right types."""
+        """Raise ConfigError unless the arrays have these widths and the right types."""
         count = len(rows.keys)
         for name, array, shape, dtype in (
             ("keys", rows.keys, (count,), "uint64"),
@@ -79,3 +85,22 @@ class RowLayout(NamedTuple):
                     f"table {self.table!r}: {name} must be {dtype}{list(shape)}, "
                     f"got {array.dtype}{list(array.shape)}"
                 )
+
+
+def shard_of(keys: NDArray[np.uint64], num_shards: int) -> NDArray[np.uint32]:
+    """Return the shard of each key: uint64[N] -> uint32[N]. The same as `OwnerOf` in the core.
+
+    Format: docs/checkpoint_format.md has the formula; do not change.
+
+    >>> shard_of(np.array([7, 8], np.uint64), 1)
+    array([0, 0], dtype=uint32)
+    """
+    if num_shards <= 1:
+        return np.zeros(len(keys), np.uint32)
+    x = keys ^ np.uint64(0x5350464C45455421)
+    x += np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    shards: NDArray[np.uint64] = ((x >> np.uint64(32)) * np.uint64(num_shards)) >> np.uint64(32)
+    return shards.astype(np.uint32)

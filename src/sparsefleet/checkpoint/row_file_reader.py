@@ -24,10 +24,10 @@ __all__ = ["read_keys", "read_row_file"]
 def read_row_file(
     folder: Folder, entry: FileEntry, layout: RowLayout, columns: Sequence[str] = COLUMNS
 ) -> Iterator[RowChunk]:
-    """The rows of a file in chunks of up to 16 MiB; columns not asked for have width 0.
+    """Yield the rows of a file in chunks of up to 16 MiB; columns not listed have width 0.
 
-    Raises CorruptFileError where the file is not what entry and layout say. Checksums are not
-    looked at here.
+    Raises CorruptFileError if the file does not match entry and layout. Does not check the
+    checksum.
     """
     widths = {"values": layout.dim, "state": layout.state, "counters": layout.counters}
     widths = {name: width if name in columns else 0 for name, width in widths.items()}
@@ -51,7 +51,7 @@ def read_row_file(
 
 
 def read_keys(folder: Folder, entry: FileEntry) -> Iterator[NDArray[np.uint64]]:
-    """The keys of a file of removed keys."""
+    """Yield the keys of a file of removed keys."""
     for group in _read_groups(folder, entry, {"key": pa.uint64()}, ["key"]):
         yield group.column("key").to_numpy()
 
@@ -66,17 +66,17 @@ def _as_corrupt(folder: Folder, path: str) -> Iterator[None]:
     with folder.reading(path):
         try:
             yield
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:
             raise CorruptFileError(
                 f"{folder.locate(path)}: expected a Parquet file, found: {error}"
             ) from error
 
 
 def _open(folder: Folder, path: str) -> Any:
-    """Arrow reads a file on a disk by itself, without Python in between."""
+    """Open the file; Arrow reads local files directly, without Python."""
     if isinstance(folder, LocalFolder):
         with folder.reading(path):
-            return pa.OSFile(folder.locate(path))
+            return pa.OSFile(folder.allowed(path))
     return folder.open(path)
 
 
@@ -87,7 +87,7 @@ def _read_groups(
     with _open(folder, entry.path) as file:
         with _as_corrupt(folder, entry.path):
             parquet = pq.ParquetFile(file)
-        _check_schema(parquet.schema_arrow, wanted, location)
+            _check_schema(parquet.schema_arrow, wanted, location)
         rows = parquet.metadata.num_rows
         if rows != entry.num_rows:
             raise CorruptFileError(f"{location}: rows: expected {entry.num_rows}, found {rows}")
@@ -111,13 +111,13 @@ def _check_schema(schema: pa.Schema, wanted: dict[str, pa.DataType], location: s
 
 
 def _matrix(column: pa.ChunkedArray, width: int, location: str, name: str) -> NDArray[Any]:
-    """Lists of one width as an array [N, width]; not copied where they lie in one piece."""
+    """Return lists of equal width as an array [N, width]; contiguous lists are not copied."""
     parts = []
     for chunk in column.chunks:
         offsets = np.asarray(chunk.offsets)
         if chunk.null_count or not (np.diff(offsets) == width).all():
             raise CorruptFileError(
-                f"{location}: {name}: expected {width} in each row, found others"
+                f"{location}: {name}: expected {width} values in each row, found other lengths"
             )
         flat = chunk.values.to_numpy()[offsets[0] : offsets[-1]]
         parts.append(flat.reshape(-1, width))

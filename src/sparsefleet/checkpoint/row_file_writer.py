@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 1 << 30
 
 
 def columns_of(layout: RowLayout) -> list[Column]:
-    """The columns of a file of rows; one of width 0 is left out."""
+    """Return the columns of a file of rows, without those of width 0."""
     columns = [
         Column("key", "uint64"),
         Column("values", "float32", layout.dim),
@@ -34,7 +34,7 @@ def columns_of(layout: RowLayout) -> list[Column]:
 
 
 class _OpenFile:
-    """One Parquet file on its way to the disk."""
+    """A Parquet file being written."""
 
     def __init__(self, folder: Folder, path: str, table: str, columns: list[Column]) -> None:
         self.path = path
@@ -55,13 +55,14 @@ class _OpenFile:
 
 
 class RowFileWriter:
-    """Writes rows of one shard to files of about 1 GiB, in the process that has the rows.
+    """Writes the rows of one shard to files of about 1 GiB.
 
-    Memory: up to 16 MiB of rows beside the chunk at hand. Files count when a manifest names
-    them: hand what `close()` returns to who commits. Not thread-safe.
+    Memory: up to 16 MiB of rows besides the current chunk. Files take effect when a manifest lists
+    them: pass the result of `close()` to the process that commits. Not thread-safe.
 
     >>> import numpy as np, tempfile
-    >>> from sparsefleet.checkpoint import RowChunk, RowLayout
+    >>> from sparsefleet.checkpoint import RowChunk
+    >>> from sparsefleet.checkpoint.row_chunk import RowLayout
     >>> rows = RowChunk(np.arange(3, dtype=np.uint64), np.ones((3, 8), np.float32),
     ...                 np.zeros((3, 0), np.float32), np.zeros((3, 0), np.uint32))
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -94,7 +95,7 @@ class RowFileWriter:
         self._is_closed = False
 
     def write(self, rows: RowArrays) -> None:
-        """Adds rows. Their arrays must not change before `close()`."""
+        """Add rows. Their arrays must not change before `close()`."""
         self._layout.check(rows)
         current = self._current or self._start_file()
         columns: list[NDArray[Any]] = [rows.keys, rows.values, rows.state, rows.counters]
@@ -103,7 +104,7 @@ class RowFileWriter:
             self._end_file()
 
     def close(self) -> list[FileEntry]:
-        """Finishes the last file and returns all of them; at least one, even without rows."""
+        """Finish the last file and return all files; at least one, even without rows."""
         if not self._is_closed:
             try:
                 if self._current is None and not self._entries:
@@ -116,7 +117,7 @@ class RowFileWriter:
         return list(self._entries)
 
     def discard(self) -> None:
-        """Removes what was written; never raises."""
+        """Remove the files written. Never raises."""
         if self._current is not None:
             self._current.file.discard()
         with contextlib.suppress(CheckpointError):
@@ -158,9 +159,9 @@ def write_removed_keys(
     keys: Iterable[NDArray[np.uint64]],
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[FileEntry]:
-    """Writes the keys that a delta removes from a table, as shard (index, number of shards).
+    """Write the keys that a delta removes from one shard (index, number of shards) of a table.
 
-    Returns the file's entry; no file and no entry where no key is removed.
+    Returns the entry of the file; without keys there is no file and no entry.
     """
     folder = path if isinstance(path, Folder) else open_folder(path, storage_options)
     some = (array for array in keys if len(array))

@@ -1,9 +1,8 @@
-"""Tells a save that is still running from one that crashed.
+"""Tells running saves from crashed ones, and removes the files that crashed saves left.
 
-A save first puts down `pending-<token>.json` and takes it away when it is done. On a disk it
-holds a lock (flock) on it, which the system drops when the process ends, however it ends. In an
-object store there are no locks: there a save counts as running until none of its files has
-changed for a day.
+A save creates `pending-<token>.json` first and removes it last. On a disk it holds a lock (flock)
+on that file, which the system releases however the process ends. Object stores have no locks:
+there a save counts as running until none of its files has changed for a day.
 """
 
 from __future__ import annotations
@@ -14,22 +13,30 @@ import json
 import os
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 from sparsefleet.checkpoint.folder import Folder, reported
 from sparsefleet.checkpoint.local_folder import LocalFolder
-from sparsefleet.checkpoint.names import marker_file, pending_marker
+from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.names import MANIFEST, marker_file, pending_marker, token_of
 
-__all__ = ["STALE_AFTER_S", "SaveMarker", "is_running"]
+__all__ = [
+    "STALE_AFTER_S",
+    "SaveMarker",
+    "clean_up_folder",
+    "is_running",
+    "read_manifest",
+]
 
 STALE_AFTER_S = 24 * 3600.0
-"""After this long without a change, a save that has no lock counts as crashed."""
+"""After this long without a change, a save without a lock counts as crashed."""
 
 _RENEW_AFTER_S = 3600.0
 
 
 class SaveMarker:
-    """Stands for a save from construction to `remove()`, or to the end of the process."""
+    """Marks a save as running, from construction to `remove()` or the end of the process."""
 
     def __init__(self, folder: Folder, token: str) -> None:
         self._folder = folder
@@ -48,28 +55,28 @@ class SaveMarker:
         self._written = time.monotonic()
 
     def _put_locked(self, folder: LocalFolder) -> None:
-        """The file gets its name when it is locked already, so nobody finds it without."""
+        """Lock the file before it gets its name, so that nobody finds it unlocked."""
         location = folder.locate(marker_file(self._token))
         before = folder.locate(pending_marker(self._token))
         with reported("write", location):
             while self._descriptor < 0:
                 folder.make()
-                with contextlib.suppress(FileNotFoundError):  # cleaned up by another: once more
+                with contextlib.suppress(FileNotFoundError):  # removed by a clean-up: try again
                     self._descriptor = _put_locked(before, location, self._contents)
 
     def renew(self) -> None:
-        """Keeps a save in an object store from looking crashed; call it now and then."""
+        """Keep a save in an object store from looking crashed; call it regularly."""
         is_old = self._descriptor < 0 and time.monotonic() - self._written > _RENEW_AFTER_S
         if is_old:
             self._put()
 
     def remove(self) -> None:
-        """The save is over."""
+        """Remove the marker: the save has ended."""
         self._folder.remove([marker_file(self._token)])
         self.release()
 
     def release(self) -> None:
-        """Drops the lock and leaves the file: what a crash does."""
+        """Release the lock but leave the file, as a crash does."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -78,7 +85,7 @@ class SaveMarker:
 def _put_locked(before: str, location: str, contents: bytes) -> int:
     descriptor = os.open(before, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: age decides
+        with contextlib.suppress(OSError):  # a file system without locks: its age decides
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.write(descriptor, contents)
         os.rename(before, location)
@@ -93,7 +100,7 @@ def _put_locked(before: str, location: str, contents: bytes) -> int:
 def is_running(
     folder: Folder, token: str, paths: Sequence[str], stale_after_s: float = STALE_AFTER_S
 ) -> bool:
-    """Whether the save of that token, with these files, may still be under way."""
+    """Return whether the save with that token and these files may still be running."""
     marker = marker_file(token)
     if marker not in paths:
         return False
@@ -120,3 +127,34 @@ def _is_locked(location: str) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def read_manifest(folder: Folder) -> Manifest:
+    """Return the committed manifest. Raises CheckpointMissingError if there is none."""
+    return Manifest.from_bytes(folder.read(MANIFEST), folder.locate(MANIFEST))
+
+
+def clean_up_folder(folder: Folder, stale_after_s: float = STALE_AFTER_S) -> list[str]:
+    """Remove files of saves that were replaced or never committed; return their paths.
+
+    Raises CorruptFileError, and removes nothing, if the manifest cannot be read.
+    """
+    by_token: dict[str, list[str]] = defaultdict(list)
+    for file in folder.files():
+        token = token_of(file.path)
+        if token is not None:
+            by_token[token].append(file.path)
+    over = [
+        token
+        for token, paths in by_token.items()
+        if not is_running(folder, token, paths, stale_after_s)
+    ]
+    # Read the manifest last: a save seen to have ended is committed by now, if ever.
+    in_force = read_manifest(folder).token if folder.size(MANIFEST) is not None else None
+    removed: list[str] = []
+    for token in over:
+        if token != in_force:
+            removed += sorted(by_token[token], key=marker_file(token).__eq__)
+    folder.remove(removed)
+    folder.remove_empty()
+    return removed

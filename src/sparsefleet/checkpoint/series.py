@@ -1,4 +1,4 @@
-"""A folder of checkpoints, `step-<12 digits>` each."""
+"""A series: a folder of checkpoints named `step-<12 digits>`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,40 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
-from sparsefleet.checkpoint.clean_up import clean_up_folder, read_manifest
+from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.names import MANIFEST, step_of, token_of
-from sparsefleet.checkpoint.save_marker import STALE_AFTER_S
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
+from sparsefleet.checkpoint.save_marker import STALE_AFTER_S, clean_up_folder, read_manifest
 from sparsefleet.errors import CheckpointError, ConfigError
 
-__all__ = ["ListedCheckpoint", "clean_up", "latest", "list_checkpoints", "rotate"]
+__all__ = [
+    "ListedCheckpoint",
+    "clean_up",
+    "compact",
+    "latest",
+    "list_checkpoints",
+    "rotate",
+]
 
 _log = logging.getLogger(__name__)
 
 
 class ListedCheckpoint(NamedTuple):
-    """A checkpoint of a series."""
+    """A checkpoint in a series."""
 
     path: str
     step: int
     manifest: Manifest | None
-    """None if it cannot be read; then `problem` says why."""
+    """None if it cannot be read, for the reason in `problem`."""
     problem: CheckpointError | None
 
 
 def list_checkpoints(
     path: str, storage_options: Mapping[str, Any] | None = None
 ) -> list[ListedCheckpoint]:
-    """The checkpoints of a series by step; saves that were never committed are not among them."""
+    """Return the committed checkpoints of a series, sorted by step."""
     folder = open_folder(path, storage_options)
     found = []
     for name in folder.folders():
@@ -58,16 +66,16 @@ def latest(
     *,
     passing_over: Collection[str] = (),
 ) -> Checkpoint | None:
-    """The last one saved of a series whose files are all there; None if there is none.
+    """Return the last saved checkpoint of a series whose files all exist; None without one.
 
-    That is not the highest step where a training went back or began anew. A damaged one is passed
-    over with a warning. Checksums are not looked at: reading does. `passing_over` are paths of
-    those that reading has found out.
+    It need not have the highest step, because training may have restarted. Damaged checkpoints are
+    skipped with a warning; checksums are checked only by reading. `passing_over` lists paths that
+    reading has found to be damaged.
     """
     all_listed = list_checkpoints(path, storage_options)
     for listed in all_listed:
         if listed.problem is not None and listed.path not in passing_over:
-            _log.warning("passing over the checkpoint %s: %s", listed.path, listed.problem)
+            _log.warning("skipping the checkpoint %s: %s", listed.path, listed.problem)
     for place in reversed(_by_age(all_listed)):
         if place in passing_over:
             continue
@@ -75,7 +83,7 @@ def latest(
             checkpoint = Checkpoint.open(place, storage_options)
             checkpoint.verify(deep=False)
         except CheckpointError as error:
-            _log.warning("passing over the checkpoint %s: %s", place, error)
+            _log.warning("skipping the checkpoint %s: %s", place, error)
         else:
             return checkpoint
     return None
@@ -88,10 +96,10 @@ def rotate(
     *,
     newest: str | None = None,
 ) -> list[str]:
-    """Removes all checkpoints of a series but the last `keep` saved; returns the paths removed.
+    """Remove all but the last `keep` saved checkpoints of a series; return the removed paths.
 
-    newest: the name of the one just saved, which is kept whatever clocks say. What a kept delta
-    builds on stays as well. One whose manifest cannot be read is neither counted nor removed.
+    newest: name of the checkpoint just saved, which is always kept. Bases of kept deltas are kept
+    as well. Checkpoints with unreadable manifests are neither counted nor removed.
     """
     if keep < 1:
         raise ConfigError(f"keep must be >= 1, got {keep}")
@@ -106,7 +114,7 @@ def rotate(
             base = whole[kept].base
             if base is not None:
                 kept = folder.sub(kept).sub(base.path).root
-    # The newest goes first: a crash between two never leaves a delta without its base.
+    # Newest first: a crash in between never leaves a delta without its base.
     removed = [place for place in reversed(whole) if place not in needed]
     for place in removed:
         _remove(folder.sub(place))
@@ -119,11 +127,10 @@ def clean_up(
     *,
     stale_after_s: float = STALE_AFTER_S,
 ) -> list[str]:
-    """Removes what crashed or replaced saves left in a checkpoint or a series; returns the files.
+    """Remove files that crashed or replaced saves left in a checkpoint or series; return them.
 
-    Left alone: what manifests name, saves that are still running, and every file that is not
-    named like one of a save. A checkpoint whose manifest cannot be read is passed over with a
-    warning.
+    Keeps files listed in manifests, files of running saves, and files that are not named like
+    those of a save. A checkpoint with an unreadable manifest is skipped with a warning.
     """
     folder = open_folder(path, storage_options)
     places = [folder.sub(name) for name in folder.folders() if step_of(name) is not None]
@@ -132,20 +139,55 @@ def clean_up(
         try:
             removed += [place.locate(file) for file in clean_up_folder(place, stale_after_s)]
         except CheckpointError as error:
-            _log.warning("%s: leftovers of earlier saves stay behind: %s", place.root, error)
+            _log.warning("%s: cannot remove files of earlier saves: %s", place.root, error)
     return removed
 
 
 def _by_age(listed: Collection[ListedCheckpoint]) -> dict[str, Manifest]:
-    """Those with a manifest, by path, in the order they were saved."""
+    """Return manifests by path, in the order of the saves."""
     whole = [(each.path, each.manifest) for each in listed if each.manifest is not None]
     return dict(sorted(whole, key=lambda pair: pair[1].age_order))
 
 
 def _remove(folder: Folder) -> None:
-    """The manifest first: from then on it is no checkpoint, whatever is left of it."""
-    if os.path.islink(folder.root):  # of what it leads to nothing is removed
+    """Remove a checkpoint, manifest first: whatever is left then is not a checkpoint."""
+    if os.path.islink(folder.root):  # keep the target of a link
         os.unlink(folder.root)
         return
     folder.remove([MANIFEST])
     folder.remove([file.path for file in folder.files() if token_of(file.path) is not None])
+
+
+def compact(
+    path: str, target: str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> Manifest:
+    """Write a full checkpoint with the contents of a delta and its bases; return its manifest.
+
+    Without `target` it replaces the one at `path` atomically; deltas based on that one stay valid,
+    and a full checkpoint is left as it is. Checks every checksum. Memory: see `Checkpoint.rows`.
+    """
+    checkpoint = Checkpoint.open(path, storage_options)
+    manifest = checkpoint.manifest
+    checkpoint.verify(deep=False)
+    if target is None and manifest.base is None:
+        return manifest
+    in_place = (manifest.token, *manifest.same_as) if target is None else ()
+    with PendingCheckpoint.begin(target or path, storage_options) as pending:
+        tables = []
+        for table in manifest.tables:
+            files: list[FileEntry] = []
+            for shard in range(table.num_shards):
+                rows = checkpoint.rows(table.name, shard=(shard, table.num_shards))
+                files += pending.write_rows(table, shard, table.num_shards, rows)
+            tables.append(table.with_files(files, num_shards=table.num_shards))
+        if manifest.dense_file is not None:
+            pending.write_dense(checkpoint.dense())
+        if manifest.workers_file is not None:
+            pending.write_workers(checkpoint.workers())
+        return pending.commit(
+            step=manifest.step,
+            tables=tables,
+            same_as=in_place,
+            created=manifest.created,
+            notes=manifest.notes,
+        )

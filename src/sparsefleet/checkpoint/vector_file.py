@@ -1,4 +1,4 @@
-"""Files of keys and vectors that other programs wrote, read by Arrow.
+"""Reads files of keys and vectors from other programs, with Arrow.
 
 Letters: N rows of a chunk, D values in a row.
 """
@@ -36,7 +36,7 @@ def read_vectors(
     has_header: bool,
     storage_options: Mapping[str, Any] | None,
 ) -> Iterator[RowChunk]:
-    """The rows of a CSV or Parquet file; arguments as those of `import_table`."""
+    """Yield the rows of a CSV or Parquet file; arguments as for `import_table`."""
     width: int | None = None
     with (
         _reported(path),
@@ -50,20 +50,20 @@ def read_vectors(
             found = chunk.values.shape[1]
             width = found if width is None else width
             if found != width:
-                raise InputFileError(f"{path}: expected {width} values a row, found {found}")
+                raise InputFileError(f"{path}: expected {width} values per row, found {found}")
             if len(chunk.keys):
                 yield chunk
 
 
 @contextmanager
 def _reported(path: str) -> Iterator[None]:
-    """Turns what file systems and Arrow raise into errors that name the file."""
+    """Convert errors of file systems and Arrow to errors that name the file."""
     try:
         yield
     except (InputFileError, ConfigError):
         raise
     except FileNotFoundError as error:
-        raise InputMissingError(f"{path}: there is no such file") from error
+        raise InputMissingError(f"{path}: no such file") from error
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputFileError(f"{path}: cannot be read: {error}") from error
 
@@ -74,7 +74,7 @@ def _read_parquet(file: IO[bytes]) -> Iterator[pa.Table]:
 
 
 def _read_csv(file: IO[bytes], key_column: str | None, has_header: bool) -> Iterator[pa.Table]:
-    """Keys are read as text: read as numbers, those above 2^63 would become floats."""
+    """Open a CSV file with keys as text: as numbers, keys above 2^63 would become floats."""
     names = _csv_names(file) if has_header else None
     options = pa.csv.ReadOptions(
         block_size=_CSV_BLOCK_BYTES, autogenerate_column_names=not has_header, use_threads=False
@@ -92,11 +92,11 @@ def _csv_names(file: IO[bytes]) -> list[str]:
 
 
 def _refuse_numbers(path: str, names: list[str]) -> None:
-    """A first line of numbers alone is a row, which would be lost as a header."""
+    """Raise if the first line has only numbers: it is a row that would be lost as a header."""
     if all(_NUMBER.fullmatch(name) for name in names):
         raise InputFileError(
-            f"{path}: expected names of columns in the first line, found numbers "
-            f"({', '.join(names)[:80]}); if there is no header, give has_header=False"
+            f"{path}: expected column names in the first line, found numbers "
+            f"({', '.join(names)[:80]}); if the file has no header, use has_header=False"
         )
 
 
@@ -133,7 +133,7 @@ def _to_keys(column: pa.ChunkedArray, path: str) -> NDArray[np.uint64]:
 
 def _to_values(table: pa.Table, path: str) -> NDArray[np.float32]:
     if not table.num_columns:
-        raise InputFileError(f"{path}: expected values beside the key, found no other column")
+        raise InputFileError(f"{path}: expected values next to the key, found no other column")
     empty = [name for name in table.column_names if table[name].null_count]
     if empty:
         raise InputFileError(f"{path}: expected a value in each row, found none in {empty[0]!r}")
@@ -152,7 +152,7 @@ def _to_values(table: pa.Table, path: str) -> NDArray[np.float32]:
 
 
 def _split_text(column: pa.Array) -> pa.Array:
-    """`[0.5, 0.25]`, `0.5 0.25`, `0.5;0.25` as lists."""
+    """Parse `[0.5, 0.25]`, `0.5 0.25` or `0.5;0.25` as lists."""
     bare = pc.replace_substring_regex(column, r"^[\s\[\(]+|[\s\]\)]+$", "")
     return pc.split_pattern_regex(bare, r"[\s,;|]+")
 
@@ -167,7 +167,7 @@ def _from_lists(column: pa.Array, path: str) -> NDArray[np.float32]:
     flat = column.flatten()
     if len(lengths) and (lengths.min() != lengths.max() or not lengths[0] or flat.null_count):
         raise InputFileError(
-            f"{path}: expected as many values in each row, found {lengths.min()} to {lengths.max()}"
+            f"{path}: expected rows of equal length, found {lengths.min()} to {lengths.max()}"
         )
     width = int(lengths[0]) if len(lengths) else 1
     values: NDArray[np.float32] = flat.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)

@@ -1,15 +1,21 @@
-"""Collective training: ranks with equal parameters, which average gradients or parameters."""
+"""Collective training: ranks hold equal parameters and average gradients or parameters."""
 
 from sparsefleet.collective.buckets import layer_by_module, layer_by_prefix, plan_buckets
-from sparsefleet.collective.compiled import compile_module
-from sparsefleet.collective.device_choice import choose_device
 from sparsefleet.collective.gradient_exchange import GradientExchange
 from sparsefleet.collective.local_sgd import LocalSgd
-from sparsefleet.collective.loss_scaler import LossScaler
-from sparsefleet.collective.mixed_precision import autocast_for, half_dtype, keep_in_float32
-from sparsefleet.collective.module_preparation import prepare_module
-from sparsefleet.collective.recompute import recompute_submodules
-from sparsefleet.collective.row_gather import gather_rows
+from sparsefleet.collective.mixed_precision import (
+    LossScaler,
+    autocast_for,
+    half_dtype,
+    keep_in_float32,
+)
+from sparsefleet.collective.module_preparation import (
+    compile_module,
+    prepare_module,
+    recompute_submodules,
+)
+from sparsefleet.collective.reduction import Traffic, Transfer, gather_rows
+from sparsefleet.collective.rendezvous import choose_device
 from sparsefleet.collective.strategy import AmpConfig, CollectiveStrategy, LocalSgdConfig
 from sparsefleet.collective.sync_batch_norm import (
     NormGroup,
@@ -17,7 +23,6 @@ from sparsefleet.collective.sync_batch_norm import (
     convert_batch_norms,
     normalize_together,
 )
-from sparsefleet.collective.traffic import Traffic, Transfer
 from sparsefleet.collective.training import CollectiveTraining
 from sparsefleet.collective.world import World
 

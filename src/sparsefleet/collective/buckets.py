@@ -1,6 +1,6 @@
-"""Which gradients travel together, and the memory in which they do.
+"""Buckets: which gradients are sent together, and their memory.
 
-Letters: P parameters of a bucket, S elements of all of them.
+Letters: P parameters of a bucket, S elements of all of them, R ranks.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from sparsefleet.collective.reduction import Reduction
 from sparsefleet.collective.strategy import CollectiveStrategy
+from sparsefleet.collective.world import World
 
-__all__ = ["Bucket", "layer_by_module", "layer_by_prefix", "plan_buckets"]
+__all__ = ["Bucket", "BucketRound", "layer_by_module", "layer_by_prefix", "plan_buckets"]
+
 
 NamedParameters = Sequence[tuple[str, torch.Tensor]]
 LayerOf = Callable[[str], str]
 
 
 def layer_by_prefix(name: str) -> str:
-    """The layer of a Fluid parameter: its name before the first dot.
+    """Return the layer of a Fluid parameter: its name before the first dot.
 
     >>> layer_by_prefix("fc_0.w_0")
     'fc_0'
@@ -27,7 +30,7 @@ def layer_by_prefix(name: str) -> str:
 
 
 def layer_by_module(name: str) -> str:
-    """The layer of a parameter of a torch module: the path of the module that holds it.
+    """Return the layer of a torch parameter: the path of the module that holds it.
 
     >>> layer_by_module("blocks.3.norm.weight")
     'blocks.3.norm'
@@ -42,12 +45,12 @@ def plan_buckets(
     *,
     default_bytes: int = 0,
 ) -> list[list[int]]:
-    """Places in ``parameters`` of the gradients of each bucket, in the order of backward passes.
+    """Return the indices of the parameters in each bucket, in the order of backward passes.
 
-    As Fluid does it: gradients of a layer stay together; layers are gathered until a bucket is
-    full, if there is a rule for that; buckets are then split by dtype. Without fusion every
-    gradient is alone. The last parameter comes first, as its gradient usually does.
-    default_bytes: where a bucket is full if the strategy leaves it open; 0 for each layer alone.
+    As in Fluid: gradients of a layer stay together; layers are collected until a bucket is full,
+    if there is a limit; buckets are then split by dtype. Without fusion every gradient has its own
+    bucket. The last parameter comes first, as its gradient usually does.
+    default_bytes: the size of a full bucket if the strategy does not set it; 0: one per layer.
 
     >>> weights = [(f"fc_{i}.{kind}", torch.zeros(2)) for i in range(3) for kind in "wb"]
     >>> plan_buckets(weights, CollectiveStrategy(fuse_memory_mb=-1, fuse_groups=1))
@@ -90,7 +93,7 @@ def _split_by_dtype(bucket: list[int], parameters: NamedParameters) -> list[list
 
 
 class Bucket:
-    """One buffer for the gradients of a bucket, each a view of it, and notes behind them."""
+    """A buffer for the gradients of a bucket, each a view of it, followed by notes."""
 
     def __init__(
         self,
@@ -100,14 +103,13 @@ class Bucket:
         num_notes: int = 0,
         multiple_of: int = 1,
     ) -> None:
-        """num_notes: further elements; multiple_of: what the length of the buffer is rounded up
-        to."""
+        """num_notes: additional elements; multiple_of: the buffer's length is rounded up to it."""
         tensors = [parameters[place][1] for place in places]
         sizes = [tensor.numel() for tensor in tensors]
         used = sum(sizes)
         length = -(-(used + num_notes) // multiple_of) * multiple_of
         self.places = list(places)
-        """Of its parameters among all."""
+        """The indices of its parameters."""
         like = tensors[0] if tensors else parameters[0][1]
         self.buffer = torch.zeros(length, dtype=like.dtype, device=like.device)
         self.gradients = self.buffer[:used]
@@ -120,10 +122,104 @@ class Bucket:
 
 
 def _view_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """``flat`` in the shape of ``tensor``, and in its order of memory if that is channels-last, as
-    gradients then are."""
+    """Return ``flat`` in the shape of ``tensor``, and in channels-last order if it is in that
+    order, as its gradients then are."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     order = formats.get(tensor.dim())
     if order is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=order):
         return flat.view(tensor.shape)
     return flat.as_strided(tensor.shape, tensor.stride())
+
+
+class BucketRound:
+    """Sends buckets over the reductions, in the same order on all ranks.
+
+    R + P notes follow the gradients of the last bucket. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        plan: Sequence[Sequence[int]],
+        parameters: NamedParameters,
+        world: World,
+        reductions: Sequence[Reduction],
+    ) -> None:
+        """plan: the indices of the parameters of each bucket."""
+        self._world = world
+        self._reductions = reductions
+        *before, last = plan
+        size = world.size
+        self.buckets = [Bucket(places, parameters, multiple_of=size) for places in before]
+        """All buckets, in order."""
+        self.buckets.append(
+            Bucket(last, parameters, num_notes=size + len(parameters), multiple_of=size)
+        )
+        self.bucket_of = {place: b for b, places in enumerate(plan) for place in places}
+        """Index of a parameter -> its bucket."""
+        self._all_used = torch.ones_like(self.buckets[-1].notes)
+        self._all_used[:size] = 0
+        self._waits: list[Callable[[], object]] = []
+        self.num_sent = 0
+        """The number of buckets sent."""
+
+    @property
+    def is_all_sent(self) -> bool:
+        """Whether the last bucket was sent."""
+        return self.num_sent == len(self.buckets)
+
+    @torch.no_grad()
+    def send_next(self, arrived: Sequence[torch.Tensor | None], state: int, what: str) -> None:
+        """Send the next bucket with the gradients that have arrived, by index.
+
+        state: what this rank reports about itself; what: named in errors about lost ranks.
+        """
+        bucket = self.buckets[self.num_sent]
+        _copy_gradients(bucket.views, [arrived[place] for place in bucket.places])
+        if len(bucket.notes):
+            self._write_notes(bucket.notes, arrived, state)
+        reduction = self._reductions[self.num_sent % len(self._reductions)]
+        self.num_sent += 1
+        with self._world.naming_lost(what):
+            self._waits.append(reduction.start(bucket.buffer))
+
+    def wait(self, what: str) -> tuple[list[float], list[float]]:
+        """Wait for all buckets; return what each rank reported [R], and on how many ranks each
+        parameter has a gradient [P]. Sums are in the buckets. Nothing is pending afterwards, even
+        after an error."""
+        failure: Exception | None = None
+        for wait in self._waits:
+            try:
+                wait()
+            except Exception as error:
+                failure = failure or error
+        self._waits = []
+        self.num_sent = 0
+        if failure is not None:
+            with self._world.naming_lost(what):
+                raise failure
+        notes: list[float] = self.buckets[-1].notes.tolist()
+        return notes[: self._world.size], notes[self._world.size :]
+
+    def _write_notes(
+        self, notes: torch.Tensor, arrived: Sequence[torch.Tensor | None], state: int
+    ) -> None:
+        """Write the state of this rank [R], and which parameters have gradients [P]."""
+        size = self._world.size
+        notes.copy_(self._all_used)
+        notes[self._world.rank] = state
+        for place, gradient in enumerate(arrived):
+            if gradient is None:
+                notes[size + place] = 0
+
+
+def _copy_gradients(views: list[torch.Tensor], gradients: list[torch.Tensor | None]) -> None:
+    """Fill the views, with zeros where there is no gradient."""
+    there = [gradient for gradient in gradients if gradient is not None]
+    if len(there) == len(views):
+        torch._foreach_copy_(views, there)
+        return
+    for view, gradient in zip(views, gradients, strict=True):
+        if gradient is None:
+            view.zero_()
+        else:
+            view.copy_(gradient)

@@ -1,21 +1,30 @@
-"""What a rank has of the others: a store they share, signs of life, and process groups."""
+"""The connections of a rank: the store that all ranks share, heartbeats, and process groups.
+
+The traffic between ranks is unprotected by default, and users are warned: torch.distributed has no
+job key. gloo can use TLS with certificates, if torch was built with it; its settings are
+environment variables that torch reads itself.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import ctypes
+import logging
+import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore  # typed there only
+from torch._C._distributed_c10d import PrefixStore
 
-from sparsefleet.collective.answering_store import AnsweringStore
-from sparsefleet.collective.heartbeat import Heartbeat
 from sparsefleet.collective.rendezvous import (
+    AnsweringStore,
     MeetingStore,
     loopback_sockets,
     missing_keys,
@@ -23,19 +32,94 @@ from sparsefleet.collective.rendezvous import (
 )
 from sparsefleet.errors import ConfigError, DeadlineError, RpcError
 
-__all__ = ["Absence", "Connections", "name_ranks"]
+__all__ = [
+    "Absence",
+    "Connections",
+    "Heartbeat",
+    "check_gloo_transport",
+    "name_ranks",
+    "warn_of_exposed_traffic",
+]
 
+
+_BEAT_S = 0.5
+_STOP_S = 2.0
 _LEAVE_S = 6.0
+_TRANSPORT = "GLOO_DEVICE_TRANSPORT"
+_TLS = "TCP_TLS"
+_INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
+_log = logging.getLogger("sparsefleet.collective")
+_warned: set[str] = set()
+
+
+class Heartbeat:
+    """Sends heartbeats of this rank from a background thread, and checks those of others.
+
+    `store` must not be shared, since calls to one store wait for each other. Thread-safe.
+    """
+
+    def __init__(self, store: AnsweringStore, rank: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._is_store_gone = False
+        self._stopping = threading.Event()
+        self._store.set(f"beat/{rank}", "0")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="collective-heartbeat")
+        self._thread.start()
+
+    @property
+    def is_store_gone(self) -> bool:
+        """Whether the process that keeps the store has stopped answering."""
+        return self._is_store_gone
+
+    def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
+        """Return the ranks whose heartbeat stands still for `silence_s`; waits that long if any.
+
+        Empty if the store is gone: then nothing is known about any rank.
+        """
+        deadline = time.monotonic() + silence_s
+        silent = {rank: self._count(rank) for rank in ranks}
+        while silent and not self._is_store_gone and time.monotonic() < deadline:
+            time.sleep(_BEAT_S / 2)
+            silent = {rank: count for rank, count in silent.items() if self._count(rank) == count}
+        return [] if self._is_store_gone else sorted(silent)
+
+    def stop(self) -> None:
+        """Stop the heartbeat."""
+        self._stopping.set()
+        self._thread.join(_STOP_S)
+        self._store.close()
+
+    def _run(self) -> None:
+        count = 0
+        while not self._is_store_gone and not self._stopping.wait(_BEAT_S):
+            count += 1
+            try:
+                self._store.set(f"beat/{self._rank}", str(count))
+                self._store.check([f"beat/{self._rank}"])  # set() alone gets no reply
+            except RuntimeError:
+                self._is_store_gone = True
+
+    def _count(self, rank: int) -> int:
+        """Return the heartbeat count; -1 for a rank that never started."""
+        key = f"beat/{rank}"
+        if self._is_store_gone:
+            return -1
+        try:
+            return int(self._store.get(key)) if self._store.check([key]) else -1
+        except RuntimeError:
+            self._is_store_gone = True
+            return -1
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Ranks that do not take part any more."""
+    """Ranks that no longer take part."""
 
     lost: tuple[int, ...] = ()
-    """No sign of life, and no word of farewell."""
+    """Ranks whose heartbeat stopped without a word."""
     left: dict[int, str] = field(default_factory=dict)
-    """Rank -> what it said when it went."""
+    """Rank -> the reason it gave when it left."""
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.left)
@@ -46,11 +130,11 @@ class Absence:
 
 
 class Connections:
-    """The others as one rank has them. Opened by the constructor, in all ranks together."""
+    """A rank's connections to the others. All ranks must construct it together."""
 
     def __init__(self, rank: int, size: int, meeting: MeetingStore, *, timeout_s: float) -> None:
         self.store = AnsweringStore(meeting.store)
-        """For this world alone."""
+        """The store of this world."""
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
         self._meeting = meeting
@@ -64,35 +148,35 @@ class Connections:
         atexit.register(self._leave_at_exit)
 
     def arrive(self, facts: str) -> None:
-        """Waits for all ranks. Raises DeadlineError naming those that do not come, ConfigError
-        if they were told other facts of the job."""
+        """Wait for all ranks. Raises DeadlineError naming those that do not arrive, ConfigError if
+        their facts about the job differ."""
         self.store.set(f"here/{self._rank}", facts)
         timeout_s = self._timeout.total_seconds()
         missing = self.wait_for("here", timeout_s)
         if missing:
             self._lost.update(missing)
             raise DeadlineError(
-                f"{name_ranks(missing)} did not come to the meeting point {self._meeting.where} "
-                f"within {timeout_s:g} s: were all ranks started, and did none end early?"
+                f"{name_ranks(missing)} did not arrive at the meeting point {self._meeting.where} "
+                f"within {timeout_s:g} s: check that all ranks were started and are still running"
             )
         for other in self._others:
             told = self.store.get(f"here/{other}").decode()
             if told != facts:
                 raise ConfigError(
-                    f"rank {other} was started for {told}, rank {self._rank} for {facts}: all "
-                    "ranks of a job must be told the same"
+                    f"rank {other} was started for {told}, but rank {self._rank} for {facts}; "
+                    "start all ranks of a job with the same settings"
                 )
 
     def wait_for(self, what: str, timeout_s: float) -> list[int]:
-        """Waits until all others have set their key `what/<rank>`; the ranks that have not.
+        """Wait until all others have set their key `what/<rank>`; return the ranks that have not.
 
-        Nobody waits for ranks that are known to be lost.
+        Ranks known to be lost are not waited for.
         """
         keys = {f"{what}/{rank}": rank for rank in self._others if rank not in self._lost}
         return [keys[key] for key in missing_keys(self.store, keys, timeout_s)]
 
     def make_default_group(self, backend: str) -> dist.ProcessGroup:
-        """The group of all ranks: the script's own if it has made one."""
+        """Return the group of all ranks; the script's own if it has created one."""
         if not dist.is_initialized():
             with loopback_sockets(self._meeting.is_loopback):
                 dist.init_process_group(
@@ -109,7 +193,7 @@ class Connections:
         return group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """All ranks must call it; None for those outside."""
+        """Create a group; None for ranks outside. All ranks must call it."""
         with loopback_sockets(self._meeting.is_loopback):
             group = dist.new_group(list(ranks), timeout=self._timeout)
         if self._rank not in ranks:
@@ -119,12 +203,12 @@ class Connections:
         return group
 
     def free_group(self, group: dist.ProcessGroup) -> None:
-        """Ends the connections of a group in which no call is under way. Each rank by itself."""
+        """Close the connections of a group without pending calls; a local call."""
         self._groups.remove(group)
         dist.destroy_process_group(group)
 
     def absence(self, ranks: Iterable[int], *, silence_s: float) -> Absence:
-        """Who of the ranks is gone. Takes so long if one is that has not said so."""
+        """Return which of the ranks are gone; takes `silence_s` if one left without a word."""
         asked = [rank for rank in ranks if rank != self._rank]
         left = {rank: words for rank in asked if (words := self._farewell(rank))}
         silent = [] if left else self._heartbeat.silent_ranks(asked, silence_s)
@@ -134,16 +218,16 @@ class Connections:
         return Absence(tuple(silent), left)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Says farewell, waits a while for the others to do so, and frees everything.
+        """Announce that this rank leaves, wait a while for the others, and free everything.
 
-        Groups that others may still use are left to the end of the process instead: freeing one
-        waits for calls under way, which nobody may answer. After an error nobody is waited for,
-        but by the keeper of the store, whom others may be asking about a rank that is lost.
+        Groups that others may still use are kept until the end of the process: freeing one waits
+        for pending calls, which may never be answered. After an error only the keeper of the store
+        waits, since others may be asking it about a lost rank.
         """
         atexit.unregister(self._leave_at_exit)
         is_together = False
         if not self._heartbeat.is_store_gone:
-            with contextlib.suppress(RuntimeError):  # the store is gone, and so is its keeper
+            with contextlib.suppress(RuntimeError):  # the keeper of the store is gone
                 is_together = self._take_leave(error)
         self._heartbeat.stop()
         self.store.close()
@@ -157,7 +241,7 @@ class Connections:
         self._groups.clear()
 
     def _take_leave(self, error: BaseException | None) -> bool:
-        """Whether all ranks have left, so that no call is under way."""
+        """Return whether all ranks have left, so that no call is pending."""
         is_keeper = self._meeting.keeper == self._rank
         said = "has ended" if error is None else f"failed: {type(error).__name__}: {error}"
         self.store.set(f"left/{self._rank}", said)
@@ -168,11 +252,11 @@ class Connections:
             self._heartbeat.stop()
             self.store.set(f"gone/{self._rank}", "")
         elif not missing:
-            self.wait_for("gone", _LEAVE_S)  # until then they ask this process's store
+            self.wait_for("gone", _LEAVE_S)  # until then they use this process's store
         return not missing
 
     def _farewell(self, rank: int) -> str:
-        """Empty if it has said none."""
+        """Return the reason that a rank gave for leaving; empty if it gave none."""
         key = f"left/{rank}"
         try:
             if self._heartbeat.is_store_gone or not self.store.check([key]):
@@ -182,7 +266,7 @@ class Connections:
             return ""
 
     def _leave_at_exit(self) -> None:
-        """Of a process that ends without `close`, most often by an exception."""
+        """Close at the end of a process that did not call `close`, usually due to an exception."""
         self.close(getattr(sys, "last_value", None))
 
     def _keep_groups_alive(self) -> None:
@@ -191,10 +275,61 @@ class Connections:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """In words.
+    """Return the ranks as text.
 
     >>> name_ranks([1]), name_ranks([0, 2])
     ('rank 1', 'ranks 0, 2')
     """
     found = sorted(ranks)
     return f"rank{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}"
+
+
+def check_gloo_transport() -> None:
+    """Raise ConfigError if GLOO_DEVICE_TRANSPORT asks for what this torch cannot do.
+
+    Torch itself would say "unsupported gloo device", and only once the ranks have met.
+    """
+    transport = os.environ.get(_TRANSPORT)
+    if not transport:
+        return
+    from torch._C._distributed_c10d import ProcessGroupGloo
+
+    try:
+        ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    except RuntimeError as error:
+        if "unsupported gloo device" not in str(error):
+            raise ConfigError(
+                f"gloo cannot use {_TRANSPORT}={transport}: {error}; for {_TLS}, check the files "
+                f"named by {_TRANSPORT}_{_TLS}_PKEY, _CERT and _CA_FILE"
+            ) from error
+        raise ConfigError(
+            f"{_TRANSPORT} is {transport}, which torch {torch.__version__} was built without. "
+            "Unset it, or install a torch that has it (TCP_TLS: built with "
+            "USE_GLOO_WITH_OPENSSL=1); docs/collective.md names other ways to protect the traffic"
+        ) from error
+
+
+def warn_of_exposed_traffic(backend: str) -> None:
+    """Warn, once per process, that ranks on several machines talk without protection.
+
+    Silent if the user has chosen TLS or a network interface for every library that `backend` uses.
+    """
+    is_tls = os.environ.get(_TRANSPORT) == _TLS
+    exposed = [
+        name
+        for name, interface in _INTERFACES.items()
+        if name in backend and interface not in os.environ and not (name == "gloo" and is_tls)
+    ]
+    if not exposed or backend in _warned:
+        return
+    _warned.add(backend)
+    chosen = " and ".join(_INTERFACES[name] for name in exposed)
+    _log.warning(
+        "ranks on several machines exchange gradients and parameters over %s without encryption or "
+        "authentication: anyone who can reach their ports can read and change the model. Connect "
+        "the machines by a private network or a tunnel and name its interface in %s%s. See "
+        "docs/collective.md, section Security",
+        " and ".join(exposed),
+        chosen,
+        f", or set {_TRANSPORT}={_TLS} if your torch supports it" if "gloo" in exposed else "",
+    )

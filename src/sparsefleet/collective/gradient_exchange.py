@@ -1,4 +1,4 @@
-"""The mean over ranks of gradients, on its way while the backward pass still runs.
+"""Averages gradients over ranks while the backward pass is still running.
 
 Letters: R ranks, P parameters.
 """
@@ -6,37 +6,53 @@ Letters: R ranks, P parameters.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from sparsefleet.collective.agreement import require_agreement
-from sparsefleet.collective.bucket_round import BucketRound
-from sparsefleet.collective.buckets import LayerOf, layer_by_module, plan_buckets
-from sparsefleet.collective.reduction import Reduction, make_reductions
-from sparsefleet.collective.row_gather import gather_gradient
+from sparsefleet.collective.buckets import BucketRound, LayerOf, layer_by_module, plan_buckets
+from sparsefleet.collective.reduction import Reduction, Traffic, gather_gradient, make_reductions
 from sparsefleet.collective.strategy import CollectiveStrategy
-from sparsefleet.collective.traffic import Traffic
 from sparsefleet.collective.world import World
 from sparsefleet.errors import ConfigError, InternalError, ShapeError, WorkerError
 
-__all__ = ["GradientExchange"]
+__all__ = ["GradientExchange", "require_agreement"]
 
+_DIGEST_BYTES = 32
 _ABSENT, _PRESENT, _FAILED = 0, 1, 2
 
 
+def require_agreement(world: World, facts: Mapping[str, object]) -> None:
+    """Raise ConfigError on all ranks if the facts of one differ from rank 0's. All must call it.
+
+    facts: description -> value on this rank; values are compared by their repr.
+
+    >>> require_agreement(World.join(), {"number of rings": 2})
+    """
+    digests = [hashlib.sha256(repr(told).encode()).digest() for told in facts.values()]
+    gathered = world.all_gather_bytes(b"".join(digests))
+    for place, what in enumerate(facts):
+        part = slice(place * _DIGEST_BYTES, (place + 1) * _DIGEST_BYTES)
+        for rank, theirs in enumerate(gathered):
+            if theirs[part] != gathered[0][part]:
+                raise ConfigError(
+                    f"rank {rank} and rank 0 differ in the {what}, which must be equal on all ranks"
+                )
+
+
 class GradientExchange:
-    """Buckets of gradients, summed over ranks as they fill and divided by who took part.
+    """Sums buckets of gradients over ranks as they fill, and divides by how many took part.
 
-    Each step is: gradients arrive (by the hooks of ``attach``, or by ``ready``), then ``finish``
-    on ranks with data, ``shadow`` on ranks without. A bucket sets out when its last gradient is
-    there and all buckets before it have set out, so that ranks agree on the order. What says who
-    takes part, and which parameters were used, travels behind the last bucket.
+    In each step gradients arrive (by the hooks of ``attach``, or by ``ready``), then ranks with
+    data call ``finish`` and ranks without call ``shadow``. A bucket is sent once it is complete and
+    all buckets before it were sent, so that ranks agree on the order. Notes after the last bucket
+    say which ranks took part and which parameters were used.
 
-    All ranks have the same bits afterwards, on CPUs whatever the buckets and rings are. A
-    parameter without a gradient on some ranks counts as zeros there; without one on all, it has
-    none afterwards. Not thread-safe.
+    Afterwards all ranks have the same bits; on CPUs they do not depend on buckets or rings. A
+    parameter without a gradient counts as zeros if other ranks have one; without one on any rank,
+    it has none afterwards. Not thread-safe.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> exchange = GradientExchange([("weight", weight)], World.join(), CollectiveStrategy())
@@ -56,19 +72,19 @@ class GradientExchange:
         default_bucket_bytes: int = 0,
         traffic: Traffic | None = None,
     ) -> None:
-        """All ranks must make it with the same arguments.
+        """All ranks must create it with the same arguments.
 
-        layer_of: the layer of a parameter, by its name. sparse_names: parameters [K, D] whose
-        gradients are sparse; they travel as rows, not in buckets. default_bucket_bytes: where a
-        bucket is full if the strategy leaves it open; 0 for a bucket a layer.
+        layer_of: returns the layer of a parameter name. sparse_names: parameters [K, D] with
+        sparse gradients; they are sent as rows, not in buckets. default_bucket_bytes: the size of
+        a full bucket if the strategy does not set it; 0: one bucket per layer.
         """
         self._parameters = list(named_parameters)
         self._places = {name: place for place, (name, _) in enumerate(self._parameters)}
         if len(self._places) != len(self._parameters) or not self._parameters:
             names = [name for name, _ in self._parameters]
-            raise ConfigError(f"GradientExchange needs parameters of different names, got {names}")
+            raise ConfigError(f"GradientExchange needs parameters with unique names, got {names}")
         self.traffic = traffic or Traffic()
-        """What this rank has sent."""
+        """Counts what this rank sends."""
         self._world = world
         self._sparse = sorted(self._places[name] for name in sparse_names)
         plan = plan_buckets(
@@ -93,7 +109,7 @@ class GradientExchange:
         self._is_broken = False
         self._step = 0
         self.num_present = 0
-        """Ranks that took part in the last step with gradients."""
+        """How many ranks had gradients in the last step."""
         self._results: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._begin_step()
 
@@ -108,20 +124,20 @@ class GradientExchange:
 
     @property
     def reduction(self) -> Reduction | None:
-        """What sums over ranks, for use between steps; None for a rank alone."""
+        """The reduction over ranks, for use between steps; None for a single rank."""
         return self._reductions[0] if self._reductions else None
 
     def attach(self) -> None:
-        """Has gradients arrive by themselves as ``backward`` leaves them in ``parameter.grad``.
+        """Install hooks that hand in gradients as ``backward`` computes them.
 
-        From then on ``finish`` and ``shadow`` leave the mean in ``parameter.grad`` too.
+        From then on ``finish`` and ``shadow`` also put the mean into ``parameter.grad``.
         """
         self.detach()
         for place, (name, parameter) in enumerate(self._parameters):
             if not (parameter.is_leaf and parameter.requires_grad):
                 raise ConfigError(
                     f"parameter '{name}' gets no gradient from backward(): leave it out, or set "
-                    "requires_grad"
+                    "requires_grad=True"
                 )
             hook = functools.partial(self._take_gradient_of, place)
             self._hooks.append(
@@ -129,13 +145,13 @@ class GradientExchange:
             )
 
     def detach(self) -> None:
-        """Takes the hooks off; ``parameter.grad`` is left alone from then on."""
+        """Remove the hooks; ``parameter.grad`` is then left alone."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def hold(self, is_held: bool = True) -> None:
-        """While held, the hooks do nothing: gradients add up on this rank alone."""
+        """While held, hooks do nothing, so gradients accumulate on this rank."""
         self._is_held = is_held
 
     def _take_gradient_of(self, place: int, parameter: torch.Tensor) -> None:
@@ -143,10 +159,12 @@ class GradientExchange:
             self._arrive(place, parameter.grad)
 
     def ready(self, name: str, gradient: torch.Tensor) -> None:
-        """Hands in the gradient of a parameter; it is to be left alone until ``finish``."""
+        """Hand in the gradient of a parameter; do not modify it before ``finish``."""
         place = self._places.get(name)
         if place is None:
-            raise ConfigError(f"'{name}' is none of the {len(self._places)} parameters exchanged")
+            raise ConfigError(
+                f"'{name}' is not one of the {len(self._places)} parameters exchanged"
+            )
         wanted = self._parameters[place][1].shape
         if gradient.shape != wanted:
             raise ShapeError(
@@ -159,7 +177,7 @@ class GradientExchange:
         if self._arrived[place] is not None:
             raise ConfigError(
                 f"parameter '{self._parameters[place][0]}' got a second gradient in one step: call "
-                "backward once a step, or set CollectiveStrategy.gradient_merge_steps"
+                "backward once per step, or set CollectiveStrategy.gradient_merge_steps"
             )
         self._arrived[place] = gradient
         if self._round is None:
@@ -168,8 +186,8 @@ class GradientExchange:
         if gradient.is_sparse != (bucket is None):
             raise ConfigError(
                 f"parameter '{self._parameters[place][0]}' has a "
-                f"{'sparse' if gradient.is_sparse else 'dense'} gradient: sparse_names must name "
-                "those with sparse gradients, and no others"
+                f"{'sparse' if gradient.is_sparse else 'dense'} gradient: sparse_names must list "
+                "exactly the parameters with sparse gradients"
             )
         if bucket is not None:
             self._missing[bucket] -= 1
@@ -178,7 +196,7 @@ class GradientExchange:
                 self._send_full(self._round)
 
     def _send_full(self, round_: BucketRound) -> None:
-        # The last bucket says whether this rank comes to the end of the step, so it stays for that.
+        # The last bucket says whether this rank reaches the end of the step, so it waits for that.
         while round_.num_sent < len(self._missing) - 1 and not self._missing[round_.num_sent]:
             self._send_next(round_, _PRESENT)
 
@@ -194,59 +212,59 @@ class GradientExchange:
         return f"all-reduce of gradients, step {self._step}"
 
     def finish(self, divisor: float = 1.0) -> int:
-        """Waits for all ranks; then gradients are sums over ranks, divided by how many took part
-        and by ``divisor``. Returns how many took part.
+        """Wait for all ranks; return how many took part.
 
-        Gradients are views of the exchange's memory, good until the next ones arrive.
+        Gradients are then sums over ranks, divided by how many took part and by ``divisor``. They
+        are views of the exchange's memory, valid until the next ones arrive.
 
         Raises:
-            WorkerError: ranks gave up in the middle of the step; they are named. Nothing is left
-                under way: the next step may begin.
-            PeerLostError, DeadlineError: ranks are gone or did not come. The exchange is broken.
+            WorkerError: ranks, which are named, gave up during the step. Nothing is pending, so
+                the next step may begin.
+            PeerLostError, DeadlineError: ranks are lost or late. The exchange is broken.
         """
         return self._end_step(_PRESENT, divisor)
 
     def shadow(self, divisor: float = 1.0) -> bool:
-        """Takes part in a step with nothing. False if no rank had anything: then all are done.
+        """Take part in a step without gradients; return False if no rank had any: all are done.
 
-        Otherwise gradients are there as after ``finish``, for the same update as on other ranks.
+        Otherwise gradients are available as after ``finish``, for the same update as elsewhere.
         """
         if any(gradient is not None for gradient in self._arrived):
             raise ConfigError("GradientExchange.shadow: this rank has gradients; call finish")
         return self._end_step(_ABSENT, divisor) > 0
 
     def abandon(self) -> None:
-        """Gives up a step after an error: other ranks are told in their ``finish``, not left
-        waiting. Returns when nothing is under way any more."""
+        """Give up a step after an error: the ``finish`` of other ranks raises instead of waiting.
+        Returns when nothing is pending."""
         if self._round is not None:
             try:
                 while not (self._is_broken or self._round.is_all_sent):
                     self._send_next(self._round, _FAILED)
                 self._round.wait(self._what)
             except Exception:
-                self._is_broken = True  # the error that made the caller give up is the one to tell
+                self._is_broken = True  # the error that made the caller give up matters more
         self._begin_step()
         self._step += 1
 
     def gradient(self, name: str) -> torch.Tensor | None:
-        """The result of the last step for one parameter; None if no rank had a gradient of it."""
+        """Return a parameter's result of the last step; None if no rank had a gradient for it."""
         return self._results[self._places[name]]
 
     def close(self) -> None:
-        """Takes the hooks off, ends threads and connections. Idempotent."""
+        """Remove the hooks, end threads and connections. Idempotent."""
         self.detach()
         is_idle = not self._is_broken and (self._round is None or not self._round.num_sent)
         self._is_broken = True
         while self._reductions:
             reduction = self._reductions.pop()
             reduction.close()
-            # Where calls are under way, freeing would wait for ranks that may never answer.
+            # With calls pending, freeing would wait for ranks that may never answer.
             for group in reduction.groups() if is_idle else ():
                 self._world.free_group(group)
 
     def _end_step(self, state: int, divisor: float) -> int:
         if self._is_broken:
-            raise InternalError("this exchange failed before, or is closed; make a new one")
+            raise InternalError("this exchange has failed or is closed; create a new one")
         try:
             if state == _PRESENT:
                 self._take_left_over()
@@ -263,7 +281,7 @@ class GradientExchange:
             self._step += 1
 
     def _take_left_over(self) -> None:
-        """Gradients of parameters which only earlier ones of several merged batches used."""
+        """Hand in gradients of parameters that only earlier batches of a merge used."""
         if self._hooks and any(gradient is None for gradient in self._arrived):
             for place, (_, parameter) in enumerate(self._parameters):
                 if self._arrived[place] is None and parameter.grad is not None:
@@ -283,7 +301,7 @@ class GradientExchange:
         states, uses = round_.wait(self._what)
         failed = [rank for rank, found in enumerate(states) if found == _FAILED]
         if failed:
-            cause = RuntimeError(f"gave up in step {self._step}; its own error says why")
+            cause = RuntimeError(f"gave up in step {self._step}; see its own error")
             raise WorkerError(dict.fromkeys(failed, cause))
         present = self.num_present = states.count(_PRESENT)
         results: list[torch.Tensor | None] = [None] * len(self._parameters)
@@ -312,8 +330,8 @@ class GradientExchange:
                 parameter.grad = result
 
     def _learn_order(self, round_: BucketRound) -> None:
-        """Buckets set out from now on in the order in which they filled on rank 0 in the first
-        step, so that none waits for one that fills later."""
+        """From now on send buckets in the order in which they filled on rank 0 in the first step,
+        so that none waits for one that fills later."""
         others = [bucket for bucket in range(len(self._missing)) if bucket not in self._full]
         order = torch.tensor(self._full + others, device=self._world.device)
         self._world.broadcast([order])

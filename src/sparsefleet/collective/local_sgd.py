@@ -1,4 +1,4 @@
-"""Training alone for some steps, then going on from the mean of all ranks' parameters.
+"""LocalSGD: ranks train on their own for some steps, then continue from the mean parameters.
 
 Letters: R ranks.
 """
@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from sparsefleet.collective.buckets import Bucket
-from sparsefleet.collective.reduction import Reduction, make_reductions
+from sparsefleet.collective.reduction import Reduction, Traffic, make_reductions
 from sparsefleet.collective.strategy import CollectiveStrategy, LocalSgdConfig
-from sparsefleet.collective.traffic import Traffic
 from sparsefleet.collective.world import World
 from sparsefleet.errors import ConfigError
 
@@ -21,11 +20,11 @@ __all__ = ["LocalSgd"]
 
 
 class LocalSgd:
-    """Says after each optimizer step whether ranks meet, and averages parameters when they do.
+    """Averages parameters over ranks after a number of optimizer steps.
 
-    A meeting sums how far each rank went from the last common point, and moves that point by the
-    mean; so all ranks go on from the same bits. Only ranks that made a step since the last
-    meeting count. State of optimizers stays with its rank. Not thread-safe.
+    Ranks average how far each moved from the last common point, and move that point by the mean,
+    so all continue from the same bits. Only ranks that made a step since then count. Optimizer
+    state stays local. Not thread-safe.
 
     >>> weight = torch.zeros(1)
     >>> local = LocalSgd([("weight", weight)], World.join(), LocalSgdConfig(steps=2))
@@ -43,8 +42,8 @@ class LocalSgd:
         traffic: Traffic | None = None,
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
-        """All ranks must make it, with equal parameters; ``reduction`` may be shared with what is
-        not used at the same time. at_meeting: called when ranks average, with how many count."""
+        """All ranks must create it, with equal parameters. reduction: may be shared if it is not
+        used at the same time. at_meeting: called when ranks average, with how many count."""
         self._parameters = list(named_parameters)
         self._world = world
         self._config = config
@@ -85,21 +84,21 @@ class LocalSgd:
 
     @property
     def interval(self) -> int:
-        """Steps from a meeting to the next."""
+        """Steps between averagings."""
         return self._interval
 
     @torch.no_grad()
     def start_from_parameters(self) -> None:
-        """Takes the parameters as they are, equal on all ranks, for the common point."""
+        """Make the current parameters, equal on all ranks, the common point."""
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
             common.copy_(bucket.gradients)
         self._since_meeting = 0
 
     def step(self, loss: torch.Tensor | float | None = None) -> bool:
-        """Counts an optimizer step; True if ranks met after it.
+        """Count an optimizer step; return whether ranks averaged after it.
 
-        loss: of the step, on this rank; needed with ``adaptive``.
+        loss: the loss of the step on this rank; needed with ``adaptive``.
         """
         was_warming = self.is_warming
         self._steps += 1
@@ -115,14 +114,14 @@ class LocalSgd:
         return self._since_meeting >= self._interval and self._meet()
 
     def settle(self) -> None:
-        """Averages what was done since the last meeting, as before saving. All ranks must call it
-        after the same number of steps."""
+        """Average now, for example before saving. All ranks must call it after the same number of
+        steps."""
         if not self.is_warming:
             self._meet()
 
     def shadow(self) -> bool:
-        """Takes part in the next meeting of the others, first with what is left of own steps, then
-        with nothing. False if no rank had anything: then all are done, and equal."""
+        """Take part in the next averaging, with remaining steps of its own if there are any;
+        return False if no rank had steps: then all are done, and equal."""
         return self._meet()
 
     @torch.no_grad()
@@ -146,8 +145,8 @@ class LocalSgd:
         return True
 
     def _summed_differences(self) -> list[float]:
-        """Leaves sums over ranks of (common point - own parameters) in the buckets; the notes: [R]
-        who made steps, the sum of losses, the number of steps."""
+        """Leave the sums over ranks of (common point - own parameters) in the buckets; return the
+        notes: which ranks made steps [R], the sum of losses, the number of steps."""
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
             torch.sub(common, bucket.gradients, out=bucket.gradients)
@@ -172,14 +171,14 @@ class LocalSgd:
             return
         loss = loss_sum / num_steps
         if not (math.isfinite(loss) and loss > 0):
-            return  # the rule knows ratios of positive losses only
+            return  # the rule is defined for positive losses only
         if self._first_loss is None:
             self._first_loss = loss
         wanted = math.ceil(self._config.steps * math.sqrt(loss / self._first_loss))
         self._interval = min(max(wanted, 1), self._config.max_steps)
 
     def state_dict(self) -> dict[str, float | int | None]:
-        """Where the schedule is. To be taken when ranks have just met or settled."""
+        """Return the state of the schedule; call it right after ranks averaged."""
         return {
             "steps": self._steps,
             "interval": self._interval,
@@ -187,7 +186,7 @@ class LocalSgd:
         }
 
     def load_state_dict(self, state: Mapping[str, float | int | None]) -> None:
-        """Goes on where ``state_dict`` was taken, from the parameters as they are now."""
+        """Resume from ``state_dict``, with the current parameters."""
         first_loss = state["first_loss"]
         self._steps = int(state["steps"] or 0)
         self._interval = int(state["interval"] or self._config.steps)
@@ -196,6 +195,6 @@ class LocalSgd:
         self.start_from_parameters()
 
     def close(self) -> None:
-        """Ends threads of its own."""
+        """End its own threads."""
         for reduction in self._own_reductions:
             reduction.close()

@@ -1,24 +1,136 @@
-"""Much of the forward pass in 16 bits: which, and where not."""
+"""Mixed precision: which parts run in 16 bits, and loss scaling."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sparsefleet.collective.strategy import AmpConfig
-from sparsefleet.collective.submodules import submodules_named
+from sparsefleet.errors import ConfigError
 
-__all__ = ["autocast_for", "half_dtype", "keep_in_float32"]
+__all__ = ["LossScaler", "autocast_for", "half_dtype", "keep_in_float32", "submodules_named"]
+
+
+class LossScaler:
+    """The loss scale and its counters, as in Fluid's ``decorate``. Not thread-safe.
+
+    A step without overflow is good, one with overflow is bad; either resets the other's count. The
+    scale grows once there are *more* than ``incr_every_n_steps`` good steps in a row, and shrinks
+    once there are more than ``decr_every_n_nan_or_inf`` bad ones.
+
+    >>> scaler = LossScaler(AmpConfig(init_loss_scaling=8.0, decr_every_n_nan_or_inf=1,
+    ...                               decr_ratio=0.5))
+    >>> [scaler.update(is_finite=finite) for finite in (False, False)]
+    [8.0, 4.0]
+    """
+
+    def __init__(self, config: AmpConfig) -> None:
+        self._config = config
+        self._scale = np.float32(config.init_loss_scaling)
+        self._good_steps = 0
+        self._bad_steps = 0
+
+    @property
+    def scale(self) -> float:
+        """The current factor of the loss; a float32 number, as in Fluid."""
+        return float(self._scale)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether overflows are checked."""
+        return self._config.dynamic
+
+    @property
+    def good_steps(self) -> int:
+        """Consecutive steps without overflow since the scale last changed."""
+        return self._good_steps
+
+    @property
+    def bad_steps(self) -> int:
+        """Consecutive overflows."""
+        return self._bad_steps
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss to call ``backward`` on, in float32 so that it does not overflow."""
+        return loss.float() * self.scale
+
+    def update(self, *, is_finite: bool) -> float:
+        """Count a step with or without overflow; return the scale for the next one.
+
+        A static scale does not change.
+        """
+        if not self._config.dynamic:
+            return self.scale
+        if is_finite:
+            self._count_good()
+        else:
+            self._count_bad()
+        return self.scale
+
+    def _count_good(self) -> None:
+        self._bad_steps = 0
+        self._good_steps += 1
+        if self._good_steps > self._config.incr_every_n_steps:
+            with np.errstate(over="ignore"):
+                larger = self._scale * np.float32(self._config.incr_ratio)
+            if np.isfinite(larger):
+                self._scale = larger
+            self._good_steps = 0
+
+    def _count_bad(self) -> None:
+        self._good_steps = 0
+        self._bad_steps += 1
+        if self._bad_steps > self._config.decr_every_n_nan_or_inf:
+            smaller = self._scale * np.float32(self._config.decr_ratio)
+            self._scale = max(np.float32(1.0), smaller)
+            self._bad_steps = 0
+
+    def state_dict(self) -> dict[str, float | int]:
+        """Return scale and counters, with Fluid's names."""
+        return {
+            "loss_scaling": self.scale,
+            "num_good_steps": self._good_steps,
+            "num_bad_steps": self._bad_steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, float | int]) -> None:
+        """Restore what ``state_dict`` returned."""
+        scale = float(state["loss_scaling"])
+        if not (math.isfinite(scale) and scale > 0):
+            raise ConfigError(f"LossScaler: loss_scaling must be a number > 0, got {scale}")
+        self._scale = np.float32(scale)
+        self._good_steps = int(state["num_good_steps"])
+        self._bad_steps = int(state["num_bad_steps"])
+
+
+def submodules_named(module: nn.Module, names: Iterable[str], field: str) -> list[nn.Module]:
+    """Return the submodules with these names; errors mention ``field``.
+
+    >>> submodules_named(nn.Sequential(nn.Linear(2, 2)), ["0"], "recompute")
+    [Linear(in_features=2, out_features=2, bias=True)]
+    """
+    known = dict(module.named_modules())
+    found = []
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{field} names '{name}', which is not a submodule of {type(module).__name__}; its "
+                f"submodules: {', '.join(filter(None, known)) or 'none'}"
+            )
+        found.append(known[name])
+    return found
 
 
 def half_dtype(config: AmpConfig, device: torch.device) -> torch.dtype:
-    """The 16-bit type that the config means on that device.
+    """Return the 16-bit type of the config on that device.
 
     >>> half_dtype(AmpConfig(), torch.device("cpu"))
     torch.bfloat16
@@ -29,11 +141,11 @@ def half_dtype(config: AmpConfig, device: torch.device) -> torch.dtype:
 
 
 def autocast_for(config: AmpConfig | None, device: torch.device) -> AbstractContextManager[object]:
-    """The context of a forward pass; without a config it changes nothing.
+    """Return the context for a forward pass; without a config it does nothing.
 
-    Matrix products and convolutions run in 16 bits, sums, exponentials and losses in 32, the rest
-    as its inputs are: torch's lists, which cover Fluid's. Parameters and their gradients stay
-    float32.
+    Matrix products and convolutions run in 16 bits; sums, exponentials and losses in 32; the rest
+    in the type of its inputs. These are torch's lists, which cover Fluid's. Parameters and their
+    gradients stay float32.
     """
     if config is None:
         return contextlib.nullcontext()
@@ -41,7 +153,7 @@ def autocast_for(config: AmpConfig | None, device: torch.device) -> AbstractCont
 
 
 def keep_in_float32(module: nn.Module, names: Iterable[str]) -> None:
-    """Has the named submodules compute in float32, whatever the context; "" is the module."""
+    """Make the named submodules compute in float32 in any context; "" is the module itself."""
     for submodule in submodules_named(module, names, "AmpConfig.float32_modules"):
         submodule.forward = functools.partial(_in_float32, submodule.forward)
 

@@ -1,27 +1,94 @@
-"""What a strategy changes in a module before it is trained."""
+"""Prepares a module for training with a strategy: precision, recomputation, kernel fusion."""
 
 from __future__ import annotations
 
-from torch import nn
+import contextlib
+import functools
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
-from sparsefleet.collective.compiled import compile_module
-from sparsefleet.collective.mixed_precision import keep_in_float32
-from sparsefleet.collective.recompute import recompute_submodules
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from sparsefleet.collective.mixed_precision import keep_in_float32, submodules_named
 from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.collective.sync_batch_norm import NormGroup, convert_batch_norms
 from sparsefleet.collective.world import World
+from sparsefleet.errors import ConfigError
+from sparsefleet.nn.sparse_module import SparseModule
 
-__all__ = ["prepare_module"]
+__all__ = [
+    "can_compile",
+    "compile_module",
+    "found_compiler",
+    "prepare_module",
+    "recompute_submodules",
+    "say_fusion_is_off",
+]
+
+
+_FIELD = "CollectiveStrategy.recompute"
+_log = logging.getLogger("sparsefleet.collective")
+
+
+def recompute_submodules(module: nn.Module, names: Iterable[str]) -> None:
+    """Make each named submodule keep only its inputs, and rerun its forward before its backward.
+
+    Results are bit-identical: random numbers, as for dropout, are drawn again, and batch norms
+    update their statistics once. Any other side effect of a forward happens twice; submodules with
+    embedding tables are rejected.
+    """
+    for submodule in submodules_named(module, names, _FIELD):
+        for inner in submodule.modules():
+            if isinstance(inner, SparseModule):
+                raise ConfigError(
+                    f"{_FIELD} names a submodule that looks up table '{inner.name}', whose rows "
+                    "are fetched once per step: name only submodules without tables"
+                )
+        if getattr(submodule.forward, "func", None) is not _recomputed:
+            submodule.forward = functools.partial(_recomputed, submodule, submodule.forward)
+
+
+def _recomputed(module: nn.Module, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*inputs, **named)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return contextlib.nullcontext(), _without_following(module)
+
+    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
+
+
+@contextlib.contextmanager
+def _without_following(module: nn.Module) -> Iterator[None]:
+    """Restore running statistics of batch norms, which already include this batch."""
+    kept = [
+        (buffer.data, buffer.data.clone())
+        for inner in module.modules()
+        if isinstance(inner, _BatchNorm) and inner.training
+        for buffer in inner.buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for buffer, before in kept:
+            buffer.copy_(before)
 
 
 def prepare_module(
     module: nn.Module, world: World, strategy: CollectiveStrategy
 ) -> tuple[nn.Module, NormGroup | None]:
-    """The module as the strategy wants it, and the group of its batch norms if they are
-    synchronised, for ``CollectiveTraining``. All ranks must call it.
+    """Apply the strategy to a module; return it, and the group of its batch norms if they are
+    synchronized, for ``CollectiveTraining``. All ranks must call it.
 
-    The module is changed in place, except if it is itself a batch norm; parameters and their
-    names stay. Order: batch norms, float32 parts, recomputation around them, compilation of all.
+    The module is modified in place, unless it is itself a batch norm; parameters and their names
+    stay. Order: batch norms, float32 parts, recomputation around them, compilation of it all.
     """
     norm_group = None
     if strategy.sync_batch_norm and world.size > 1:
@@ -33,3 +100,32 @@ def prepare_module(
     if strategy.compile:
         compile_module(module)
     return module, norm_group
+
+
+def found_compiler() -> str | None:
+    """Return the C++ compiler that torch.compile would use, or None."""
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def compile_module(module: nn.Module) -> bool:
+    """Make ``module`` compile its forward at the first call; return False, with one warning, if
+    there is no compiler."""
+    if not can_compile():
+        return False
+    module.compile()
+    return True
+
+
+def can_compile() -> bool:
+    """Return whether torch.compile works here; if not, warn once."""
+    if found_compiler() is None:
+        say_fusion_is_off("no C++ compiler was found")
+        return False
+    return True
+
+
+@functools.cache
+def say_fusion_is_off(reason: str) -> None:
+    """Warn once per reason."""
+    _log.warning("kernel fusion is off: %s; training continues without it", reason)

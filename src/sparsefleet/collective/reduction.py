@@ -1,49 +1,210 @@
-"""Sums of a tensor over all ranks: the same bits on each, started now and waited for later.
+"""Sums of a tensor over all ranks, bit-identical on every rank, and the traffic they cause.
 
-Letters: R ranks, L ranks of a node, S bytes of the tensor.
+Letters: R ranks, L ranks per node, S bytes of the tensor.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
 from sparsefleet.collective.strategy import CollectiveStrategy
-from sparsefleet.collective.traffic import Traffic, Transfer
 from sparsefleet.collective.world import World
-from sparsefleet.errors import ConfigError, InternalError
+from sparsefleet.errors import ConfigError, InternalError, ShapeError
 
-__all__ = ["Reduction", "make_reductions"]
-
+__all__ = ["Reduction", "Traffic", "Transfer", "gather_gradient", "gather_rows", "make_reductions"]
 _log = logging.getLogger("sparsefleet.collective")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """One collective call, as seen by this rank."""
+
+    kind: str
+    """"all_reduce", "reduce", "broadcast" or "all_gather"."""
+
+    payload_bytes: int
+    """The size of the tensor, equal on all ranks."""
+
+    sent_bytes: int
+    """Bytes that this rank sent for it."""
+
+    sent_across_nodes_bytes: int
+    """The part of `sent_bytes` that went to other nodes."""
+
+
+class Traffic:
+    """Counts what a rank sends. Thread-safe.
+
+    >>> traffic = Traffic()
+    >>> traffic.count(Transfer(kind="reduce", payload_bytes=8, sent_bytes=8,
+    ...                        sent_across_nodes_bytes=0))
+    >>> traffic.calls, traffic.sent_bytes, traffic.calls_of("reduce")
+    (1, 8, 1)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[str, int] = {}
+        self._payload_bytes: dict[str, int] = {}
+        self._sent_bytes = 0
+        self._across_bytes = 0
+        self._listeners: list[Callable[[Transfer], None]] = []
+
+    @property
+    def calls(self) -> int:
+        """Collective calls of all kinds."""
+        with self._lock:
+            return sum(self._calls.values())
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank sent."""
+        with self._lock:
+            return self._sent_bytes
+
+    @property
+    def sent_across_nodes_bytes(self) -> int:
+        """Bytes that this rank sent to ranks on other nodes."""
+        with self._lock:
+            return self._across_bytes
+
+    def calls_of(self, kind: str) -> int:
+        """Return the number of calls of one kind."""
+        with self._lock:
+            return self._calls.get(kind, 0)
+
+    def payload_bytes_of(self, kind: str) -> int:
+        """Return the total tensor size of one kind of call, however it was moved."""
+        with self._lock:
+            return self._payload_bytes.get(kind, 0)
+
+    def listen(self, listener: Callable[[Transfer], None]) -> None:
+        """Call ``listener`` for every transfer from now on, in the thread that counts it."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def count(self, transfer: Transfer) -> None:
+        """Count one call."""
+        with self._lock:
+            kind = transfer.kind
+            self._calls[kind] = self._calls.get(kind, 0) + 1
+            payload = self._payload_bytes.get(kind, 0) + transfer.payload_bytes
+            self._payload_bytes[kind] = payload
+            self._sent_bytes += transfer.sent_bytes
+            self._across_bytes += transfer.sent_across_nodes_bytes
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener(transfer)
+
+
+# Sparse gradients of all ranks on every rank: they have no common shape to be summed in.
+#
+# Letters: N rows of a rank, M rows of all ranks, D width of a row.
+
+
+def gather_rows(
+    world: World, keys: torch.Tensor, rows: torch.Tensor, *, traffic: Traffic | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys [M] and rows [M, D] of all ranks, one rank after the other; equal on all of them.
+
+    All ranks must call it; N may differ and be 0. A key may come from several ranks: to add up
+    its rows, and to divide by the ranks, is the caller's part.
+
+    >>> gather_rows(World.join(), torch.tensor([7]), torch.ones(1, 2))
+    (tensor([7]), tensor([[1., 1.]]))
+    """
+    if keys.dim() != 1 or rows.dim() != 2 or len(keys) != len(rows):
+        raise ShapeError(
+            f"gather_rows needs keys [N] and rows [N, D], got shapes {tuple(keys.shape)} and "
+            f"{tuple(rows.shape)}"
+        )
+    if world.size == 1:
+        return keys, rows
+    with world.naming_lost("gathering rows of all ranks"), torch.no_grad():
+        counts = _gather(world, torch.tensor([len(keys)], device=keys.device), [1] * world.size)
+        lengths: list[int] = counts.tolist()
+        found = _gather(world, keys, lengths), _gather(world, rows, lengths)
+    if traffic is not None:
+        _count(world, lengths, (keys, rows), traffic)
+    return found
+
+
+def gather_gradient(
+    world: World,
+    gradient: torch.Tensor | None,
+    parameter: torch.Tensor,
+    *,
+    traffic: Traffic | None = None,
+) -> torch.Tensor:
+    """Return the sum over ranks of a sparse gradient of ``parameter`` [K, D], as a coalesced sparse
+    tensor. All ranks must call it; None is a gradient without rows."""
+    if gradient is None:
+        keys = torch.zeros(0, dtype=torch.int64, device=parameter.device)
+        rows = parameter.new_zeros((0, *parameter.shape[1:]))
+    else:
+        own = gradient.coalesce()
+        keys, rows = own.indices()[0], own.values()
+    keys, rows = gather_rows(world, keys, rows.detach(), traffic=traffic)
+    return torch.sparse_coo_tensor(keys[None], rows, parameter.shape).coalesce()
+
+
+def _gather(world: World, own: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    """Concatenate the tensors of all ranks; shorter ones are padded for the transfer."""
+    longest = max(lengths)
+    if not longest:
+        return own.clone()
+    padded = own.new_zeros((longest, *own.shape[1:]))
+    padded[: len(own)] = own.detach()
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded, group=world.group)
+    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+
+def _count(
+    world: World, lengths: list[int], parts: tuple[torch.Tensor, ...], traffic: Traffic
+) -> None:
+    width = sum(part.element_size() * (part.shape[1] if part.dim() > 1 else 1) for part in parts)
+    sent = max(lengths) * width
+    others = world.size - 1
+    traffic.count(
+        Transfer(
+            kind="all_gather",
+            payload_bytes=sent,
+            sent_bytes=sent * others,
+            sent_across_nodes_bytes=sent * (world.size - world.ranks_per_node),
+        )
+    )
+
+
 class Reduction(ABC):
-    """Sums one tensor after the other. All ranks must start the same ones in the same order."""
+    """Sums tensors over ranks. All ranks must start the same ones in the same order."""
 
     @abstractmethod
     def start(self, tensor: torch.Tensor) -> Callable[[], object]:
-        """Begins to replace ``tensor`` by the sum over all ranks; the result waits for the end.
+        """Start replacing ``tensor`` with the sum over all ranks; return a function that waits.
 
-        tensor: contiguous, one dimension, its length a multiple of R; not to be touched meanwhile.
+        tensor: contiguous, one dimension, its length a multiple of R; do not touch it meanwhile.
         """
 
     @abstractmethod
     def groups(self) -> list[dist.ProcessGroup]:
-        """Those that it alone uses."""
+        """Return the groups that only this reduction uses."""
 
     def close(self) -> None:
-        """Ends threads; what was started must have been waited for."""
+        """End threads; REQUIRES: nothing is pending."""
         return
 
 
 class _RingReduction(Reduction):
-    """What the library's all-reduce does: right where the order of a sum does not matter."""
+    """The library's all-reduce, used where the order of summation does not matter."""
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:
         self._group = group
@@ -59,13 +220,13 @@ class _RingReduction(Reduction):
         self._count("all_reduce", tensor, {self._next: sent})
         work = dist.all_reduce(tensor, group=self._group, async_op=True)
         if work is None:
-            raise InternalError("torch.distributed took an all-reduce from outside its group")
+            raise InternalError("torch.distributed accepted an all-reduce from outside the group")
         wait: Callable[[], object] = work.wait
         return wait
 
 
 class _ThreadReduction(Reduction):
-    """Made of several calls, which a thread of its own makes one after the other."""
+    """A reduction of several calls, which a background thread makes in sequence."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collective-ring")
@@ -75,17 +236,17 @@ class _ThreadReduction(Reduction):
 
     @abstractmethod
     def reduce(self, tensor: torch.Tensor) -> None:
-        """Replaces ``tensor`` by the sum before it returns."""
+        """Replace ``tensor`` with the sum."""
 
     def close(self) -> None:
         self._thread.shutdown()
 
 
 class _OrderedReduction(_ThreadReduction):
-    """Each rank adds up a part of the tensor, always in the order of ranks.
+    """Each rank sums a part of the tensor, always in rank order.
 
-    With more than two ranks a ring adds in an order that depends on where in the tensor an
-    element lies, so that other buckets would give other bits. Sends as much as a ring, in 2 steps
+    With more than two ranks, the order in which a ring adds depends on an element's position in
+    the tensor, so other buckets would give other bits. This sends as much as a ring, in 2 steps
     instead of 2 (R - 1).
     """
 
@@ -110,18 +271,18 @@ class _OrderedReduction(_ThreadReduction):
             first.add_(other)
         for other in rest:
             other.copy_(first)
-        # Straight to each rank; an all-gather would pass it on from rank to rank.
+        # Directly to each rank; an all-gather would pass it along from rank to rank.
         dist.all_to_all_single(tensor, parts, group=self._group)
 
     def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Memory that stays: new pages in every step would cost as much time as the sums."""
+        """Return reused memory: fresh pages in every step would cost as much as the sums."""
         if self._scratch.dtype != tensor.dtype or len(self._scratch) < len(tensor):
             self._scratch = torch.empty_like(tensor)
         return self._scratch[: len(tensor)]
 
 
 class _HierarchicalReduction(_ThreadReduction):
-    """Inside each node to its first rank, among those, and back: S between nodes, not S * L."""
+    """Sums within nodes, among their first ranks, and back: S bytes between nodes, not S * L."""
 
     def __init__(
         self,
@@ -157,7 +318,7 @@ class _HierarchicalReduction(_ThreadReduction):
 
 
 class _Count:
-    """Counts what this rank sends to which."""
+    """Counts what this rank sends to each other rank."""
 
     def __init__(self, traffic: Traffic, rank: int, ranks_per_node: int) -> None:
         self.rank = rank
@@ -180,7 +341,7 @@ class _Count:
 def make_reductions(
     world: World, strategy: CollectiveStrategy, traffic: Traffic
 ) -> list[Reduction]:
-    """One for each ring. All ranks must call it, with the same strategy; none if R is 1."""
+    """Return one reduction per ring, none if R is 1. All ranks must call it with one strategy."""
     if world.size == 1:
         return []
     ranks_per_node = strategy.ranks_per_node or world.ranks_per_node
@@ -205,13 +366,13 @@ def _is_hierarchical(size: int, ranks_per_node: int, strategy: CollectiveStrateg
     if size % ranks_per_node:
         raise ConfigError(
             f"CollectiveStrategy.hierarchical: {size} ranks cannot be divided into nodes of "
-            f"{ranks_per_node}; set ranks_per_node to a number that divides them"
+            f"{ranks_per_node}; set ranks_per_node to a divisor of {size}"
         )
     return True
 
 
 def _flat(world: World, ranks: list[int], count: _Count) -> Reduction | None:
-    """None on ranks outside; they must call it all the same."""
+    """Return a reduction over some ranks; None on others, which must call it, too."""
     group = world.new_group(ranks)
     if group is None:
         return None
@@ -229,5 +390,5 @@ def _hierarchical(world: World, ranks_per_node: int, count: _Count) -> Reduction
             own = group, ranks
     across = _flat(world, list(range(0, world.size, ranks_per_node)), count)
     if own is None:
-        raise InternalError(f"rank {world.rank} belongs to no node of {ranks_per_node} ranks")
+        raise InternalError(f"rank {world.rank} is not in any node of {ranks_per_node} ranks")
     return _HierarchicalReduction(*own, across, count)

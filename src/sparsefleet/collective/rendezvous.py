@@ -1,52 +1,117 @@
-"""How the ranks of a job find each other: a store of torch.distributed that all reach."""
+"""How the ranks of a job find each other: through a torch.distributed store."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # typed there only
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from sparsefleet.collective.answering_store import AnsweringStore
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError, DeadlineError
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = [
+    "AnsweringStore",
     "MeetingStore",
+    "backend_of",
+    "choose_device",
+    "is_cuda_required",
     "loopback_sockets",
     "missing_keys",
     "open_meeting",
     "second_connection",
 ]
-
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
-# A process keeps its store, for those that still ask it when a world has ended, and for the next
-# world; each world finds its keys under a number of its own.
+# A process keeps its store for ranks that still use it when a world has ended, and for the next
+# world; each world has its own key prefix.
 _stores: dict[str, Store] = {}
 _times_met: Counter[str] = Counter()
+Answer = TypeVar("Answer")
+_SECOND_LOOK_S = 1.0
+_Call = tuple[Callable[[], Any], futures.Future[Any]]
+
+
+def choose_device(
+    index: int = 0,
+    *,
+    count: int = 1,
+    wanted: str | torch.device | None = None,
+    falls_back: bool = False,
+) -> torch.device:
+    """Return the device of process `index` of the `count` that train on this machine.
+
+    Each gets its own GPU if torch sees enough of them; otherwise all use the CPU, since processes
+    cannot share a GPU for collectives. SPARSEFLEET_REQUIRE_CUDA=1 turns that fallback into a
+    ConfigError. `wanted` ("cpu", "cuda:1") overrides this if it exists; with `falls_back` the
+    result is the CPU if there is no GPU at all.
+
+    >>> choose_device(wanted="cpu")
+    device(type='cpu')
+    """
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted is not None:
+        device = torch.device(wanted)
+        if device.type != "cuda" or (device.index or 0) < found:
+            return device
+        if found or not falls_back:
+            raise ConfigError(f"device {device} was requested, but torch sees {_gpus(found)}")
+    elif found >= count:
+        return torch.device("cuda", index)
+    if is_cuda_required():
+        raise ConfigError(
+            f"SPARSEFLEET_REQUIRE_CUDA is set, but torch sees {_gpus(found)} for {count} "
+            f"process{'es' if count > 1 else ''} on this machine: unset it to train on the CPU"
+        )
+    return torch.device("cpu")
+
+
+def backend_of(device: torch.device) -> str:
+    """Return the torch.distributed backend for tensors on that device and on the CPU."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def is_cuda_required() -> bool:
+    """Return whether a missing GPU is an error instead of falling back to the CPU."""
+    text = os.environ.get("SPARSEFLEET_REQUIRE_CUDA", "").strip()
+    if text not in ("", "0", "1"):
+        raise ConfigError(f"SPARSEFLEET_REQUIRE_CUDA must be 0 or 1, got {text!r}")
+    return text == "1"
+
+
+def _gpus(count: int) -> str:
+    return f"{count or 'no'} GPU{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeetingStore:
-    """A store that all ranks of one world share, and what is known of it."""
+    """The store that all ranks of a world share."""
 
     store: Store
     where: str
-    """In words."""
+    """A description for errors."""
     is_loopback: bool
-    """All ranks are on this machine."""
+    """Whether all ranks are on this machine."""
     keeper: int | None = None
-    """The rank with which the store ends, if there is one."""
+    """The rank whose process holds the store, if any."""
 
 
 def open_meeting(
@@ -58,7 +123,7 @@ def open_meeting(
     attempt: int,
     timeout_s: float,
 ) -> MeetingStore:
-    """The store for a new world, as `World.join` describes."""
+    """Open the store for a new world; for the arguments see `World.join`."""
     keeper = None
     if dist.is_initialized():
         where = "of the script's process group"
@@ -68,7 +133,7 @@ def open_meeting(
         keeper = None if is_kept_elsewhere else 0
         endpoint = parse_endpoint(where)
         if endpoint.host == "localhost" and keeper is not None:
-            endpoint = Endpoint("127.0.0.1", endpoint.port)  # the name may mean ::1 as well
+            endpoint = Endpoint("127.0.0.1", endpoint.port)  # the name may resolve to ::1, too
         is_one_node = is_one_node or endpoint.is_loopback
         if where not in _stores:
             _stores[where] = _open_store(endpoint, is_keeper=keeper == rank, timeout_s=timeout_s)
@@ -77,8 +142,8 @@ def open_meeting(
         return MeetingStore(meeting_point, "in their store", is_one_node)
     else:
         raise ConfigError(
-            "World.join: several ranks need a meeting_point, 'host:port' of rank 0; started by "
-            "`sparsefleet launch --workers N` or torchrun they are told one"
+            "World.join: several ranks need a meeting_point, 'host:port' of rank 0; `sparsefleet "
+            "launch --workers N` and torchrun set one"
         )
     _times_met[where] += 1
     prefix = f"sparsefleet/{attempt}/{_times_met[where]}"
@@ -86,7 +151,7 @@ def open_meeting(
 
 
 def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -> Store:
-    """`is_keeper` keeps the store in this process, listening at `meeting_point` only."""
+    """Connect to the store, or hold it in this process, listening at `meeting_point` only."""
     listener = _listen(meeting_point) if is_keeper else None
     try:
         return TCPStore(
@@ -99,13 +164,13 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
         )
     except RuntimeError as error:
         raise DeadlineError(
-            f"nobody listens at the meeting point {meeting_point} of this job after "
-            f"{timeout_s:g} s: rank 0 keeps it; was it started, and can it be reached from here?"
+            f"cannot connect to the meeting point {meeting_point} within {timeout_s:g} s: check "
+            "that rank 0, which listens there, is running and reachable from this machine"
         ) from error
 
 
 def second_connection(store: Store) -> Store:
-    """The same store for another thread, which does not wait for calls of the first."""
+    """Return the same store for another thread, which does not wait for calls of the first."""
     if hasattr(store, "clone"):  # torch 2.7 and later
         clone: Store = store.clone()
         return clone
@@ -115,9 +180,9 @@ def second_connection(store: Store) -> Store:
 
 
 def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -> list[str]:
-    """Those of the keys that nobody has set, after waiting for them at most that long.
+    """Return the keys that nobody has set within `timeout_s`.
 
-    Asks again and again, as a wait of the store that ends without them is logged by torch.
+    It polls, because torch logs it when a wait of the store times out.
     """
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
@@ -133,10 +198,10 @@ def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -
 
 @contextlib.contextmanager
 def loopback_sockets(is_on: bool) -> Iterator[None]:
-    """Has gloo listen on the loopback interface only, for groups made meanwhile.
+    """Make gloo listen on the loopback interface only, for groups created inside.
 
-    Else it takes the address that this machine's name has, which without a network may be none.
-    An interface that the user named stays.
+    Otherwise it uses the address of this machine's host name, which may not exist without a
+    network. An interface chosen by the user is kept.
     """
     if not is_on or _INTERFACE in os.environ:
         yield
@@ -149,7 +214,7 @@ def loopback_sockets(is_on: bool) -> Iterator[None]:
 
 
 def _listen(meeting_point: Endpoint) -> socket.socket:
-    """A store makes its own socket for all interfaces; this one is for the given one only."""
+    """Listen at the given address only; a store's own socket would listen on all interfaces."""
     family = socket.AF_INET6 if ":" in meeting_point.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -159,7 +224,73 @@ def _listen(meeting_point: Endpoint) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"rank 0 cannot listen at the meeting point {meeting_point} ({error.strerror}): is it "
-            "an address of this machine, and the port free?"
+            f"rank 0 cannot listen at the meeting point {meeting_point} ({error.strerror}): use an "
+            "address of its machine and a free port"
         ) from error
     return listener
+
+
+class AnsweringStore:
+    """A store whose calls end within `answer_s`. Thread-safe.
+
+    Those of torch wait forever if the network to the store's keeper fails silently. A call without
+    an answer raises DistNetworkError, and so does every later call, at once, because the first one
+    still holds the connection.
+
+    >>> store = AnsweringStore(dist.HashStore())
+    >>> store.set("rank", "3")
+    >>> store.get("rank"), store.check(["host"])
+    (b'3', False)
+    """
+
+    def __init__(self, store: Store, *, answer_s: float = 10.0) -> None:
+        self.plain = store
+        """The underlying store."""
+        self._answer_s = answer_s
+        self._is_silent = False
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        # A daemon: it may wait for an answer when the process ends.
+        threading.Thread(target=self._run, daemon=True, name="collective-store").start()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set the value of a key."""
+        self._ask(lambda: self.plain.set(key, value))  # type: ignore[arg-type]  # takes bytes, too
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that exists."""
+        return self._ask(lambda: self.plain.get(key))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys exist."""
+        return self._ask(lambda: self.plain.check(list(keys)))
+
+    def delete_key(self, key: str) -> bool:
+        """Delete a key; return whether it existed."""
+        return self._ask(lambda: self.plain.delete_key(key))
+
+    def close(self) -> None:
+        """Accept no more calls."""
+        self._is_silent = True
+        self._calls.put(None)
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        answer: futures.Future[Answer] = futures.Future()
+        if not self._is_silent:
+            self._calls.put((call, answer))
+            # Checks twice: if all threads were blocked, an answer may have gone unnoticed.
+            for timeout_s in (self._answer_s, _SECOND_LOOK_S):
+                if futures.wait([answer], timeout_s).done:
+                    return answer.result()
+            self._is_silent = True
+        raise dist.DistNetworkError(
+            f"the store that ranks share did not answer within {self._answer_s:g} s: the process "
+            "that keeps it, or the network to it, is down"
+        )
+
+    def _run(self) -> None:
+        while (asked := self._calls.get()) is not None:
+            call, answer = asked
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)

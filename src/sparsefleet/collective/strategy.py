@@ -1,4 +1,4 @@
-"""What is asked of collective training: one frozen object, checked when it is made."""
+"""The settings of collective training, checked at construction."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ _GROUPS_FLAG = "FLAGS_fuse_parameter_groups_size"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalSgdConfig:
-    """Ranks train alone for some steps and then average their parameters.
+    """Each rank trains on its own for some steps, then all average their parameters.
 
-    Between two averagings nothing is sent at all. State of optimizers (momentum) stays with
-    its rank, as in Fluid.
+    Nothing is sent in between. Optimizer state (momentum) stays local, as in Fluid.
     """
 
     warm_steps: int = 0
-    """Optimizer steps of synchronous training before that."""
+    """Synchronous optimizer steps before LocalSGD starts."""
 
     steps: int = 4
-    """Steps between two averagings. Larger: less traffic and waiting, less accurate."""
+    """Steps between averagings. Larger: less traffic and waiting, less accurate."""
 
     adaptive: bool = False
-    """The interval follows the loss, as in AdaComm (Wang and Joshi, 2019): it is
-    ceil(steps * sqrt(loss / first loss)), so that ranks meet more often as training settles."""
+    """Adapt the interval to the loss, as in AdaComm (Wang and Joshi, 2019):
+    ceil(steps * sqrt(loss / first loss)), so that ranks average more often as the loss falls."""
 
     max_steps: int = 16
-    """Largest interval with ``adaptive``."""
+    """The largest interval with ``adaptive``."""
 
     def __post_init__(self) -> None:
         require_int(self, "warm_steps", 0, _MANY)
@@ -55,34 +54,34 @@ class LocalSgdConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AmpConfig:
-    """Mixed precision: parameters and their updates in float32, much of the rest in 16 bits.
+    """Mixed precision: parameters and updates in float32, most of the rest in 16 bits.
 
     The defaults are those of Fluid's ``decorate``.
     """
 
     dtype: Literal["auto", "bfloat16", "float16"] = "auto"
-    """What 16 bits are: "auto" takes bfloat16 on a CPU, float16 on a GPU."""
+    """The 16-bit type: "auto" is bfloat16 on a CPU and float16 on a GPU."""
 
     init_loss_scaling: float = 2.0**15
-    """What the loss is multiplied by, and gradients divided by, at first."""
+    """The initial factor by which the loss is multiplied and gradients are divided."""
 
     dynamic: bool = True
-    """Whether the scale follows overflows; without it nothing is checked either."""
+    """Adapt the scale to overflows. False: the scale is fixed and overflows are not checked."""
 
     incr_every_n_steps: int = 1000
-    """The scale grows after more than so many steps in a row without an overflow."""
+    """The scale grows after more than this many consecutive steps without overflow."""
 
     decr_every_n_nan_or_inf: int = 2
-    """The scale shrinks after more than so many overflows in a row."""
+    """The scale shrinks after more than this many consecutive overflows."""
 
     incr_ratio: float = 2.0
     """Factor by which the scale grows."""
 
     decr_ratio: float = 0.8
-    """Factor by which the scale shrinks, to 1 at the least."""
+    """Factor by which the scale shrinks, down to 1."""
 
     float32_modules: tuple[str, ...] = ()
-    """Names of submodules that run in float32 throughout; "" is the whole model."""
+    """Names of submodules that always run in float32; "" is the whole model."""
 
     def __post_init__(self) -> None:
         kinds = ("auto", "bfloat16", "float16")
@@ -100,59 +99,60 @@ class AmpConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveStrategy:
-    """How ranks train one model together.
+    """How ranks train a model together.
 
     >>> CollectiveStrategy(fuse_memory_mb=16, num_rings=2).fuse_bytes()
     16777216
     """
 
     fuse_all_reduce: bool = True
-    """Whether gradients travel in buckets; else one all-reduce for each gradient."""
+    """Send gradients in buckets. False: one all-reduce per gradient."""
 
     fuse_memory_mb: float | None = None
-    """A bucket takes whole layers until it holds that many MB. -1: a bucket for each layer.
-    None: the environment's FLAGS_fuse_parameter_memory_size, else what suits the caller: Fluid
-    programs have a bucket for each layer, torch modules a tenth of all gradients, at least 4 MB."""
+    """A bucket takes whole layers until it holds this many MB. -1: one bucket per layer. None: the
+    environment variable FLAGS_fuse_parameter_memory_size; if that is not set, one bucket per layer
+    for Fluid programs, and for torch modules a tenth of all gradients but at least 4 MB."""
 
     fuse_groups: int | None = None
-    """A bucket takes whole layers until it holds more than that many gradients. 1: no such rule;
-    -1: all in one bucket. None: the environment's FLAGS_fuse_parameter_groups_size, else 1."""
+    """A bucket takes whole layers until it holds more than this many gradients. 1: no such limit;
+    -1: one bucket for all. None: the environment variable FLAGS_fuse_parameter_groups_size, or
+    1."""
 
     num_rings: int = 1
-    """Process groups over which all-reduces are dealt in turn; they do not wait for each other.
-    Fluid's advice: 1 on one machine, 2 on several."""
+    """Process groups that all-reduces use in turn, without waiting for each other. Fluid
+    recommends 1 on one machine and 2 on several."""
 
     hierarchical: bool = False
-    """Sum inside each node, among the first ranks of the nodes, and hand back inside the node:
-    less traffic between nodes."""
+    """Sum within each node, then among the first ranks of the nodes, then broadcast within each
+    node: less traffic between nodes."""
 
     ranks_per_node: int = 0
-    """Ranks of a node, for ``hierarchical``. 0: as many as the launcher started on one."""
+    """Ranks per node, for ``hierarchical``. 0: the number the launcher started on each."""
 
     local_sgd: LocalSgdConfig | None = None
-    """Average parameters now and then, instead of gradients in each step."""
+    """Average parameters from time to time, instead of gradients in each step."""
 
     amp: AmpConfig | None = None
     """Mixed precision and loss scaling."""
 
     gradient_merge_steps: int = 1
-    """Batches whose gradients are added up before ranks exchange them and the optimizer steps."""
+    """Batches whose gradients add up before ranks exchange them and the optimizer steps."""
 
     gradient_merge_average: bool = True
-    """Whether the gradients of merged batches are averaged; else summed."""
+    """Average the gradients of merged batches. False: sum them."""
 
     recompute: tuple[str, ...] = ()
-    """Names of submodules whose activations are computed again in the backward pass instead of
-    being kept: less memory, more time."""
+    """Names of submodules whose activations are recomputed in the backward pass instead of being
+    kept: less memory, more time."""
 
     sync_batch_norm: bool = False
-    """Batch normalisation with the statistics of all ranks' batches."""
+    """Normalize batches with the statistics of all ranks."""
 
     compile: bool = False
-    """Kernel fusion through torch.compile; off, and said once, where there is no compiler."""
+    """Fuse kernels with torch.compile; without a compiler it is off, with a warning."""
 
     timeout_s: float = 300.0
-    """Longest wait for other ranks; the error names who is missing."""
+    """The longest wait for other ranks; the error names the missing ones."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -177,18 +177,18 @@ class CollectiveStrategy:
         _require_names(self, "recompute")
         if self.local_sgd is not None and self.sync_batch_norm:
             raise ConfigError(
-                "CollectiveStrategy: sync_batch_norm exchanges statistics in every batch, while "
-                "local_sgd exchanges nothing for several; use one of them"
+                "CollectiveStrategy: sync_batch_norm exchanges statistics in every batch, but "
+                "local_sgd exchanges nothing for several batches; use only one of them"
             )
         if self.local_sgd is not None and self.gradient_merge_steps > 1:
             raise ConfigError(
-                "CollectiveStrategy: local_sgd and gradient_merge_steps > 1 both put off what "
-                "ranks exchange; use one of them"
+                "CollectiveStrategy: local_sgd and gradient_merge_steps > 1 both delay the "
+                "exchange between ranks; use only one of them"
             )
 
     def fuse_bytes(self, default: int = 0) -> int:
-        """Bytes at which a bucket is full; 0 if there is no such rule. ``default`` is taken if
-        neither the fields nor the environment say anything of buckets."""
+        """Return the bytes at which a bucket is full, or 0 for no limit; ``default`` if neither
+        the fields nor the environment set bucket sizes."""
         megabytes = self.fuse_memory_mb
         if megabytes is None:
             megabytes = _flag(_MEMORY_FLAG)
@@ -198,7 +198,7 @@ class CollectiveStrategy:
         return max(0, int(megabytes * 2**20))
 
     def fuse_count(self) -> int:
-        """Gradients over which a bucket is full; 0 if there is no such rule, -1 for all in one."""
+        """Return how many gradients fill a bucket; 0 for no limit, -1 for one bucket."""
         groups = self.fuse_groups
         if groups is None:
             groups = int(_flag(_GROUPS_FLAG) or 1)
@@ -214,11 +214,11 @@ def _flag(name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"the environment's {name} must be a number, got {text!r}")
+        raise ConfigError(f"environment variable {name} must be a number, got {text!r}")
     return value
 
 
 def _require_names(owner: object, field: str) -> None:
     names = getattr(owner, field)
     holds = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
-    require(holds, owner, field, "a tuple of names of submodules")
+    require(holds, owner, field, "a tuple of submodule names")

@@ -1,6 +1,7 @@
-"""Batch normalisation with the statistics of all ranks' batches, on CPUs too.
+"""Batch normalization with the statistics of all ranks' batches.
 
-Letters: B examples of a rank, C channels, R ranks. torch's own refuses tensors of a CPU.
+torch's own SyncBatchNorm rejects CPU tensors; this one takes them. Letters: B examples of a rank,
+C channels, R ranks.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ __all__ = ["NormGroup", "SyncBatchNorm", "convert_batch_norms", "normalize_toget
 
 
 class NormGroup:
-    """The ranks whose batches are normalised together: those that still have data.
+    """The ranks whose batches are normalized together: those that still have data.
 
-    All ranks of the world must make it, and call ``meet`` equally often. Copies of a module share
-    it.
+    All ranks of the world must create it, and call ``meet`` the same number of times. Copies of a
+    module share it.
     """
 
     def __init__(self, world: World) -> None:
@@ -31,19 +32,19 @@ class NormGroup:
         everyone = tuple(range(world.size))
         self._everyone = world.shared_group(everyone)
         self.present = everyone
-        """The ranks that take part."""
+        """The ranks that take part, in ascending order."""
         self._group = self._everyone
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
-        """Tells the others whether this rank has another batch; the ranks that have, as then are
-        ``present``. To be called before each forward pass in training."""
+        """Tell the others whether this rank has another batch; return the ranks that do, which
+        become ``present``. Call it before each forward pass in training."""
         if self._everyone is None:
             self.present = (0,) if is_present else ()
             return self.present
         world = self._world
         states = torch.zeros(world.size, device=world.device)
         states[world.rank] = float(is_present)
-        with world.naming_lost("meeting before a forward pass with synchronised batch norm"):
+        with world.naming_lost("meeting before a forward pass with sync_batch_norm"):
             dist.all_reduce(states, group=self._everyone)
         present = tuple(rank for rank, state in enumerate(states.tolist()) if state)
         self.present, self._group = present, world.shared_group(present) if present else None
@@ -53,18 +54,18 @@ class NormGroup:
         return self
 
     def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """What each rank that takes part gave, of one shape."""
+        """Return the tensors of all ranks that take part; all have one shape."""
         if self._group is None:
             return [own]
         parts = [torch.empty_like(own) for _ in self.present]
-        with self._world.naming_lost("synchronised batch norm"):
+        with self._world.naming_lost("sync_batch_norm"):
             dist.all_gather(parts, own, group=self._group)
         return parts
 
     def add_up(self, sums: torch.Tensor) -> None:
-        """Replaces ``sums`` by the sum over the ranks that take part."""
+        """Replace ``sums`` with the sum over the ranks that take part."""
         if self._group is not None:
-            with self._world.naming_lost("gradients of synchronised batch norm"):
+            with self._world.naming_lost("gradients of sync_batch_norm"):
                 dist.all_reduce(sums, group=self._group)
 
 
@@ -111,11 +112,11 @@ def normalize_together(
     eps: float = 1e-5,
     norm_group: NormGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x [B, C, ...] normalised by channel over the batches of all ranks of ``norm_group``.
+    """Normalize x [B, C, ...] by channel over the batches of all ranks of ``norm_group``.
 
-    Returns y like x, and, without gradient: mean [C], variance [C] (that of the population, as
-    used here), number of elements [] of a channel over all ranks. All ranks of the group must
-    call it, and ``backward``, in the same order; B may differ and be 0. None: this rank alone.
+    Returns y like x and, without gradient: mean [C], population variance [C], and the number of
+    elements [] per channel over all ranks. All ranks of the group must call it, and ``backward``,
+    in the same order; B may differ and be 0. norm_group None: this rank only.
 
     >>> y, mean, var, count = normalize_together(
     ...     torch.tensor([[1.0], [3.0]]), torch.ones(1), torch.zeros(1), eps=0.0)
@@ -133,8 +134,10 @@ def normalize_together(
 def _common_statistics(
     x: torch.Tensor, norm_group: NormGroup | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean, variance and count over ranks, from those of each rank (Chan et al., 1979): sums of
-    squares would lose digits. The same bits on all ranks."""
+    """Return mean, variance and count over ranks, bit-identical on all ranks.
+
+    They are combined from those of each rank (Chan et al., 1979); sums of squares would lose
+    precision."""
     dims = _all_but_channels(x)
     wide = x.float()
     count = wide.new_tensor([x.numel() // max(1, x.shape[1])])
@@ -155,19 +158,19 @@ def _all_but_channels(x: torch.Tensor) -> list[int]:
 
 
 def _channels(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """[C] in a shape that goes with x [B, C, ...]."""
+    """Return values [C] in a shape that broadcasts with x [B, C, ...]."""
     return values.view(1, -1, *[1] * (x.dim() - 2))
 
 
 class SyncBatchNorm(_BatchNorm):
     """``torch.nn.BatchNorm*`` that trains with the statistics of all ranks of a ``NormGroup``.
 
-    Parameters, buffers and their names are those of torch; running statistics are equal on all
-    ranks. In evaluation nothing is exchanged.
+    Parameters, buffers and their names match torch's; running statistics are equal on all ranks.
+    Nothing is exchanged in evaluation.
     """
 
     def __init__(self, norm: _BatchNorm, norm_group: NormGroup) -> None:
-        """Takes the parameters and buffers of ``norm`` themselves, not copies."""
+        """Use the parameters and buffers of ``norm`` themselves, not copies."""
         super().__init__(norm.num_features, norm.eps, norm.momentum, affine=False)
         self.affine = norm.affine
         self.track_running_stats = norm.track_running_stats
@@ -175,7 +178,7 @@ class SyncBatchNorm(_BatchNorm):
         self.running_mean, self.running_var = norm.running_mean, norm.running_var
         self.num_batches_tracked = norm.num_batches_tracked
         self.norm_group = norm_group
-        """Whose batches are normalised together."""
+        """The ranks whose batches are normalized together."""
         self.train(norm.training)
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002 - torch's name
@@ -208,8 +211,8 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def convert_batch_norms(module: nn.Module, norm_group: NormGroup) -> nn.Module:
-    """The module with a ``SyncBatchNorm`` in place of each batch norm; parameters stay the same
-    objects. Returns ``module`` itself, changed, unless it is a batch norm."""
+    """Replace each batch norm with a ``SyncBatchNorm``, keeping the parameter objects. Returns
+    ``module`` itself, modified, unless it is a batch norm."""
     for inner in module.modules():
         if isinstance(inner, SyncBatchNorm):
             inner.norm_group = norm_group

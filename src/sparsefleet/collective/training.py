@@ -11,27 +11,26 @@ import torch
 from sparsefleet.collective.buckets import LayerOf, layer_by_module
 from sparsefleet.collective.gradient_exchange import GradientExchange
 from sparsefleet.collective.local_sgd import LocalSgd
-from sparsefleet.collective.loss_scaler import LossScaler
-from sparsefleet.collective.mixed_precision import autocast_for
+from sparsefleet.collective.mixed_precision import LossScaler, autocast_for
+from sparsefleet.collective.reduction import Traffic
 from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.collective.sync_batch_norm import NormGroup
-from sparsefleet.collective.traffic import Traffic
 from sparsefleet.collective.world import World
 from sparsefleet.errors import ConfigError
 
 __all__ = ["CollectiveTraining"]
 
 _BUCKET = 4 * 2**20
-"""Smallest bucket that is made without being asked for: in smaller ones the calls cost more than
-the bytes. A tenth of all is Fluid's rule of thumb."""
+"""The smallest default bucket, since calls cost more than bytes in smaller ones. A tenth of all
+gradients is Fluid's rule of thumb."""
 
 
 class CollectiveTraining:
-    """Binds parameters, an optimizer and a strategy for one rank among all.
+    """One rank's collective training: parameters, an optimizer and a strategy.
 
-    A rank loops over its batches and says when it has no more; ranks may have different numbers
-    of them. Parameters are those of rank 0 at first, and equal on all ranks after every step (with
-    LocalSGD: after every meeting). Not thread-safe.
+    A rank loops over its batches and reports when it has no more; ranks may have different numbers
+    of them. Training starts from the parameters of rank 0; they are equal on all ranks after every
+    step (with LocalSGD: after every averaging). Not thread-safe.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,11 +58,11 @@ class CollectiveTraining:
         norm_group: NormGroup | None = None,
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
-        """optimizer_step: applies ``parameter.grad`` of all parameters; clipping belongs there. A
-        parameter may have no gradient. False says that it found an overflow of its own, on all
-        ranks alike, and applied nothing. sparse_names: parameters with sparse gradients.
-        norm_group: what ``prepare_module`` made. at_meeting: called on every rank when LocalSGD
-        averages, with how many ranks count in it."""
+        """optimizer_step: applies ``parameter.grad`` of all parameters, some of which may be None;
+        clip gradients there. It returns False if it found an overflow, on all ranks alike, and
+        applied nothing. sparse_names: parameters with sparse gradients. norm_group: what
+        ``prepare_module`` returned. at_meeting: called on every rank when LocalSGD averages, with
+        the number of ranks that count."""
         everything = list(named_parameters)
         self._parameters = [pair for pair in everything if pair[1].requires_grad]
         self._optimizer_step = optimizer_step
@@ -71,7 +70,7 @@ class CollectiveTraining:
         self._strategy = strategy
         self._norm_group = norm_group
         self.traffic = Traffic()
-        """What this rank has sent."""
+        """Counts what this rank sends."""
         self._exchange = GradientExchange(
             self._parameters,
             world,
@@ -97,9 +96,9 @@ class CollectiveTraining:
         self._phase = 0  # batches of this step that some rank had
         self._loss: torch.Tensor | None = None
         self.num_steps = 0
-        """Steps of the optimizer, those skipped for an overflow included."""
+        """Optimizer steps, including those skipped because of an overflow."""
         self.num_skipped = 0
-        """Steps skipped for an overflow."""
+        """Steps skipped because of an overflow."""
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -108,27 +107,27 @@ class CollectiveTraining:
 
     @property
     def local_sgd(self) -> LocalSgd | None:
-        """When ranks meet; None if they exchange gradients in every step."""
+        """The LocalSGD schedule; None if ranks exchange gradients in every step."""
         return self._local
 
     @property
     def is_local(self) -> bool:
-        """Whether this rank steps by itself for now, as LocalSGD has it after its warm-up."""
+        """Whether this rank steps on its own, as in LocalSGD after the warm-up."""
         return self._is_local
 
     @property
     def num_merged(self) -> int:
-        """Batches of this rank whose gradients are not applied yet."""
+        """Batches of this rank whose gradients are not yet applied."""
         return self._num_merged
 
     @property
     def num_present(self) -> int:
-        """Ranks that took part in the last exchange of gradients with a batch."""
+        """How many ranks had a batch in the last exchange of gradients."""
         return self._exchange.num_present
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """The context of a forward pass in training: precision, and batch norms of all ranks."""
+        """Return the context of a training forward pass: precision and synchronized batch norms."""
         if self._norm_group is not None:
             self._norm_group.meet(is_present=True)
             self._phase += 1
@@ -136,8 +135,8 @@ class CollectiveTraining:
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of the loss []; those of the last batch of a step set out to other ranks
-        while the rest is still computed."""
+        """Compute the gradients of the loss []; those of the last batch of a step are sent to other
+        ranks while the rest is still being computed."""
         is_last = self._num_merged + 1 == self._strategy.gradient_merge_steps
         self._exchange.hold(not is_last or self._is_local)
         with self._giving_up_on_error():
@@ -147,28 +146,28 @@ class CollectiveTraining:
             self._loss = loss.detach()
 
     def step(self) -> bool:
-        """Updates the parameters with the mean gradient of all ranks; whether it did.
+        """Update the parameters with the mean gradient of all ranks; return whether it did.
 
-        False while batches are merged, and in a step skipped for an overflow, which all ranks
-        skip: the overflow of one is in the mean of all. (LocalSGD: each rank by itself.)
+        False while batches are merged, and if the step is skipped because of an overflow. All ranks
+        skip it, since the overflow of one is in the mean of all. (LocalSGD: each rank on its own.)
 
         Raises:
-            WorkerError: other ranks gave up in the middle of the step.
-            PeerLostError, DeadlineError: ranks are gone or did not come.
+            WorkerError: other ranks gave up during the step.
+            PeerLostError, DeadlineError: ranks are lost or late.
         """
         if not self._num_merged:
             raise ConfigError(
-                "no backward pass in this step: call backward(loss) of the step, in place of "
-                "loss.backward(), since the loss may have to be scaled"
+                "no backward pass in this step: call backward(loss) of the step instead of "
+                "loss.backward(), since the loss may need to be scaled"
             )
         if self._num_merged < self._strategy.gradient_merge_steps:
             return False
         return self._finish_step()
 
     def leave(self) -> None:
-        """Says that this rank has no more batches, and follows the others until none has any.
+        """Report that this rank has no more batches, and follow the others until none has any.
 
-        All ranks must call it after their last step; parameters are then equal on all.
+        All ranks must call it after their last step; their parameters are then equal.
         """
         if self._norm_group is None and self._num_merged:
             self._finish_step()
@@ -176,13 +175,13 @@ class CollectiveTraining:
             continue
 
     def settle(self) -> None:
-        """Makes parameters equal on all ranks now, as before saving. All ranks must call it, after
-        the same number of steps."""
+        """Make parameters equal on all ranks, for example before saving. All ranks must call it
+        after the same number of steps."""
         if self._local is not None:
             self._local.settle()
 
     def _follow(self) -> bool:
-        """Takes part in what the others do next; False once nobody does anything."""
+        """Take part in what the others do next; return False once all are done."""
         if self._norm_group is None:
             if self._is_local:
                 assert self._local is not None
@@ -227,7 +226,7 @@ class CollectiveTraining:
         return is_step
 
     def _weigh_partial_merge(self) -> None:
-        """A rank that ran out of batches in the middle of a merge counts like the others."""
+        """Give a rank that ran out of batches during a merge the same weight as the others."""
         wanted = self._strategy.gradient_merge_steps
         if self._num_merged < wanted and self._strategy.gradient_merge_average:
             torch._foreach_mul_(self._gradients(), wanted / self._num_merged)
@@ -271,19 +270,19 @@ class CollectiveTraining:
         try:
             yield
         except Exception:
-            # Others cannot be told where batch norms of all ranks are halfway through, too.
+            # With synchronized batch norms the others may be waiting elsewhere in the step.
             if not self._is_local and self._norm_group is None:
                 self._exchange.abandon()
             self._clear()
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Loss scale and LocalSGD's schedule as plain numbers; to be taken between steps, and with
+        """Return loss scale and LocalSGD schedule as plain numbers; call it between steps, and with
         LocalSGD after ``settle``."""
         if self._num_merged:
             raise ConfigError(
-                f"CollectiveTraining.state_dict: {self._num_merged} batches are merged but not "
-                "applied; save after a whole step"
+                f"CollectiveTraining.state_dict: {self._num_merged} batches are merged but not yet "
+                "applied; save after a complete step"
             )
         state: dict[str, Any] = {"num_steps": self.num_steps, "num_skipped": self.num_skipped}
         if self._scaler is not None:
@@ -293,8 +292,8 @@ class CollectiveTraining:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where ``state_dict`` was taken. All ranks must call it, after the parameters were
-        loaded; those of rank 0 hold. Parts that the strategy has no use for are passed over."""
+        """Resume from ``state_dict``. All ranks must call it after the parameters were loaded;
+        those of rank 0 are used. Parts that the strategy does not use are ignored."""
         self._world.broadcast([parameter.data for _, parameter in self._parameters])
         self.num_steps = int(state["num_steps"])
         self.num_skipped = int(state["num_skipped"])
@@ -306,5 +305,5 @@ class CollectiveTraining:
                 self._local.load_state_dict(state["local_sgd"])
 
     def close(self) -> None:
-        """Takes hooks off the parameters and ends threads."""
+        """Remove the hooks from the parameters and end threads."""
         self._exchange.close()

@@ -13,10 +13,18 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store  # typed there only
 
-from sparsefleet.collective.answering_store import AnsweringStore
-from sparsefleet.collective.connections import Connections, name_ranks
-from sparsefleet.collective.device_choice import backend_of, choose_device
-from sparsefleet.collective.rendezvous import open_meeting
+from sparsefleet.collective.connections import (
+    Connections,
+    check_gloo_transport,
+    name_ranks,
+    warn_of_exposed_traffic,
+)
+from sparsefleet.collective.rendezvous import (
+    AnsweringStore,
+    backend_of,
+    choose_device,
+    open_meeting,
+)
 from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError
 
 if TYPE_CHECKING:
@@ -26,17 +34,17 @@ __all__ = ["World"]
 
 _LOOK_S = 2.0
 _SILENCE_S = 3.0
-_LONGEST_SILENCE_S = 15.0  # one long call that lets no other thread run is no death
+_LONGEST_SILENCE_S = 15.0  # a long call that blocks all other threads must not look like a death
 _TIMEOUT_WORDS = ("timed out", "timeout")
 _LOST_WORDS = ("connection", "reset by peer", "broken pipe", "read error", "write error")
 _NETWORK_ERRORS = (dist.DistNetworkError, dist.DistStoreError)
 
 
 class World:
-    """The ranks that train together, as one of them sees them. Made by `join`.
+    """This rank's connection to the others that train with it. Made by `join`.
 
-    All ranks must make the same calls in the same order. Every wait ends after `timeout_s` at
-    the latest, with an error that names the ranks which are lost or did not come. Not thread-safe.
+    All ranks must make the same calls in the same order. Every wait ends within `timeout_s`; the
+    error names the ranks that are lost or late. Not thread-safe.
 
     >>> with World.join() as world:
     ...     world.rank, world.size, world.all_gather_bytes(b"mine")
@@ -53,15 +61,15 @@ class World:
         timeout_s: float = 300.0,
     ) -> None:
         self.rank = rank
-        """Place of this process, from 0."""
+        """The rank of this process, from 0."""
         self.size = size
         """Number of processes."""
         self.ranks_per_node = ranks_per_node
-        """Ranks of one machine, which are contiguous; equal to `size` on a single machine."""
+        """Ranks per machine, numbered contiguously; equal to `size` on a single machine."""
         self.device = device
         """Where this rank computes."""
         self.timeout_s = timeout_s
-        """Of every wait for other ranks."""
+        """The limit of every wait for other ranks."""
         self._group: dist.ProcessGroup | None = None
         self._shared_groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         self._connections: Connections | None = None
@@ -81,16 +89,16 @@ class World:
         device: str | torch.device | None = None,
         timeout_s: float = 300.0,
     ) -> Self:
-        """Meets the other ranks and connects to them. A rank that is alone needs no network.
+        """Connect to the other ranks. A single rank needs no network.
 
-        meeting_point: "host:port", where rank 0 listens, or a process that is no rank if
-        `is_kept_elsewhere`; or a store of torch.distributed used for nothing else. None: a
-        process group that the script has made itself (it comes before all).
+        meeting_point: "host:port" on which rank 0 listens, or with `is_kept_elsewhere` a process
+        that is not a rank; or a torch.distributed store used for nothing else. None: the process
+        group that the script has created. An existing process group takes precedence.
         ranks_per_node: 0 if all are on one machine. attempt: how often the job was restarted.
-        gpu: the one to use, if there are any (default: one each, by place on the machine);
-        device: to be used in any case.
-        Raises ConfigError for facts that cannot be, DeadlineError naming the ranks that did not
-        come in time.
+        gpu: the GPU to use, if there are any (default: one per rank, in order).
+        device: use this device in any case.
+        Raises ConfigError for impossible arguments, DeadlineError naming the ranks that did not
+        arrive in time.
         """
         if not 0 <= rank < size:
             raise ConfigError(f"World.join: rank must be in 0..{size - 1}, got {rank}")
@@ -102,9 +110,10 @@ class World:
         index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
         chosen = choose_device(index, count=count, wanted=device)
         if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)  # what the script calls "cuda" is this rank's
+            torch.cuda.set_device(chosen)  # so that "cuda" in the script means this rank's GPU
         world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
         if size > 1:
+            check_gloo_transport()
             meeting = open_meeting(
                 meeting_point,
                 rank,
@@ -113,6 +122,8 @@ class World:
                 attempt=attempt,
                 timeout_s=timeout_s,
             )
+            if not meeting.is_loopback and rank % per_node == 0:
+                warn_of_exposed_traffic(backend_of(chosen))
             world._connect(Connections(rank, size, meeting, timeout_s=timeout_s))
         return world
 
@@ -121,7 +132,7 @@ class World:
         backend = backend_of(self.device)
         try:
             with self.naming_lost("the start of the job"):
-                connections.arrive(f"{self.size} ranks, {self.ranks_per_node} a node, {backend}")
+                connections.arrive(f"{self.size} ranks, {self.ranks_per_node} per node, {backend}")
                 self._group = connections.make_default_group(backend)
         except BaseException as error:
             self.close(error)
@@ -129,11 +140,11 @@ class World:
 
     @property
     def group(self) -> dist.ProcessGroup | None:
-        """All ranks, for calls of torch.distributed; None for a rank that is alone."""
+        """The group of all ranks, for torch.distributed; None for a single rank."""
         return None if self._others() is None else self._group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """A group of some ranks with connections of its own; None for ranks outside.
+        """Create a group of some ranks with its own connections; None for ranks outside.
 
         All ranks of the world must call it.
         """
@@ -144,23 +155,22 @@ class World:
             return connections.new_group(ranks)
 
     def shared_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """As `new_group`, but the same one each time: for calls that all ranks make in one order
-        from one thread."""
+        """Return a cached `new_group`, for calls that all ranks make in one order and thread."""
         key = tuple(ranks)
         if key not in self._shared_groups:
             self._shared_groups[key] = self.new_group(ranks)
         return self._shared_groups[key]
 
     def free_group(self, group: dist.ProcessGroup) -> None:
-        """Ends the connections of a group in which no call is under way."""
+        """Close the connections of a group without pending calls."""
         if self._connections is not None:
             self._connections.free_group(group)
 
     def barrier(self, what: str, *, patient: bool = False) -> None:
-        """Returns when all ranks have called it; `what` is told if they do not.
+        """Wait until all ranks have called it; errors mention `what`.
 
-        patient: others may be busy for hours; it waits on as long as they live. Raises
-        PeerLostError or DeadlineError naming who is lost or missing.
+        patient: others may be busy for hours; keep waiting as long as they are alive. Raises
+        PeerLostError or DeadlineError naming the ranks that are lost or missing.
         """
         connections = self._others()
         if connections is None:
@@ -175,22 +185,22 @@ class World:
                 self.require_present(what, missing)
                 if not patient and time.monotonic() >= deadline:
                     raise DeadlineError(
-                        f"{what}: {name_ranks(missing)} did not come within "
-                        f"{self.timeout_s:g} s, which all {self.size} ranks must"
+                        f"{what}: {name_ranks(missing)} did not arrive within "
+                        f"{self.timeout_s:g} s; all {self.size} ranks must make this call"
                     )
                 missing = connections.wait_for(f"barrier-{number}", _LOOK_S)
             if number:
-                # All have come here, so nobody looks for the keys of the one before.
+                # All have arrived, so nobody needs the keys of the previous barrier.
                 store.delete_key(f"barrier-{number - 1}/{self.rank}")
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """What every rank gave, by rank, on every rank."""
+        """Return the data of every rank, by rank, on every rank."""
         if not isinstance(data, bytes):
             raise ConfigError(f"all_gather_bytes takes bytes, got {type(data).__name__}")
         if self.size == 1:
             return [data]
         with self.naming_lost("gathering bytes of all ranks"):
-            # Through memory of the CPU, wherever the caller makes its tensors.
+            # In CPU memory, whatever the default device of the caller.
             length = torch.tensor([len(data)], device="cpu")
             lengths = [torch.zeros_like(length) for _ in range(self.size)]
             dist.all_gather(lengths, length, group=self.group)
@@ -205,7 +215,7 @@ class World:
         return [part[: int(length)].numpy().tobytes() for part, length in parts]
 
     def broadcast(self, tensors: Iterable[torch.Tensor], source: int = 0) -> None:
-        """Fills the tensors of every rank, any shape and dtype, with those of rank `source`."""
+        """Overwrite the tensors of every rank, of any shape and dtype, with those of `source`."""
         if self.size == 1:
             return
         with self.naming_lost(f"broadcast from rank {source}"), torch.no_grad():
@@ -213,7 +223,7 @@ class World:
             works = []
             for tensor in tensors:
                 whole = tensor.detach().contiguous()
-                flat = whole.reshape(-1).view(torch.uint8)  # gloo does not know every dtype
+                flat = whole.reshape(-1).view(torch.uint8)  # gloo does not support every dtype
                 works.append(dist.broadcast(flat, source, group=self.group, async_op=True))
                 if whole.data_ptr() != tensor.data_ptr():
                     copies.append((tensor, whole))
@@ -224,27 +234,27 @@ class World:
 
     @property
     def is_open(self) -> bool:
-        """Whether this rank has not left the others."""
+        """Whether this rank is still connected to the others."""
         return self.size == 1 or self._connections is not None
 
     @property
     def store(self) -> AnsweringStore:
-        """Where ranks leave each other notes, by key. There is none for a rank that is alone."""
+        """The key-value store that ranks share. A single rank has none."""
         connections = self._others()
         if connections is None:
-            raise ConfigError("World.store: this rank is alone")
+            raise ConfigError("World.store: a single rank has no store")
         return connections.store
 
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
-        """Raises PeerLostError naming who of the ranks is gone, if any; for use while waiting.
+        """Raise PeerLostError naming those of the ranks that are lost; for use while waiting.
 
-        A rank that is only busy is given time: it takes up to 15 s if one gives no sign of life.
+        A busy rank gets time: it takes up to 15 s if the heartbeat of one has stopped.
         """
         patience_s = max(_SILENCE_S, min(_LONGEST_SILENCE_S, self.timeout_s / 4))
         self._check_absence(what, ranks, silence_s=patience_s)
 
     def lost_ranks(self) -> list[int]:
-        """The ranks that give no sign of life. Takes some seconds if there are any."""
+        """Return the ranks whose heartbeat has stopped. Takes some seconds if there are any."""
         if self._connections is None:
             return []
         absence = self._connections.absence(range(self.size), silence_s=_SILENCE_S)
@@ -252,8 +262,8 @@ class World:
 
     @contextlib.contextmanager
     def naming_lost(self, what: str) -> Iterator[None]:
-        """Wraps calls of torch.distributed: what they raise for a rank that is gone or late
-        becomes PeerLostError or DeadlineError which names it. `what` says what was done."""
+        """Turn errors of torch.distributed about lost or late ranks into PeerLostError or
+        DeadlineError that name them; `what` says what was being done."""
         try:
             yield
         except RuntimeError as error:
@@ -267,17 +277,17 @@ class World:
             self._check_absence(what, range(self.size), cause=error)
             if is_late:
                 raise DeadlineError(
-                    f"{what}: not all {self.size} ranks came within {self.timeout_s:g} s; all "
-                    "are alive. A rank that does something else, or less often, is waited for"
+                    f"{what}: not all {self.size} ranks arrived within {self.timeout_s:g} s though "
+                    "all are alive: every rank must make the same calls in the same order"
                 ) from error
             raise PeerLostError(f"{what}: the connection to another rank broke: {error}") from error
 
     def _others(self) -> Connections | None:
-        """None for a rank that is alone."""
+        """Return the connections; None for a single rank."""
         if self.size > 1 and self._connections is None:
             raise ConfigError(
-                f"rank {self.rank} has left the other ranks, after an error or by close(): ranks "
-                "go on together only if all of them join again, as when the job is started anew"
+                f"rank {self.rank} has left the other ranks, after an error or by close(): all "
+                "ranks must join again, for example by restarting the job"
             )
         return self._connections
 
@@ -289,7 +299,7 @@ class World:
         silence_s: float = _SILENCE_S,
         cause: Exception | None = None,
     ) -> None:
-        """Raises PeerLostError if any of the ranks is gone."""
+        """Raise PeerLostError if any of the ranks is lost."""
         if self._connections is None:
             return
         gone = self._connections.absence(missing, silence_s=silence_s)
@@ -297,7 +307,7 @@ class World:
             raise PeerLostError(f"{what}: {gone}") from cause
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leaves the others, telling them why if `error` is the reason. May be called twice."""
+        """Disconnect from the others, reporting `error` to them if there is one. Idempotent."""
         connections, self._connections = self._connections, None
         self._group = None
         self._shared_groups.clear()

@@ -1,4 +1,10 @@
-"""Columns of Arrow record batches into columns of a slot. Letters: B rows, N values, W width."""
+"""Columns of Arrow record batches as columns of a slot.
+
+No single value is handled in Python. Arrays are copied only if their memory belongs to Arrow, or if
+their type is not that of the slot.
+
+Letters: B rows, N values, W width.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +14,27 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparsefleet.data.arrow_values import Mask, ValueReader, fits
+from sparsefleet import _core
 from sparsefleet.data.field import Field
 from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.errors import SchemaError
 
 BadRows = dict[int, tuple[str, str]]
-"""By row from 0: the column, and what is wrong there."""
+"""By row number from 0: the column, and what is wrong with its value."""
 
-_FILL = "; Field(missing=...) would stand for it"
+_FILL = "; give a Field(missing=...) to replace missing values"
+Mask = NDArray[np.bool_]
 
 
 class Converted(NamedTuple):
-    """B rows of a slot. What bad rows have in `column` means nothing."""
+    """B rows of a slot. Values of bad rows in `column` are undefined."""
 
     column: TakenColumn
     bad: BadRows
 
 
 class SlotColumns:
-    """Reads one slot from the record batches of a file, whose schema it has checked."""
+    """Reads one slot from the record batches of a file, after checking the file's schema."""
 
     def __init__(self, field: Field, schema: pa.Schema, path: str) -> None:
         self._field = field
@@ -44,15 +51,15 @@ class SlotColumns:
 
     def _check_type(self, kind: pa.DataType, found: str) -> None:
         field = self._field
-        values = "floats or ints" if field.dtype == "float" else "ints or texts"
+        values = "floats or ints" if field.dtype == "float" else "ints or strings"
         if field.hash_seed is not None:
-            values = "texts"
+            values = "strings"
         if not fits(field, kind.value_type if self._is_list else kind):
-            raise SchemaError(f"{found}, but slot '{field.name}' wants {values}, or lists of them")
+            raise SchemaError(f"{found}, but slot '{field.name}' needs {values}, or lists of them")
         if field.width > 1 and len(self._names) == 1 and not self._is_list:
             raise SchemaError(
-                f"{found}, but slot '{field.name}' with shape {field.shape} wants lists of "
-                f"{field.width} values, or so many columns"
+                f"{found}, but slot '{field.name}' with shape {field.shape} needs lists of "
+                f"{field.width} values, or {field.width} columns"
             )
 
     def _convert_flat(self, arrays: list[pa.Array]) -> Converted:
@@ -86,7 +93,7 @@ class SlotColumns:
     def _fixed(
         self, values: NDArray[Any], offsets: NDArray[np.int64], null: Mask | None, bad: BadRows
     ) -> NDArray[Any]:
-        """[B, W] from lists that should have W values each."""
+        """Return [B, W] from lists that should have W values each."""
         width = self._field.width
         lengths = np.diff(offsets)
         good = lengths == width
@@ -109,9 +116,9 @@ class SlotColumns:
         bad: BadRows,
         offsets: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """The values of an array, missing ones filled, rows with others noted as bad.
+        """Return the values of an array, with missing ones filled; add unusable rows to `bad`.
 
-        offsets: of rows, where the array has the values of lists.
+        offsets: where each row starts, if the array holds the values of lists.
         """
         values, missing, too_large = self._readers[name].read(array, seed)
         if missing is not None and self._field.missing is not None:
@@ -140,7 +147,7 @@ def _find(schema: pa.Schema, name: str, field: Field, path: str) -> pa.DataType:
     if len(found) != 1:
         times = "no column" if not found else f"{len(found)} columns"
         raise SchemaError(
-            f"{path}: {times} called '{name}', which slot '{field.name}' wants; the file has "
+            f"{path}: {times} called '{name}', which slot '{field.name}' needs; the file has "
             f"{schema.names!r:.300}"
         )
     return schema.field(found[0]).type
@@ -161,7 +168,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
-    """Where the lists begin in `array.flatten()`, int64[B + 1]; a null has no values there."""
+    """Return where the lists start in `array.flatten()`, int64[B + 1]; nulls are empty there."""
     kind, num_rows = array.type, len(array)
     if pa.types.is_fixed_size_list(kind):
         lengths = np.full(num_rows, kind.list_size, np.int64)
@@ -180,3 +187,146 @@ def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
     offsets = np.zeros(num_rows + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+class Values(NamedTuple):
+    """Values [N] of a slot's dtype, and where they are missing or unusable."""
+
+    values: NDArray[Any]
+    missing: Mask | None
+    """True for nulls, and for NaN in a float slot; None if there are none."""
+    too_large: Mask | None
+    """True for values that are infinite or exceed float32; None if there are none."""
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether values of this type are strings or bytes."""
+    types = pa.types
+    return any(
+        test(kind)
+        for test in (
+            types.is_string,
+            types.is_large_string,
+            types.is_binary,
+            types.is_large_binary,
+            types.is_fixed_size_binary,
+            getattr(types, "is_string_view", _never),
+            getattr(types, "is_binary_view", _never),
+        )
+    )
+
+
+def fits(field: Field, kind: pa.DataType) -> bool:
+    """Return whether the slot can take values of this type."""
+    if pa.types.is_dictionary(kind):
+        return fits(field, kind.value_type)
+    if pa.types.is_null(kind):
+        return True
+    if is_text(kind):
+        return field.dtype == "uint64"
+    if field.hash_seed is not None:
+        return False
+    numeric = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    return numeric or (field.dtype == "float" and pa.types.is_floating(kind))
+
+
+class ValueReader:
+    """Reads values of one slot; caches the hashes of the last dictionary. Not thread-safe."""
+
+    def __init__(self, field: Field) -> None:
+        self._is_float = field.dtype == "float"
+        self._dictionary: pa.Array | None = None
+        self._seed = 0
+        self._hashes = np.empty(0, np.int64)
+
+    def read(self, array: pa.Array, seed: int) -> Values:
+        """Return the values, which are writable. REQUIRES: fits(field, array.type)."""
+        if pa.types.is_null(array.type):
+            array = array.cast(pa.int8())
+        if pa.types.is_dictionary(array.type) and (
+            not is_text(array.type.value_type) or array.dictionary.null_count > 0
+        ):
+            array = array.dictionary_decode()
+        missing = None
+        if array.null_count > 0:
+            missing = array.is_null().to_numpy(zero_copy_only=False)
+        if pa.types.is_dictionary(array.type):
+            return Values(self._hash_dictionary(array, missing, seed), missing, None)
+        values = _hash(array, seed) if is_text(array.type) else _numbers(array)
+        if self._is_float:
+            return _as_floats(values, missing)
+        return Values(_as_ids(values), missing, None)
+
+    def _hash_dictionary(
+        self, array: pa.DictionaryArray, missing: Mask | None, seed: int
+    ) -> NDArray[np.int64]:
+        """Hash each distinct string once, even if several arrays share the dictionary."""
+        texts = array.dictionary
+        if self._dictionary is None or self._seed != seed or not _is_same(texts, self._dictionary):
+            self._dictionary, self._seed, self._hashes = texts, seed, _hash(texts, seed)
+        indices = _numbers(array.indices)
+        if missing is not None:
+            if len(texts) == 0:
+                return np.zeros(len(array), np.int64)
+            indices = np.where(missing, 0, indices)
+        return self._hashes.take(indices)
+
+
+def _is_same(left: pa.Array, right: pa.Array) -> bool:
+    """Return whether both arrays use the same memory."""
+    return (
+        left.type == right.type
+        and len(left) == len(right)
+        and left.offset == right.offset
+        and [buffer and buffer.address for buffer in left.buffers()]
+        == [buffer and buffer.address for buffer in right.buffers()]
+    )
+
+
+def _as_ids(values: NDArray[Any]) -> NDArray[np.int64]:
+    if values.dtype == np.uint64:
+        values = values.view(np.int64)
+    return values.astype(np.int64, copy=not values.flags.writeable)
+
+
+def _as_floats(values: NDArray[Any], missing: Mask | None) -> Values:
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats = values.astype(np.float32, copy=not values.flags.writeable)
+    if values.dtype.kind != "f":
+        return Values(floats, missing, None)
+    if missing is not None:
+        floats[missing] = 0.0  # the memory under a null is undefined
+    if np.isfinite(floats).all():
+        return Values(floats, missing, None)
+    nan, infinite = np.isnan(floats), np.isinf(floats)
+    missing = nan if missing is None else missing | nan
+    return Values(floats, missing if missing.any() else None, infinite if infinite.any() else None)
+
+
+def _numbers(array: pa.Array) -> NDArray[Any]:
+    """Return the values as stored in memory; those under a null are undefined."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    end = array.offset + len(array)
+    return np.frombuffer(array.buffers()[1], dtype, end)[array.offset :]
+
+
+def _hash(array: pa.Array, seed: int) -> NDArray[np.int64]:
+    kind = array.type
+    if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        array = array.cast(pa.large_binary())
+    wide = pa.types.is_large_binary(array.type)
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    _, offsets, data = array.buffers()
+    end = array.offset + len(array) + 1
+    begins = np.frombuffer(offsets, np.int64 if wide else np.int32, end)[array.offset :]
+    texts = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return _core.hash_texts(texts, begins, seed)
+
+
+def _never(_: pa.DataType) -> bool:
+    return False

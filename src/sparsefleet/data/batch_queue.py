@@ -1,4 +1,4 @@
-"""Batches between the threads that read and those that train."""
+"""The queue of batches between reading threads and training threads."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from sparsefleet.errors import DataError
 
 T = TypeVar("T")
 
-_FILES_STUCK = (
-    "(ReaderConfig.wait_s): a file system or a pipe command is stuck, or reading is that slow"
-)
+_FILES_STUCK = "(ReaderConfig.wait_s): a file system or pipe command hangs, or reading is too slow"
 
 
 class BatchQueue(Generic[T]):
-    """Up to `capacity` batches. Thread-safe, for any number of threads on either side.
+    """A queue of up to `capacity` batches. Thread-safe, with any number of threads on each side.
 
-    It ends when all producers are done, or one has failed; what is in it then is still given out.
+    It ends when all producers are done or one has failed; batches still in it are handed out.
 
-    advice: what the error says when no batch has come for too long.
+    advice: the end of the error message when no batch arrives in time.
 
     >>> queue = BatchQueue(capacity=2, num_producers=1)
     >>> queue.put("batch"), queue.end_producer()
@@ -43,13 +41,17 @@ class BatchQueue(Generic[T]):
         self.producers_blocked_s = 0.0
         self.consumers_blocked_s = 0.0
 
+    def size(self) -> int:
+        """Return the number of batches that wait to be taken."""
+        return len(self._batches)
+
     @property
     def is_stopped(self) -> bool:
-        """Whether producers may as well end: nobody wants more."""
+        """Whether producers can stop, because nobody will take more batches."""
         return self._closed or self._error is not None
 
     def put(self, batch: T) -> bool:
-        """Adds a batch when there is room; False if nobody wants it any more."""
+        """Add a batch once there is room; return False if the queue has stopped."""
         with self._lock:
             begun = monotonic()
             while len(self._batches) >= self._capacity and not self.is_stopped:
@@ -62,14 +64,14 @@ class BatchQueue(Generic[T]):
             return True
 
     def take(self, wait_s: float) -> T | None:
-        """The next batch; None at the end. Raises what a producer failed with."""
+        """Return the next batch, or None at the end; raise the error of a failed producer."""
         with self._lock:
             begun = monotonic()
             deadline = begun + wait_s
             while not self._batches and self._producers > 0 and not self.is_stopped:
                 left_s = deadline - monotonic()
                 if left_s <= 0:
-                    raise DataError(f"no batch came within {wait_s:g} s {self._advice}")
+                    raise DataError(f"no batch arrived within {wait_s:g} s {self._advice}")
                 self._has_news.wait(left_s)
             self.consumers_blocked_s += monotonic() - begun
             if self._closed:
@@ -83,13 +85,13 @@ class BatchQueue(Generic[T]):
             return None
 
     def end_producer(self) -> None:
-        """A producer has no more."""
+        """Report that one producer has no more batches."""
         with self._lock:
             self._producers -= 1
             self._has_news.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """A producer has failed; the first one counts."""
+        """Report that a producer has failed; only the first error is kept."""
         with self._lock:
             if self._error is None:
                 self._error = error
@@ -97,7 +99,7 @@ class BatchQueue(Generic[T]):
             self._has_room.notify_all()
 
     def close(self) -> None:
-        """Nobody wants more: drops what is there and lets everybody go."""
+        """Drop all batches and wake all threads that wait."""
         with self._lock:
             self._closed = True
             self._batches.clear()

@@ -1,21 +1,60 @@
-"""The order in which a pass over records in memory takes them."""
+"""The order in which a pass visits records in memory."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError
 
+_SMALLEST_FLOAT = 1e-6  # as in Fluid: smaller floats count as 0
+
+Ragged = tuple[NDArray[Any], NDArray[np.int64]]
+
+
+def drop_zeros(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
+    """Return the values without zeros; a record may end up empty.
+
+    >>> values, offsets = drop_zeros(np.array([0, 0, 7, 0]), np.array([0, 3, 4]))
+    >>> values.tolist(), offsets.tolist()
+    ([7], [0, 1, 1])
+    """
+    kept = np.abs(values) >= _SMALLEST_FLOAT if values.dtype.kind == "f" else values != 0
+    if kept.all():
+        return values, offsets
+    before = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(kept, out=before[1:])
+    return values[kept], before[offsets]
+
+
+def fill_empty(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
+    """Return the values with one 0 added to each empty record.
+
+    >>> values, offsets = fill_empty(np.array([7]), np.array([0, 1, 1]))
+    >>> values.tolist(), offsets.tolist()
+    ([7, 0], [0, 1, 2])
+    """
+    is_empty = offsets[1:] == offsets[:-1]
+    if not is_empty.any():
+        return values, offsets
+    filled = np.insert(values, offsets[:-1][is_empty], 0)
+    added = np.zeros(len(offsets), np.int64)
+    np.cumsum(is_empty, out=added[1:])
+    return filled, offsets + added
+
 
 class BlockWalk:
-    """Spans of up to `batch_size` records out of contiguous blocks, a span of each in turn.
+    """Takes spans of up to `batch_size` records from contiguous blocks, round robin.
 
-    It is what training threads do that have a queue each: no batch has records of two blocks, and
-    each block may end with a short one. Thread-safe.
+    This is what training threads with one queue each do: no batch has records of two blocks, and
+    each block may end with a short batch. Thread-safe.
 
-    given: of each block, how many records an earlier walk has given.
+    given: the number of records of each block that an earlier walk has handed out.
 
     >>> walk = BlockWalk(7, 3, num_blocks=2)
     >>> [walk.take() for _ in range(4)]
@@ -46,22 +85,22 @@ class BlockWalk:
         self._lock = threading.Lock()
         if len(self._given) != num_blocks:
             raise ConfigError(
-                f"the state is of {len(self._given)} blocks of records, here are {num_blocks}: the "
-                "number of threads, or queues, must be the same"
+                f"the state has {len(self._given)} blocks of records, but this data has "
+                f"{num_blocks}: use the same number of threads or queues"
             )
         for (begin, end), count in zip(pairwise(begins), self._given, strict=True):
             if not isinstance(count, int) or not 0 <= count <= end - begin:
                 raise ConfigError(
-                    f"the state says that {count!r} records were given of a block of {end - begin}"
+                    f"the state says that {count!r} records of a block of {end - begin} were read"
                 )
 
     def __len__(self) -> int:
-        """Spans of a walk from the beginning."""
+        """Return the number of spans in a complete walk."""
         spans = zip(self._begins, self._ends, strict=True)
         return sum(-(-(end - begin) // self._batch_size) for begin, end in spans)
 
     def take(self) -> tuple[int, int] | None:
-        """The next span, as numbers of the first record and the one behind the last."""
+        """Return the next span as (first record, one past the last); None at the end."""
         with self._lock:
             block = self._next_block()
             if block is None:
@@ -74,17 +113,17 @@ class BlockWalk:
 
     @property
     def is_over(self) -> bool:
-        """Whether the end was found: the last span alone does not tell."""
+        """Whether `take` has returned None; taking the last span is not enough."""
         return self._is_over
 
     @property
     def given(self) -> list[int]:
-        """Records given of each block."""
+        """Records handed out from each block."""
         with self._lock:
             return list(self._given)
 
     def _next_block(self) -> int | None:
-        """The block that has given fewest spans, of those that have any left."""
+        """Return the block with the fewest spans taken, among those that have any left."""
         found: int | None = None
         fewest = 0
         for block, given in enumerate(self._given):

@@ -1,19 +1,78 @@
-"""A slot and where in a file with columns its values are."""
+"""Slots, and where their values are in a file with columns."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-from sparsefleet.data.slot import Slot
 from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require
+
+_MAX_WIDTH = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One input of a model: ids or floats, any number per record or a fixed shape.
+
+    Letters: B records, N values of all records.
+
+    >>> Slot("ads")                         # values int64[N], offsets
+    Slot(name='ads', dtype='uint64', shape=None)
+    >>> Slot("counts", "float", (13,)).width    # float32[B, 13]
+    13
+    >>> Slot("click", "float", ()).width        # float32[B]
+    1
+    """
+
+    name: str
+    """The name of the column in a batch."""
+
+    dtype: Literal["uint64", "float", "text"] = "uint64"
+    """"uint64": ids, held as int64 with the same bits, since torch lacks a full uint64. "float":
+    float32. "text": one string without blanks per record, as bytes uint8[N] and offsets; only for
+    `MultiSlot`."""
+
+    shape: tuple[int, ...] | None = None
+    """The shape of each record's values; () is a single value, so that the column is [B]. None: the
+    number of values varies between records."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.name, str) and self.name != "", self, "name", "a non-empty string")
+        if self.dtype not in ("uint64", "float", "text"):
+            raise ConfigError(
+                f"slot '{self.name}': dtype must be 'uint64', 'float' or 'text', got {self.dtype!r}"
+            )
+        if self.shape is None:
+            return
+        if self.dtype == "text":
+            raise ConfigError(
+                f"slot '{self.name}': dtype 'text' takes no shape, got {self.shape!r}"
+            )
+        if not isinstance(self.shape, tuple) or not all(
+            isinstance(size, int) and not isinstance(size, bool) and size >= 1
+            for size in self.shape
+        ):
+            raise ConfigError(
+                f"slot '{self.name}': shape must be None or a tuple of ints >= 1, without the "
+                f"batch dimension; got {self.shape!r}"
+            )
+        if self.width > _MAX_WIDTH:
+            raise ConfigError(f"slot '{self.name}': shape {self.shape} has too many values")
+
+    @property
+    def width(self) -> int:
+        """Values per record; 0 if the number varies."""
+        return 0 if self.shape is None else math.prod(self.shape)
+
 
 ColumnName = str | int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field(Slot):
-    """A slot of a file with columns; a plain `Slot` is one whose settings are all the default.
+    """A slot of a file with columns. A plain `Slot` is a `Field` with default settings.
 
     >>> Field("counts", "float", (2,), columns=("I1", "I2"), missing=0.0).source
     ('I1', 'I2')
@@ -22,19 +81,20 @@ class Field(Slot):
     """
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The column of the file, by name or, in CSV, also by number from 0. Several are side by side
-    in one slot, which has as many values as columns. None: the one called as the slot."""
+    """The column of the file, by name or, in CSV, also by number from 0. Several columns together
+    fill one slot with one value each. None: the column with the name of the slot."""
 
     missing: int | float | None = None
-    """What stands for a missing value: null, NaN in a column of floats, a missing text in CSV.
-    None: a missing value is an error."""
+    """The value that replaces a missing one: null, NaN in a float column, a missing text in CSV.
+    None: missing values are errors."""
 
     hash_seed: int | None = None
-    """Texts become ids by `hash64(text, hash_seed + i)` in the i-th column of the slot, from 0.
-    None: as the type of the column says, texts then with seed 0; in CSV ids are numbers."""
+    """Hash strings to ids by `hash64(text, hash_seed + i)`, i being the index of the column within
+    the slot. None: the column's type decides, and strings are hashed with seed 0; ids in CSV must
+    then be numbers."""
 
     separator: str = ""
-    """Of CSV: what is between several values in one field. "": a field is one value."""
+    """For CSV: separates several values in one field. "": a field is one value."""
 
     def __post_init__(self) -> None:
         Slot.__post_init__(self)
@@ -42,7 +102,7 @@ class Field(Slot):
         self._check_missing()
         seed = self.hash_seed
         if seed is not None:
-            self._require(self.dtype == "uint64", "hash_seed needs dtype 'uint64'", self.dtype)
+            self._require(self.dtype == "uint64", "hash_seed requires dtype 'uint64'", self.dtype)
             holds = isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**64
             self._require(holds, "hash_seed must be an int in 0..2^64 - 1 or None", seed)
         holds = isinstance(self.separator, str) and len(self.separator.encode()) <= 1
@@ -50,14 +110,14 @@ class Field(Slot):
 
     @property
     def source(self) -> tuple[ColumnName, ...]:
-        """The columns of the file, in order."""
+        """The columns of the file that fill the slot, in order."""
         if self.columns is None:
             return (self.name,)
         return self.columns if isinstance(self.columns, tuple) else (self.columns,)
 
     @property
     def missing_id(self) -> int | None:
-        """`missing` as int64 by bit pattern, if values are ids."""
+        """`missing` as an int64 with the same bits, if values are ids."""
         if self.missing is None or self.dtype == "float":
             return None
         return int(self.missing) - (2**64 if self.missing >= 2**63 else 0)
@@ -72,12 +132,12 @@ class Field(Slot):
             isinstance(column, (str, int)) and not isinstance(column, bool)
             for column in self.source
         )
-        self._require(holds, "columns must be a name, a number or a tuple of them", self.columns)
+        self._require(holds, "columns must be a name, a number or a tuple of these", self.columns)
         num = len(self.source)
-        self._require(len(set(self.source)) == num, "a column is there twice", self.columns)
+        self._require(len(set(self.source)) == num, "columns must be unique", self.columns)
         if num > 1:
             holds = self.shape is not None and self.width == num and self.separator == ""
-            wanted = "several columns need a shape with as many values, and no separator"
+            wanted = "several columns need a shape with the same number of values and no separator"
             self._require(holds, wanted, f"{num} columns and shape {self.shape}")
 
     def _check_missing(self) -> None:
@@ -90,7 +150,7 @@ class Field(Slot):
             self._require(holds, "missing must be a number or None", value)
         else:
             holds = is_int and -(2**63) <= value < 2**64
-            self._require(holds, "missing must be an id of 64 bits or None", value)
+            self._require(holds, "missing must be a 64-bit id or None", value)
 
     def _require(self, holds: bool, wanted: str, found: object) -> None:
         if not holds:
@@ -98,16 +158,16 @@ class Field(Slot):
 
 
 def as_fields(format: str, slots: tuple[Slot, ...]) -> tuple[Field, ...]:  # noqa: A002
-    """The slots of a format as fields; at least one, and no two of the same name."""
+    """Return the slots of a format as fields, after checking that names are unique."""
     if not slots:
         raise ConfigError(f"{format} needs at least one slot, got none")
     fields: list[Field] = []
     names: set[str] = set()
     for slot in slots:
         if not isinstance(slot, Slot):
-            raise ConfigError(f"{format} takes slots, got a {type(slot).__name__}")
+            raise ConfigError(f"{format} takes Slot objects, got a {type(slot).__name__}")
         if slot.name in names:
-            raise ConfigError(f"{format}: two slots are called '{slot.name}'")
+            raise ConfigError(f"{format}: two slots are named '{slot.name}'")
         names.add(slot.name)
         if not isinstance(slot, Field):
             slot = Field(slot.name, slot.dtype, slot.shape)

@@ -1,4 +1,4 @@
-"""Which files there are, and whose they are."""
+"""Lists input files and splits them between workers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 PathLike = str | os.PathLike[str]
 
 Download = Callable[[str], "Sequence[str] | str | None"]
-"""From a path to the command that prints the file: words, or a text for the shell; None: none."""
+"""Maps a path to the command that prints the file: a list of words, or a shell command line. None:
+the file is opened directly."""
 
 _PATTERN_CHARACTERS = frozenset("*?[")
 
 
 class WorkerFiles(list[str]):
-    """A worker's part of a list of files: empty where there are more workers than files."""
+    """A worker's part of a list of files; empty if there are more workers than files."""
 
 
 def list_files(
@@ -26,12 +27,12 @@ def list_files(
     *,
     download: Download | None = None,
 ) -> list[str]:
-    """The files that `paths` name: patterns are expanded, each in sorted order; all must exist.
+    """Return the files that `paths` name, with patterns expanded in sorted order. All must exist.
 
-    paths: a path or several, local or with a protocol of fsspec (``s3://``, ``memory://``). One
-        with ``*``, ``?`` or ``[`` is a pattern, unless a file is called so.
-    storage_options: for the file system of fsspec.
-    download: as in ReaderConfig; files that are downloaded are not looked for.
+    paths: one or several paths, local or with an fsspec protocol (``s3://``, ``memory://``). A path
+        with ``*``, ``?`` or ``[`` is a pattern, unless a file of that name exists.
+    storage_options: for fsspec.
+    download: see ReaderConfig; files that are downloaded are not checked for existence.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -43,14 +44,14 @@ def list_files(
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given and not isinstance(paths, WorkerFiles):
         raise ConfigError(
-            "the list of files is empty: give at least one path or pattern. A worker may have "
-            "none: give its part as fleet.split_files returns it, or all files with worker_index "
-            "and worker_num"
+            "the list of files is empty: give at least one path or pattern. A worker may have no "
+            "files if it passes what fleet.split_files returned, or all files together with "
+            "worker_index and worker_num"
         )
     found: list[str] = []
     for path in given:
         if not isinstance(path, (str, os.PathLike)):
-            raise ConfigError(f"a path must be a text or os.PathLike, got {path!r}")
+            raise ConfigError(f"a path must be a str or os.PathLike, got {path!r}")
         name = os.fspath(path)
         if download is not None and download(name) is not None:
             found.append(name)
@@ -61,19 +62,22 @@ def list_files(
     )
     if twice:
         raise ConfigError(
-            f"{min(twice)} is in the list of files twice: its records would be read twice"
+            f"{min(twice)} is listed twice: its records would be read twice; list each file once"
         )
     return found
 
 
 def split_files(files: list[str], worker_index: int, worker_num: int) -> WorkerFiles:
-    """The part of a worker: contiguous, the first workers one more if need be, as `fleet` does.
+    """Return a worker's contiguous part of the files; the first workers may get one more.
 
     >>> split_files(["a", "b", "c", "d", "e"], 1, 2)
     ['d', 'e']
     """
     if worker_num < 1 or not 0 <= worker_index < worker_num:
-        raise ConfigError(f"there is no worker {worker_index} of {worker_num}")
+        raise ConfigError(
+            f"worker_index must be in 0..{worker_num - 1} for {worker_num} workers, got "
+            f"{worker_index}"
+        )
     size, larger = divmod(len(files), worker_num)
     start = worker_index * size + min(worker_index, larger)
     return WorkerFiles(files[start : start + size + (worker_index < larger)])
@@ -89,13 +93,13 @@ def _expand(path: str, storage_options: Mapping[str, Any]) -> list[str]:
         if _PATTERN_CHARACTERS & set(path):
             names = sorted(name for name in system.glob(inner) if system.isfile(name))
             if not names:
-                raise InputMissingError(f"no file fits the pattern {path}")
+                raise InputMissingError(f"no file matches the pattern {path}")
             local = "://" not in path
             return [name if local else system.unstrip_protocol(name) for name in names]
         if system.isdir(inner):
-            raise InputFileError(f"{path} is a directory: give its files, as {path}/*")
+            raise InputFileError(f"{path} is a directory: list its files, for example {path}/*")
     except (OSError, ImportError, ValueError) as error:
         if isinstance(error, InputFileError):
             raise
-        raise InputFileError(f"{path}: cannot be looked up: {error}") from error
-    raise InputMissingError(f"{path}: there is no such file")
+        raise InputFileError(f"{path}: cannot look up the file: {error}") from error
+    raise InputMissingError(f"{path}: no such file")

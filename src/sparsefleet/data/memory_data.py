@@ -1,43 +1,189 @@
-"""All records of a reader in memory, shuffled at will. Letters: B records of a batch."""
+"""Holds all records of a reader in memory, for shuffling. Letters: B records of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sparsefleet.data.arrangement import Arrangement
-from sparsefleet.data.block_walk import BlockWalk
-from sparsefleet.data.dealing import Dealer, RandomDealer, TextDealer
-from sparsefleet.data.exchange import Workers
-from sparsefleet.data.global_shuffle import GlobalShuffle
-from sparsefleet.data.memory_columns import Records
-from sparsefleet.data.memory_loading import load_records
-from sparsefleet.data.memory_pass import MemoryPass
-from sparsefleet.data.memory_records import MemoryRecords
-from sparsefleet.data.merging import merge_records
+from sparsefleet.data.block_walk import BlockWalk, drop_zeros, fill_empty
+from sparsefleet.data.field import Slot
+from sparsefleet.data.global_shuffle import Dealer, GlobalShuffle, RandomDealer, TextDealer, Workers
+from sparsefleet.data.memory_records import (
+    CompactColumn,
+    CopyArena,
+    MemoryRecords,
+    Records,
+    check_room,
+    compact,
+    copy_column,
+    merge_records,
+    num_records_of,
+)
 from sparsefleet.data.reader import Reader
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
-from sparsefleet.data.shuffle_seed import agree_on_seed, checked_seed
+from sparsefleet.data.record_source import Arrangement, TakenColumn
 from sparsefleet.errors import ConfigError
 
 _VERSION = 2
 
 
+def load_records(reader: Reader, *, without_zeros: bool) -> MemoryRecords:
+    """Read `reader` once; records keep the order of its files, whatever the number of threads.
+
+    without_zeros: drop the zeros of slots without a shape.
+    """
+    return MemoryRecords(reader.columns, _gather(reader, without_zeros))
+
+
+def _gather(reader: Reader, without_zeros: bool) -> list[list[CompactColumn]]:
+    """Return the columns of each block, in the order of the files."""
+    file_numbers = {path: number for number, path in enumerate(reader.files)}
+    arenas = _Arenas(len(reader.columns), most_lanes=reader.threads)
+    found: list[tuple[tuple[int, int], list[CompactColumn]]] = []
+    num_records = 0
+    with reader.begin_columns() as blocks:
+        while (block := blocks.take()) is not None:
+            last = block.marks[-1]  # a block has records of one file only
+            lane = arenas.of_file(last.path)
+            columns = [
+                copy_column(_compact(slot, column, without_zeros), arena)
+                for slot, column, arena in zip(reader.columns, block.batch, lane, strict=True)
+            ]
+            num_records += num_records_of(columns)
+            check_room(num_records)
+            found.append(((file_numbers[last.path], last.end), columns))
+    found.sort(key=lambda pair: pair[0])
+    return [columns for _, columns in found]
+
+
+class _Arenas:
+    """One arena per column for each file that is being read.
+
+    Thus memory that lies together is used together when files are put in order. A new file takes
+    over the arenas of the least recently used file, which has most likely been read to its end.
+    """
+
+    def __init__(self, num_columns: int, *, most_lanes: int) -> None:
+        self._num_columns = num_columns
+        self._most_lanes = most_lanes
+        self._by_file: OrderedDict[str, list[CopyArena]] = OrderedDict()
+
+    def of_file(self, path: str) -> list[CopyArena]:
+        lane = self._by_file.pop(path, None)
+        if lane is None and len(self._by_file) == self._most_lanes:
+            _, lane = self._by_file.popitem(last=False)
+        self._by_file[path] = lane = lane or [CopyArena() for _ in range(self._num_columns)]
+        return lane
+
+
+def _compact(slot: Slot, column: TakenColumn, without_zeros: bool) -> CompactColumn:
+    values, offsets = column
+    if without_zeros and offsets is not None and slot.dtype != "text":
+        return compact(drop_zeros(values, offsets))
+    return compact(column)
+
+
+class MemoryPass:
+    """An iterator over batches, made by `MemoryData.begin`. Thread-safe: copies run in parallel.
+
+    order: the permutation of records; None: the stored order.
+    slot_orders: for shuffled columns, the record whose values each record gets.
+    fills_empty: give one 0 to each record that has no value in a slot without a shape.
+    """
+
+    def __init__(
+        self,
+        records: MemoryRecords,
+        walk: BlockWalk,
+        arrangement: Arrangement,
+        counts: ReaderCounts,
+        *,
+        order: Records | None,
+        slot_orders: Mapping[int, Records],
+        fills_empty: bool,
+    ) -> None:
+        self._records = records
+        self._walk = walk
+        self._arrangement = arrangement
+        self._counts = counts
+        self._order = order
+        self._slot_orders = slot_orders
+        self._fills_empty = fills_empty
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        span = self._walk.take()
+        if span is None:
+            raise StopIteration
+        begin, end = span
+        if self._order is None:
+            some = np.arange(begin, end, dtype=np.uint32)
+        else:
+            some = self._order[begin:end]
+        batch = self._arrangement.arrange(self._take(some), end - begin)
+        self._counts.add(records=end - begin, batches=1)
+        return batch
+
+    def _take(self, some: Records) -> list[TakenColumn]:
+        taken = []
+        for index, column in enumerate(self._records.columns):
+            other = self._slot_orders.get(index)
+            values, offsets = column.take(some if other is None else other[some])
+            if self._fills_empty and offsets is not None:
+                values, offsets = fill_empty(values, offsets)
+            taken.append((values, offsets))
+        return taken
+
+
+def checked_seed(seed: int | None) -> int:
+    """Return the seed, or a random one for None.
+
+    >>> checked_seed(7)
+    7
+    """
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"seed must be an int >= 0 or None, got {seed!r}")
+    return seed
+
+
+def agree_on_seed(workers: Workers, seed: int, slots: Sequence[Slot], *, was_given: bool) -> int:
+    """Return the first worker's seed; raise if slots, or seeds that were given, differ."""
+    mine = {
+        "drawn": seed,
+        "seed": seed if was_given else None,
+        "slots": [[slot.name, slot.dtype, slot.shape] for slot in slots],
+    }
+    told = [json.loads(part) for part in workers.all_gather(json.dumps(mine).encode())]
+    for rank, theirs in enumerate(told):
+        for what in ("seed", "slots"):
+            if theirs[what] != told[0][what]:
+                raise ConfigError(
+                    f"global_shuffle: {what} of worker {rank} is {theirs[what]}, but that of "
+                    f"worker 0 is {told[0][what]}; use the same on all workers"
+                )
+    return int(told[0]["drawn"])
+
+
 class MemoryData:
-    """The records of one pass over `reader`, as columns; batches as the reader would give them.
+    """All records of `reader` in memory, as columns; batches look like those of the reader.
 
-    drop_zeros: leave out the zeros in slots without shape, as Fluid's InMemoryDataset does; where
-        none is left in a record, batches have one 0.
-    num_blocks: batches are taken from so many contiguous blocks in turn, as by as many threads;
-        each may end with a short batch, unless the reader's config drops it.
+    drop_zeros: drop the zeros in slots without a shape, as Fluid's InMemoryDataset does; a record
+        with none left gets one 0 in batches.
+    num_blocks: take batches round robin from this many contiguous blocks, as that many threads
+        would; each block may end with a short batch, unless the reader's config drops it.
 
-    Memory is what ids and floats take, plus a byte or so for each record of a slot of uneven
-    length, plus, once shuffled, four bytes a record; while it is loaded, some blocks more. Records
-    are in the order of the files, whatever the reader's threads; shuffling permutes, records stay
-    where they are.
+    Memory: the ids and floats, about one byte per record for each slot of varying length, and four
+    bytes per record once shuffled; a few blocks more while loading. Records keep the order of the
+    files, whatever the number of threads; shuffling permutes an index and moves no records.
 
     >>> import pathlib, tempfile
     >>> from sparsefleet.data import MemoryData, MultiSlot, Reader, Slot
@@ -53,9 +199,9 @@ class MemoryData:
 
     def __init__(self, reader: Reader, *, drop_zeros: bool = False, num_blocks: int = 1) -> None:
         self.batch_size = reader.batch_size
-        """Records of a batch."""
+        """Records per batch."""
         self.num_blocks = num_blocks
-        """Blocks that batches are taken from in turn."""
+        """Blocks that batches are taken from, round robin."""
         self.arrangement = reader.arrangement
         """How columns become a batch."""
         self._drop_last = reader.config.drop_last
@@ -74,7 +220,7 @@ class MemoryData:
         self._resumed: BlockWalk | None = None
 
     def __len__(self) -> int:
-        """Batches of a pass."""
+        """Batches per pass."""
         return len(self._new_walk())
 
     @property
@@ -84,7 +230,7 @@ class MemoryData:
 
     @property
     def memory_bytes(self) -> int:
-        """What the records and their order take."""
+        """Memory used by the records and their order."""
         orders = {id(order): order for order in (self._order, *self._slot_orders.values())}
         weights = (order.nbytes for order in orders.values() if order is not None)
         return self._records.num_bytes + sum(weights)
@@ -92,27 +238,27 @@ class MemoryData:
     # -- order --------------------------------------------------------------------------------
 
     def stats(self) -> ReaderStats:
-        """Files, lines, bytes and bad lines of the loading; records and batches given since."""
+        """Return files, lines, bytes and bad lines of loading, and records and batches since."""
         given = self._given
         return replace(self._loading, records=given["records"], batches=given["batches"], threads=0)
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Another order for the passes that begin from now on: the same for the same seed.
+        """Shuffle the passes that start from now on; the same seed gives the same order.
 
-        seed: None draws one.
+        seed: None draws a random one.
         """
         self._set_order([checked_seed(seed)])
 
     def shuffle_slots(self, slots: Sequence[str], seed: int | None = None) -> None:
-        """Gives the values of these slots to other records, those of one record to the same.
+        """Permute the values of these slots among records, all slots in the same way.
 
-        What a model loses by it is what the slots are worth. Other slots get back their own;
-        `[]` undoes it.
+        The loss of accuracy shows how much a model relies on these slots. Slots that are not named
+        get their own values back; `[]` undoes the shuffle.
         """
         names = [slot.name for slot in self.columns]
         unknown = sorted(set(slots) - set(names))
         if unknown:
-            raise ConfigError(f"there is no slot {unknown[0]!r}: the slots are {names}")
+            raise ConfigError(f"no slot is called {unknown[0]!r}; the slots are {names}")
         order = _order_of(self.num_records, [checked_seed(seed)]) if slots else None
         self._slot_orders = {names.index(name): order for name in slots if order is not None}
 
@@ -125,18 +271,18 @@ class MemoryData:
         block_records: int = 1024,
         pause_s: float = 0.0,
     ) -> None:
-        """Deals the records over all workers, each to exactly one, and shuffles them there.
+        """Redistribute the records over all workers at random, each to exactly one, and shuffle.
 
-        All workers call it, between passes and with the same arguments; the outcome is the same
-        for the same seed, data and number of workers. Each has as many records afterwards, give
-        or take one for each worker. If a worker or a server is lost meanwhile, all raise
-        and have no records any more.
+        All workers call it, between passes and with the same arguments; the result depends only on
+        seed, data and number of workers. Afterwards workers have the same number of records, give
+        or take one per worker. If a worker or server is lost meanwhile, all workers raise and have
+        no records left.
 
-        workers: `sparsefleet.fleet.fleet`, or any Fleet whose worker has begun.
+        workers: `sparsefleet.fleet`, or any `Fleet` whose worker has started.
         seed: None: the first worker draws one.
-        by: a slot of dtype "text"; records of equal text go to the same worker.
-        block_records: records that are sent at once, about.
-        pause_s: after each block that was sent, to spare the network.
+        by: a slot of dtype "text"; records with equal text go to the same worker.
+        block_records: the approximate number of records sent at once.
+        pause_s: pause after each block that is sent, to limit network load.
         """
         rank, size = workers.worker_index(), workers.worker_num()
         drawn = checked_seed(seed)
@@ -147,7 +293,7 @@ class MemoryData:
                 dealer: Dealer = RandomDealer(records.num_records, size, (drawn, rank))
             else:
                 dealer = TextDealer(records, self._text_slot(by), size)
-            self.release_memory()  # a shuffle that fails leaves nothing
+            self.release_memory()  # a failed shuffle leaves no records
             self._records = GlobalShuffle(
                 records,
                 workers.open_exchange(),
@@ -159,11 +305,12 @@ class MemoryData:
         self._set_order([drawn, rank])
 
     def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
-        """Makes one record of those with equal text in `slot`; returns how many were dropped.
+        """Merge records with equal text in `slot` into one; return how many were dropped.
 
-        Slots without shape get the values of the one record that has any, others those of the last
-        record that has not only zeros. Dropped, with a warning: groups of another size than
-        `merge_size`, if that is > 0, and those in which two records have values of a slot.
+        Slots without a shape get the values of the one record that has any, others those of the
+        last record that is not all zeros. Dropped, with a warning: groups whose size is not
+        `merge_size`, if that is > 0, and groups in which two records have values for a slot
+        without a shape.
         """
         self._records, dropped = merge_records(self._records, self._text_slot(slot), merge_size)
         self._slot_orders = {}
@@ -171,7 +318,7 @@ class MemoryData:
         return dropped
 
     def release_memory(self) -> None:
-        """Forgets all records; there are none to iterate then."""
+        """Free all records; passes are then empty."""
         self._records = MemoryRecords(self.columns, [])
         self._slot_orders = {}
         self._set_order(None)
@@ -179,11 +326,11 @@ class MemoryData:
     # -- passes -------------------------------------------------------------------------------
 
     def __iter__(self) -> MemoryPass:
-        """One pass, in the order of the last shuffle before it."""
+        """Start a pass, in the order of the last shuffle."""
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: Arrangement) -> MemoryPass:
-        """As `iter()`, with batches arranged otherwise."""
+        """Start a pass like `iter()`, with another arrangement of batches."""
         self._walk, self._resumed = self._resumed or self._new_walk(), None
         return MemoryPass(
             self._records,
@@ -198,32 +345,33 @@ class MemoryData:
     # -- state --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The order, and how many records the last pass that was begun has given.
+        """Return the order and the position of the last pass that was started.
 
-        At its end, the beginning of the next one.
+        At the end of a pass this is the start of the next one.
         """
         walk = self._resumed or self._walk
         return self._state([0] * len(walk.given) if walk.is_over else walk.given)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """As `state_dict`, also at the end of the pass: going on there gives nothing."""
+        """Return `state_dict()`, but at the end of a pass a state that resumes to no batches."""
         return self._state((self._resumed or self._walk).given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass goes on where `state` was taken, in its order.
+        """Resume the next pass where `state` was taken, in the same order.
 
-        The same files must be loaded and, if they were, dealt over the workers with the same seed.
+        The same files must be loaded and, if they were shuffled globally, with the same seeds.
         """
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
-            raise ConfigError(f"this is no state of MemoryData: {state!r:.200}")
+            raise ConfigError(f"not a state of MemoryData: {state!r:.200}")
         if state.get("dealt") != self._dealt:
             raise ConfigError(
-                f"the state is of records after the global shuffles {state.get('dealt')} (seed, "
-                f"workers), here were {self._dealt}: call global_shuffle with these seeds first"
+                f"the state was saved after the global shuffles {state.get('dealt')} (seed, "
+                f"workers), but this data had {self._dealt}: call global_shuffle with the same "
+                "seeds first"
             )
         if state.get("num_records") != self.num_records:
             raise ConfigError(
-                f"the state is of {state.get('num_records')} records, these are "
+                f"the state is for {state.get('num_records')} records, but this data has "
                 f"{self.num_records}: load the same files"
             )
         try:
@@ -231,7 +379,7 @@ class MemoryData:
             walk = self._new_walk(given if any(given) else ())
             self._set_order(None if seed is None else [checked_seed(part) for part in seed])
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"this is no state of MemoryData: {state!r:.200}") from error
+            raise ConfigError(f"not a state of MemoryData: {state!r:.200}") from error
         self._resumed = walk
 
     # -- inside -------------------------------------------------------------------------------
@@ -255,7 +403,7 @@ class MemoryData:
         }
 
     def _set_order(self, seed: list[int] | None) -> None:
-        """The next pass is whole: places of passes before do not hold in another order."""
+        """Set the order; the next pass is complete, as positions depend on the order."""
         self._order = None if seed is None else _order_of(self.num_records, seed)
         self._seed = seed
         self._walk, self._resumed = self._new_walk(), None
@@ -264,7 +412,7 @@ class MemoryData:
         for index, slot in enumerate(self.columns):
             if slot.name == name and slot.dtype == "text":
                 return index
-        raise ConfigError(f"there is no slot '{name}' with dtype 'text': declare it in the format")
+        raise ConfigError(f"no slot '{name}' with dtype 'text' exists: declare it in the format")
 
 
 def _order_of(num_records: int, seed: list[int]) -> Records:

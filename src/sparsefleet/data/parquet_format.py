@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.data.arrow_source import ArrowFormat, RowBatches, file_errors
+from sparsefleet.data.arrow_format import ArrowFormat, RowBatches, file_errors
 from sparsefleet.data.byte_source import open_file
 from sparsefleet.data.progress import FileToRead, missing_spans
 from sparsefleet.data.reader_config import ReaderConfig
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_PART_BYTES = 1 << 22  # row groups smaller than that go to a thread together
-_CHUNK_BYTES = 1 << 23  # of a row group with all its columns, decoded at once
+_PART_BYTES = 1 << 22  # smaller row groups are read together by one thread
+_CHUNK_BYTES = 1 << 23  # part of a row group, with all its columns, that is decoded at once
 _CHUNK_ROWS = 1 << 16
 _CHUNK_ROWS_OF_LISTS = 1 << 13
 _NOUN = "Parquet"
 
 
 class Parquet(ArrowFormat):
-    """Parquet files, read by pyarrow: flat and list columns, row groups shared by threads.
+    """Parquet files, read by pyarrow: flat and list columns; threads share row groups.
 
-    slots: `Slot` for a column of the same name, or `Field`. A slot without a shape takes lists of
-        any length, also empty ones, or one value; a slot with a shape lists of that many values,
-        or so many columns. Texts become ids by `hash64`.
+    slots: `Slot` for a column of the same name, or `Field`. A slot without a shape takes a single
+        value or lists of any length, including empty ones; a slot with a shape takes lists of that
+        many values, or that many columns. Strings become ids by `hash64`.
 
     >>> import pathlib, tempfile
     >>> import pyarrow, pyarrow.parquet
@@ -46,13 +46,13 @@ class Parquet(ArrowFormat):
     splits_files = True
 
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:
-        """A part for each row group, or several small ones, without the rows that are done."""
+        """Return one part per row group, or per several small ones, without rows already read."""
         with _open(file.path, config, None) as parquet:
             metadata = parquet.metadata
         if file.done and file.done[-1][1] > metadata.num_rows:
             raise InputFileError(
-                f"{file.path}: has {metadata.num_rows} rows, but up to {file.done[-1][1]} had been "
-                "read when the state was saved: it is another file now"
+                f"{file.path}: the file has {metadata.num_rows} rows, but {file.done[-1][1]} had "
+                "been read when the state was saved: the file has changed since"
             )
         return [
             FilePart(file.path, begin, end, metadata)
@@ -85,8 +85,8 @@ class Parquet(ArrowFormat):
 
 @contextlib.contextmanager
 def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.ParquetFile]:
-    """metadata: of an earlier opening, so that it need not be read again; or None."""
-    import pyarrow.parquet as pq  # 40 MB, which only who reads such files pays
+    """Open a file. metadata: from an earlier opening, to avoid reading it again; or None."""
+    import pyarrow.parquet as pq  # 40 MB, loaded only to read such files
 
     remote = "://" in path
     with open_file(path, config.storage_options) as file:
@@ -94,7 +94,7 @@ def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.Parquet
             parquet = pq.ParquetFile(
                 file if remote else path,
                 metadata=metadata,
-                # Far away: few large reads. Here: little memory, whatever the size of row groups.
+                # Remote: few large reads. Local: little memory, whatever the row group size.
                 pre_buffer=remote,
                 buffer_size=0 if remote else config.block_bytes,
                 page_checksum_verification=True,
@@ -104,7 +104,7 @@ def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.Parquet
 
 
 def _group_spans(metadata: Any) -> Iterator[tuple[int, int]]:
-    """Rows of row groups, small ones together, in order."""
+    """Yield the row ranges of row groups, in order; small groups are joined."""
     begin = end = num_bytes = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
@@ -118,7 +118,7 @@ def _group_spans(metadata: Any) -> Iterator[tuple[int, int]]:
 
 
 def _groups_within(metadata: Any, begin: int, end: int) -> tuple[list[int], int]:
-    """The row groups that have rows of [begin, end), and the first row of the first of them."""
+    """Return the row groups that overlap [begin, end), and the first row of the first one."""
     groups: list[int] = []
     first = row = 0
     for index in range(metadata.num_row_groups):
@@ -131,9 +131,9 @@ def _groups_within(metadata: Any, begin: int, end: int) -> tuple[list[int], int]
 
 
 def _chunk_rows(metadata: Any, groups: list[int], has_lists: bool) -> int:
-    """How many rows to decode at once, for a few MB: lists may be much larger than their encoding.
+    """Return how many rows to decode at once for a few MB; lists may expand a lot when decoded.
 
-    Metadata of columns would tell more, but pyarrow ends the process where it is damaged.
+    Column metadata would be more precise, but pyarrow aborts the process if it is damaged.
     """
     num_rows: int = sum(metadata.row_group(index).num_rows for index in groups)
     num_bytes: int = sum(metadata.row_group(index).total_byte_size for index in groups)
@@ -144,11 +144,13 @@ def _chunk_rows(metadata: Any, groups: list[int], has_lists: bool) -> int:
 def _first_rows(
     batches: Iterator[pa.RecordBatch], num_rows: int, path: str
 ) -> Iterator[pa.RecordBatch]:
-    """The first `num_rows` rows; no more is read than they need. Fewer are an error."""
+    """Yield the first `num_rows` rows without reading further; fewer rows are an error."""
     with file_errors(path, _NOUN):
         while num_rows > 0:
             batch = next(batches, None)
             if batch is None:
-                raise InputFileError(f"{path}: row groups have {num_rows} rows less than they say")
+                raise InputFileError(
+                    f"{path}: row groups have {num_rows} fewer rows than the metadata says"
+                )
             yield batch.slice(0, num_rows)
             num_rows -= batch.num_rows

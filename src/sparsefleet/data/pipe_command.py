@@ -1,4 +1,4 @@
-"""A file's bytes through a child process: raw ones into it, lines out of it."""
+"""Filters the bytes of a file through a child process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import IO
 
 from sparsefleet.errors import DataError, PipeCommandError
 
-_POLL_S = 0.2  # how long the end of a pass may go unnoticed
+_POLL_S = 0.2  # the longest time until the end of a pass is noticed
 _SHOWN_STDERR_BYTES = 2000
-_END_S = 5.0  # for a killed child to be gone
-_FAILURE_S = 2.0  # for a child that printed nonsense to end by itself
+_END_S = 5.0  # for a killed child to end
+_FAILURE_S = 2.0  # for a child that printed malformed output to end by itself
 
 
 class PipeCommand:
-    """One command for one file; a child that fails, hangs or cannot start is an error.
+    """Runs a command for one file; it is an error if it fails, hangs or cannot start.
 
-    command: the words of the command, run without a shell; or a text for the shell.
-    path: what to call the input in errors.
-    timeout_s: how long the child may neither take input nor give output.
-    stopped: asked now and then whether the output is still wanted.
+    command: a list of words, run without a shell; or a string, run by the shell.
+    path: names the input in errors.
+    timeout_s: how long the child may neither read input nor write output.
+    stopped: polled; returns True when the output is no longer needed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PipeCommand:
         self._deadline = math.inf
 
     def blocks(self, source: Iterator[bytes], block_bytes: int) -> Iterator[bytes]:
-        """What the command makes of the blocks of `source`, in blocks."""
+        """Feed the blocks of `source` to the command and yield its output in blocks."""
         self._child = child = self._start()
         is_well = False
         try:
@@ -57,9 +57,9 @@ class PipeCommand:
             _end(child, kill=not is_well)
 
     def await_failure(self, blocks: Iterator[bytes]) -> PipeCommandError | None:
-        """After output that makes no sense: what the command fails with, if it does so soon.
+        """After malformed output: return the error that the command ends with, if it ends soon.
 
-        blocks: what `blocks` returned, not at its end.
+        blocks: the iterator that `blocks` returned, not yet exhausted.
         """
         self._deadline = monotonic() + _FAILURE_S
         try:
@@ -70,12 +70,12 @@ class PipeCommand:
         return None
 
     def account(self) -> str:
-        """What is known of the child, for an error."""
+        """Describe the state of the child, for an error message."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             state = "still running"
         elif self._was_stopped:
-            state = "stopped, as nothing more of it was read"
+            state = "stopped, since its output was no longer read"
         elif code < 0:
             state = f"killed by {signal.Signals(-code).name}"
         else:
@@ -93,11 +93,11 @@ class PipeCommand:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,  # so that what a shell has started ends with it
+                start_new_session=True,  # so that children of a shell end with it
             )
         except (OSError, ValueError) as error:
             raise PipeCommandError(
-                f"{self._path}: pipe command {self._command!r} cannot be started: {error}"
+                f"{self._path}: cannot start pipe command {self._command!r}: {error}"
             ) from error
 
     def _exchange(
@@ -145,7 +145,7 @@ class PipeCommand:
         source: Iterator[bytes],
         selector: selectors.BaseSelector,
     ) -> memoryview:
-        """Gives the child what it takes now; returns what is left of the block."""
+        """Write what the child accepts now; return the rest of the block."""
         if not pending:
             pending = memoryview(next(source, b""))
         try:
@@ -153,14 +153,14 @@ class PipeCommand:
                 return pending[os.write(stdin.fileno(), pending) :]
         except BlockingIOError:
             return pending
-        except BrokenPipeError:  # as `head` does: the exit code tells whether all is well
+        except BrokenPipeError:  # fine for commands like `head`: the exit code decides
             pass
         selector.unregister(stdin)
         stdin.close()
         return memoryview(b"")
 
     def _check_end(self, child: subprocess.Popen[bytes]) -> bool:
-        """Whether the command has ended; False if nobody wants to know any more."""
+        """Wait for the command to end well; return False if the output is no longer needed."""
         deadline = monotonic() + self._timeout_s
         while not self._is_unwanted():
             try:
@@ -177,13 +177,13 @@ class PipeCommand:
 
     def _hung(self) -> DataError:
         return PipeCommandError(
-            f"{self._path}: no sign of life for {self._timeout_s:g} s "
+            f"{self._path}: the command read and wrote nothing for {self._timeout_s:g} s "
             f"(ReaderConfig.pipe_timeout_s); {self.account()}"
         )
 
 
 def _end(child: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Kills the child and what it has started, also if it has ended itself; closes its pipes."""
+    """Close the child's pipes; with `kill`, kill it and its children, even if it has ended."""
     if kill:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)

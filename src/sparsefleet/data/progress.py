@@ -1,4 +1,4 @@
-"""How far a pass has come, file by file, so that another can go on from there."""
+"""Tracks which records of each file a pass has read, so that reading can resume."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from sparsefleet.errors import ConfigError
 _VERSION = 2
 
 Spans = tuple[tuple[int, int], ...]
-"""Records [begin, end) of a file, in order, with something between any two."""
+"""Disjoint ranges of records [begin, end) of a file, in order, with gaps between them."""
 
 
 class FileMark(NamedTuple):
-    """The records [begin, end) of a file are in a batch, or were skipped as bad.
+    """Records [begin, end) of a file that are in a batch, or were skipped as bad.
 
-    A record is a line of a text file, a row of a columnar one, what a generator yields.
+    A record is a line of a text file, a row of a columnar file, or an item of a generator.
     """
 
     path: str
     begin: int
     end: int
     total: int | None = None
-    """Records of the whole file, once that is known."""
+    """Records in the whole file, once known."""
 
 
 class FileToRead(NamedTuple):
-    """A file, and which of its records were read in an earlier pass."""
+    """A file, and which of its records were already read."""
 
     path: str
     done: Spans = ()
 
 
 class Progress:
-    """What of the files was handed out. Thread-safe.
+    """Which records of the files were handed out. Thread-safe.
 
     >>> progress = Progress()
     >>> progress.advance([FileMark("a", 0, 10, 10), FileMark("b", 0, 3), FileMark("b", 7, 9)])
@@ -52,19 +52,19 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was handed out."""
+        """Whether anything has been handed out in this pass."""
         with self._lock:
             return not self._is_over and bool(self._done or self._spans)
 
     def advance(self, marks: Iterable[FileMark]) -> None:
-        """A batch with these records was handed out."""
+        """Record that a batch with these records was handed out."""
         with self._lock:
             for mark in marks:
                 if mark.path not in self._done:
                     self._take(mark)
 
     def end(self, files: Iterable[str]) -> None:
-        """The pass is over, with all of these files: the next one begins with nothing read."""
+        """Mark the pass over these files as finished: the next one starts from the beginning."""
         with self._lock:
             self._done.update(files)
             self._spans.clear()
@@ -72,7 +72,7 @@ class Progress:
             self._is_over = True
 
     def remaining(self, files: list[str]) -> list[FileToRead]:
-        """What is left to read of `files`, in their order."""
+        """Return what is left to read of `files`, in their order."""
         with self._lock:
             return [
                 FileToRead(path, self._spans.get(path, ()))
@@ -81,7 +81,7 @@ class Progress:
             ]
 
     def state(self) -> dict[str, Any]:
-        """As plain lists, dicts, texts and numbers."""
+        """Return the progress as lists, dicts, strings and numbers."""
         with self._lock:
             return {
                 "version": _VERSION,
@@ -95,14 +95,14 @@ class Progress:
 
     @staticmethod
     def from_state(state: Mapping[str, Any], files: list[str] | None) -> Progress:
-        """What is left to do after `state`: all, after a pass that was over.
+        """Return the progress saved in `state`; after a finished pass nothing counts as read.
 
-        Refuses a state of other files, if they are given. Also reads version 1.
+        Raises ConfigError if the state names files that are not in `files`. Also reads version 1.
         """
         version = state.get("version") if isinstance(state, Mapping) else None
         if version not in (1, _VERSION):
             raise ConfigError(
-                f"this is no state of a reader of version {_VERSION} or before: {state!r:.200}"
+                f"not a state of a Reader of version {_VERSION} or earlier: {state!r:.200}"
             )
         progress = Progress()
         try:
@@ -114,12 +114,12 @@ class Progress:
             for path, pairs in spans.items():
                 progress._spans[str(path)] = _checked_spans(pairs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"this is no state of a reader: {state!r:.200}") from error
+            raise ConfigError(f"not a state of a Reader: {state!r:.200}") from error
         known = set(files) if files is not None else None
         unknown = set() if known is None else (progress._done | progress._spans.keys()) - known
         if unknown:
             raise ConfigError(
-                f"the state speaks of {min(unknown)}, which is not one of this reader's files"
+                f"the state names {min(unknown)}, which is not one of this Reader's files"
             )
         return Progress() if state.get("is_over") else progress
 
@@ -137,10 +137,10 @@ class Progress:
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the readers of several workers have read of the same list of files, as one state.
+    """Merge the states of several workers' readers of the same list of files.
 
-    A reader of that list takes it whatever its `worker_num`, and reads what is left of its part.
-    What a worker has read counts also if its pass was over, unless all passes were.
+    A reader of that list can load it whatever its `worker_num`, and reads the rest of its part.
+    What a worker has read counts even if its pass was finished, unless all passes were.
 
     >>> merge_states(
     ...     [
@@ -165,7 +165,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def add_span(spans: Spans, new: tuple[int, int]) -> Spans:
-    """`spans` with one more; what touches becomes one.
+    """Return `spans` with one more, merging those that touch.
 
     >>> add_span(((0, 3), (7, 9)), (3, 5))
     ((0, 5), (7, 9))
@@ -180,7 +180,7 @@ def add_span(spans: Spans, new: tuple[int, int]) -> Spans:
 
 
 def missing_spans(spans: Spans, begin: int, end: int) -> list[tuple[int, int]]:
-    """What of [begin, end) is not in `spans`.
+    """Return the parts of [begin, end) that are not in `spans`.
 
     >>> missing_spans(((0, 3), (7, 9)), 2, 10)
     [(3, 7), (9, 10)]
@@ -199,6 +199,6 @@ def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
     spans: Spans = ()
     for begin, end in pairs:
         if not 0 <= int(begin) < int(end):
-            raise ValueError(f"[{begin}, {end}) is no span of records")
+            raise ValueError(f"[{begin}, {end}) is not a range of records")
         spans = add_span(spans, (int(begin), int(end)))
     return spans

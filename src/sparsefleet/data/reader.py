@@ -1,4 +1,4 @@
-"""Files into batches, by threads of their own. Letters: B records of a batch, N values."""
+"""Reads files into batches in background threads. Letters: B records of a batch, N values."""
 
 from __future__ import annotations
 
@@ -8,45 +8,40 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.data.arrangement import Arrangement
-from sparsefleet.data.bad_lines import BadLines
 from sparsefleet.data.batch_queue import BatchQueue
-from sparsefleet.data.file_cursor import FileCursor, PartCursor
 from sparsefleet.data.file_list import list_files, split_files
-from sparsefleet.data.producer import MarkedBatch, Producer
 from sparsefleet.data.progress import Progress, merge_states
 from sparsefleet.data.reader_config import ReaderConfig
-from sparsefleet.data.reader_pass import ReaderPass
+from sparsefleet.data.reader_pass import FileCursor, MarkedBatch, PartCursor, Producer, ReaderPass
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats, ReaderTally
-from sparsefleet.data.record_format import RecordFormat
-from sparsefleet.data.record_source import SourceContext
+from sparsefleet.data.record_source import Arrangement, BadLines, RecordFormat, SourceContext
 from sparsefleet.data.sharding import Sharding
 from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_COLUMN_RECORDS = 8192  # of plain columns: few enough for a queue, enough to make parts few
+_COLUMN_RECORDS = 8192  # records per part in `begin_columns`
 
 
 class Reader:
-    """Batches from files; each time it is iterated, the files are read once more.
+    """Reads batches from files; each iteration over it reads the files again.
 
-    files: a path, a pattern or a list of them, see `list_files`; they must exist now. None: what
-        `Records` gives without a file.
+    files: a path, a pattern or a list of them, see `list_files`; they must exist already. None:
+        for `Records`, whose function then takes no file.
     format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
-    batch_size: records of a batch. The last batch of each reading thread may have fewer.
-    label: the column that the loss compares with: a batch is then (inputs, label).
-    threads: reading threads, at most one for a file, or for a few row groups of a Parquet file.
-        With one, batches come in the order of the files; with several, in any order. A batch has
-        records of one thread.
-    worker_index, worker_num: with several workers, whose part of the files this is.
-    sharding: in the place of both: each file goes to whichever worker is free, as
-        `fleet.sharding("train")` deals them out.
+    batch_size: records per batch. The last batch of each reading thread may have fewer.
+    label: the column that holds the labels: a batch is then (inputs, label).
+    threads: reading threads, at most one per file, or per few row groups of a Parquet file. With
+        one thread, batches come in the order of the files; with several, in any order. The
+        records of a batch come from one thread.
+    worker_index, worker_num: which worker's part of the files to read.
+    sharding: instead of these two: each file goes to the next worker that is free, see
+        `fleet.sharding("train")`.
 
     A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
     without is a pair (values [N], offsets int64[B]), as `SparseEmbeddingBag` takes it. All are
-    NumPy arrays over the memory that the parser has filled; nothing is copied.
+    NumPy arrays over the memory that the parser filled; nothing is copied.
 
     >>> import pathlib, tempfile
     >>> from sparsefleet.data import MultiSlot, Reader, Slot
@@ -75,13 +70,15 @@ class Reader:
         _check_count("batch_size", batch_size)
         _check_count("threads", threads)
         if not isinstance(format, RecordFormat):
-            raise ConfigError(f"format must be a RecordFormat as MultiSlot(...), got {format!r}")
+            raise ConfigError(
+                f"format must be a RecordFormat, such as MultiSlot(...), got {format!r}"
+            )
         self.config = config or ReaderConfig()
         self._format = format
         self.batch_size = batch_size
-        """Records of a batch."""
+        """Records per batch."""
         self.threads = threads
-        """Reading threads, at most."""
+        """The maximum number of reading threads."""
         self.columns = format.columns
         """The columns of a batch, in order."""
         self.arrangement = Arrangement(format.columns, label, self.config)
@@ -93,9 +90,10 @@ class Reader:
         self._worker = (worker_index, worker_num) if files is None else (0, 1)
         format.check_config(self.config, self.files)
         if sharding is not None and worker_num != 1:
-            raise ConfigError("give worker_index and worker_num, or sharding, not both")
+            raise ConfigError(
+                "Reader takes worker_index and worker_num, or sharding, but both were given"
+            )
         self._sharding = sharding
-        self._epoch = 0  # passes begun: all workers count alike
         self._progress = Progress()
         self._resumed: Progress | None = None
         self._tally = ReaderTally()
@@ -109,17 +107,22 @@ class Reader:
             options = self.config.storage_options
             return list_files(files, options, download=self.config.download)
         if self._format.unnamed_input is None:
-            raise ConfigError(f"{type(self._format).__name__} needs files, got None")
+            raise ConfigError(f"files must be paths for {type(self._format).__name__}, got None")
         return [self._format.unnamed_input]
 
     @property
+    def format(self) -> RecordFormat:
+        """Return the format of the files."""
+        return self._format
+
+    @property
     def has_all_files(self) -> bool:
-        """Whether no other worker has a part of the files."""
+        """Whether this worker reads all files."""
         return len(self.files) == len(self._all_files)
 
     @property
     def own_files(self) -> list[str] | None:
-        """The files that no other worker should read; None if they are shared, or have no name."""
+        """The files that no other worker should read; None if they are shared or unnamed."""
         has_names = self.files != [self._format.unnamed_input]
         return self.files if has_names and self._sharding is None else None
 
@@ -130,34 +133,31 @@ class Reader:
         return (self.threads == 1 or is_one) and self._sharding is None
 
     def __iter__(self) -> ReaderPass:
-        """Begins to read. Leaving the loop early ends the reading."""
+        """Start reading. Leaving the loop early stops the reading threads."""
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: Arrangement) -> ReaderPass:
-        """As `iter()`, with batches arranged otherwise."""
+        """Start a pass like `iter()`, with another arrangement of batches."""
         return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
-        """As `iter()`, with batches as the parser leaves them: a (values, offsets) for each column.
+        """Start a pass whose batches are the parser's columns: a (values, offsets) for each.
 
         Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
-        records of one part of a file; short ones are not dropped. `ReaderPass.take` tells which.
+        records of one part of a file, which `ReaderPass.take` names; short ones are not dropped.
         """
         return self._begin(None)
 
     def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
         progress, self._resumed = self._resumed or Progress(), None
         files = progress.remaining(self.files)
-        shard = None
-        if self._sharding is not None:
-            self._epoch += 1
-            shard = self._sharding.begin(self._epoch, files)
+        shard = None if self._sharding is None else self._sharding.begin(files)
         num_threads = len(files) and self.threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
         self._num_threads = num_threads
         room = self.config.queue_batches
-        if arrangement is None:  # large ones, which are taken as fast as they come
+        if arrangement is None:  # batches are large, and are taken as fast as they come
             room = min(room, 2 * max(1, num_threads))
         queue: BatchQueue[MarkedBatch] = BatchQueue(room, num_threads)
         context = SourceContext(
@@ -198,46 +198,47 @@ class Reader:
         return new
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the last pass that was begun has come: the records of the batches it has given.
+        """Return the position of the last pass that was started: which records it has given out.
 
-        Of plain lists, dicts, texts and numbers. After a pass that was over, the next is whole.
+        It consists of lists, dicts, strings and numbers. At the end of a pass it is the start of
+        the next one.
         """
         return (self._resumed or self._progress).state()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """As `state_dict`, also at the end of the pass: going on there gives nothing.
+        """Return `state_dict()`, but at the end of a pass a state that resumes to no batches.
 
-        With `sharding`: only what other workers have not read by then.
+        With `sharding`, it resumes to what other workers had not read by then.
         """
         return {**self.state_dict(), "is_over": False}
 
     @property
     def is_shared(self) -> bool:
-        """Whether all workers read one list: each goes on from the states of all of them."""
+        """Whether all workers share one list: each resumes from the states of all of them."""
         return self._sharding is not None
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """As `load_state_dict`, from the readers of all workers of an earlier run, however many.
+        """Resume from the states of all workers of an earlier run, whatever their number.
 
         All of them must have read the same list of files.
         """
         self.load_state_dict(merge_states(states))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next pass goes on where `state` was taken, at the record; those after it are whole.
+        """Resume the next pass at the record where `state` was taken; later passes are complete.
 
         With one thread it gives the batches that the first pass would have given. Bad lines are
-        counted anew. The number of threads may be another one; the files must be the same. For
-        another number of workers: `merge_states`.
+        counted from zero. The number of threads may change, the files may not. For another number
+        of workers use `merge_states`.
         """
         self._resumed = Progress.from_state(state, self._all_files)
 
     def stats(self) -> ReaderStats:
-        """Counts of all passes so far, also those under way or left early."""
+        """Return counts over all passes so far, including unfinished ones."""
         return self._tally.total(self._num_threads)
 
     def close(self) -> None:
-        """Ends the passes under way; whoever waits for a batch gets the end of the data."""
+        """Stop all running passes; a thread that waits for a batch gets the end of the data."""
         for one in list(self._passes):
             one.close()
 

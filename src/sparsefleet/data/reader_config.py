@@ -1,4 +1,4 @@
-"""Settings of a reader."""
+"""Settings of a Reader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparsefleet.data.byte_source import COMPRESSIONS, Compression
+from sparsefleet.data.byte_source import COMPRESSIONS, DEFAULT_WINDOW_BYTES, Compression
 from sparsefleet.data.file_list import Download
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool, require_int, require_positive
@@ -17,56 +17,60 @@ _MANY = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReaderConfig:
-    """How files are read and what happens to bad lines."""
+    """How a Reader reads files, and what happens to bad lines."""
 
     layout: Literal["dict", "tuple"] = "dict"
-    """Columns of a batch by name, for a model with named arguments, or in their order."""
+    """Whether a batch has columns by name, for a model with named arguments, or in order."""
 
     include_last_offset: bool = False
-    """Offsets of a slot without shape: int64[B], where each record's values begin; or, as
-    `SparseEmbeddingBag(include_last_offset=True)` wants them, int64[B + 1], ended by N."""
+    """Offsets of a slot without a shape are int64[B], where each record's values start. True:
+    int64[B + 1], ending with N, for `SparseEmbeddingBag(include_last_offset=True)`."""
 
     drop_last: bool = False
-    """Leave out the short batch at the end of each reading thread."""
+    """Drop the last batch of each reading thread if it is short."""
 
     queue_batches: int = 8
-    """Batches that may wait to be taken; when full, reading waits. More: more memory."""
+    """Batches read ahead; reading pauses when the queue is full. Larger: more memory."""
 
     max_bad_lines: int = 0
-    """Malformed lines, rows or records of a pass that are skipped; one more ends it with
-    BadLineError."""
+    """How many malformed lines, rows or records a pass skips; one more raises BadLineError."""
 
     quarantine: str | os.PathLike[str] | None = None
-    """A file for the bad lines, each with its place and what is wrong. Workers need one each."""
+    """A file that collects bad lines, with their position and problem; one per worker."""
 
     pipe_command: Sequence[str] | None = None
-    """A program and its arguments, run once for each file without a shell: it gets the file,
-    decompressed, on its standard input, and what it prints is parsed."""
+    """A program and its arguments, run once per file without a shell: it gets the decompressed
+    file on its standard input, and its output is parsed."""
 
     shell_command: str | None = None
-    """The same as a text for the shell: quoting and safety are then yours."""
+    """The pipe command as a shell command line; quoting and safety are up to you."""
 
     download: Download | None = None
-    """Gives for a path the command whose output is the file, decompressed, or None if the file
-    is to be opened. Words, or a text for the shell; as a pipe command it may fail."""
+    """A function that maps a path to the command whose output is the decompressed file, as a list
+    of words or a shell command line; or to None if the file should be opened instead."""
 
     pipe_timeout_s: float = 600.0
-    """How long a pipe command, or a download, may neither take input nor give output."""
+    """How long a pipe command or download may neither read input nor write output."""
 
     wait_s: float = 600.0
-    """How long a batch may take to come before that is an error."""
+    """How long to wait for a batch before raising an error."""
 
     compression: Compression = "infer"
-    """Of all files: "none", "gzip" or "zstd"; "infer" goes by .gz, .zst and .zstd."""
+    """The compression of all files: "none", "gzip" or "zstd". "infer": by suffix, .gz, .zst or
+    .zstd."""
 
     block_bytes: int = 1 << 20
     """Bytes read and parsed at once."""
 
+    max_window_bytes: int = DEFAULT_WINDOW_BYTES
+    """Memory for the window of a zstd file; a file that needs more is refused. Files from
+    `zstd --long` and from levels above 19 can need up to 1 << 27."""
+
     max_line_bytes: int = 1 << 24
-    """A longer line is a bad line."""
+    """Longer lines are bad lines."""
 
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    """For the file system of fsspec, where paths have a protocol."""
+    """Options for fsspec, used for paths with a protocol."""
 
     def __post_init__(self) -> None:
         require(self.layout in ("dict", "tuple"), self, "layout", "'dict' or 'tuple'")
@@ -77,27 +81,30 @@ class ReaderConfig:
         require_positive(self, "pipe_timeout_s")
         require_positive(self, "wait_s")
         require_int(self, "block_bytes", 1, _MANY)
+        require_int(self, "max_window_bytes", 1 << 10, _MANY)
         require_int(self, "max_line_bytes", 1, _MANY)
         require(self.compression in COMPRESSIONS, self, "compression", f"one of {COMPRESSIONS}")
         self._check_commands()
 
     @property
     def command(self) -> list[str] | str | None:
-        """The pipe command: words, a text for the shell, or none."""
+        """The pipe command: a list of words, a shell command line, or None."""
         return self.shell_command if self.pipe_command is None else list(self.pipe_command)
 
     def _check_commands(self) -> None:
         words = self.pipe_command
         if isinstance(words, str):
             raise ConfigError(
-                f"ReaderConfig.pipe_command must be a list of words, got the text {words!r}: give "
-                f"{words.split()!r}, or shell_command={words!r} if you want a shell to read it"
+                f"ReaderConfig.pipe_command must be a list of words, got the string {words!r}: use "
+                f"{words.split()!r}, or shell_command={words!r} to run it in a shell"
             )
         if words is not None:
             holds = len(words) > 0 and all(isinstance(word, str) for word in words)
-            require(holds, self, "pipe_command", "a list of words, not empty")
+            require(holds, self, "pipe_command", "a non-empty list of strings")
         if self.shell_command is not None:
             holds = isinstance(self.shell_command, str) and self.shell_command.strip() != ""
-            require(holds, self, "shell_command", "a text for the shell")
+            require(holds, self, "shell_command", "a non-empty string")
             if words is not None:
-                raise ConfigError("ReaderConfig: give pipe_command or shell_command, not both")
+                raise ConfigError(
+                    "ReaderConfig takes pipe_command or shell_command, but both were given"
+                )

@@ -1,19 +1,27 @@
-"""One pass over the files of a reader."""
+"""One pass over the files of a Reader: the cursor that hands out files, and the reading threads."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sparsefleet.data.batch_queue import BatchQueue
-from sparsefleet.data.producer import MarkedBatch, Producer
-from sparsefleet.data.progress import Progress
+from sparsefleet.data.progress import FileMark, FileToRead, Progress
 from sparsefleet.data.reader_stats import ReaderTally
-from sparsefleet.data.record_source import SourceContext
+from sparsefleet.data.record_source import (
+    Arrangement,
+    ColumnPart,
+    FilePart,
+    RecordSource,
+    SourceContext,
+    join_parts,
+)
 from sparsefleet.data.sharding import Shard
 from sparsefleet.errors import InputFileError
 
@@ -22,15 +30,88 @@ if TYPE_CHECKING:
 
     from sparsefleet.data.reader import Reader
 
-_END_S = 5.0  # for reading threads to come out of what they are in
-
+_END_S = 5.0  # for reading threads to end
 _log = logging.getLogger("sparsefleet.data")
+_POLL_S = 0.2  # the longest time until the end of a pass is noticed
+
+
+class MarkedBatch(NamedTuple):
+    """A batch, and which records of the files it holds."""
+
+    batch: Any
+    marks: list[FileMark]
+
+
+class Producer:
+    """Reads parts from the cursor until there are none; batches may span several parts."""
+
+    def __init__(
+        self,
+        source: RecordSource,
+        batch_size: int,
+        arrangement: Arrangement | None,
+        context: SourceContext,
+        *,
+        cursor: PartCursor,
+        queue: BatchQueue[MarkedBatch],
+    ) -> None:
+        self._source = source
+        self._batch_size = batch_size
+        self._arrangement = arrangement
+        self._context = context
+        self._cursor = cursor
+        self._queue = queue
+        self._parts: list[ColumnPart] = []  # of the batch that is being filled
+        self._num_records = 0
+        self._marks: list[FileMark] = []
+
+    def run(self) -> None:
+        """Read until everything is read, the queue is closed or something fails."""
+        try:
+            while not self._queue.is_stopped and (part := self._cursor.take()) is not None:
+                self._read(part)
+            drop_last = self._context.config.drop_last and self._arrangement is not None
+            if self._num_records > 0 and not drop_last:
+                self._hand_over()
+        except BaseException as error:  # the thread's edge: raised where batches are taken
+            self._queue.fail(error)
+        finally:
+            self._queue.end_producer()
+
+    def _room(self) -> int:
+        return self._batch_size - self._num_records
+
+    def _read(self, part: FilePart) -> None:
+        begin, total = part.begin, None
+        with contextlib.closing(self._source.read(part, self._room)) as pieces:
+            for piece in pieces:
+                self._marks.append(FileMark(part.path, begin, piece.end, piece.total))
+                begin, total = piece.end, piece.total
+                if piece.num_records > 0:
+                    self._parts.append(piece)
+                    self._num_records += piece.num_records
+                if self._room() == 0 and not self._hand_over():
+                    return
+        if begin == total:
+            self._context.counts.add(files=1)
+        if self._arrangement is None and self._num_records > 0:
+            self._hand_over()  # parser columns have records of one part, so that they can be sorted
+
+    def _hand_over(self) -> bool:
+        batch: Any = join_parts(self._parts)
+        if self._arrangement is not None:
+            batch = self._arrangement.arrange(batch, self._num_records)
+        if not self._queue.put(MarkedBatch(batch, self._marks)):
+            return False
+        self._context.counts.add(records=self._num_records, batches=1)
+        self._parts, self._marks, self._num_records = [], [], 0
+        return True
 
 
 class ReaderPass:
     """One pass over the files of a reader: an iterator of batches. Thread-safe.
 
-    Its threads end with it: at the end of the data, by `close()`, or when nobody holds it.
+    Its threads end at the end of the data, by `close()`, or when it is garbage-collected.
     """
 
     def __init__(
@@ -48,7 +129,7 @@ class ReaderPass:
         self._progress = progress
         self._shard = shard
         self._changed = threading.Condition()
-        self._taking = 0  # consumers between asking for a batch and telling whose records it has
+        self._taking = 0  # consumers that have asked for a batch and not yet reported its records
         self._is_over = False
         self._was_resumed = progress.has_begun
         self._queue = queue
@@ -57,7 +138,7 @@ class ReaderPass:
             threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
             for index, producer in enumerate(producers)
         ]
-        # Also at the end of the process: a thread inside native code must not outlive Python.
+        # Runs at the end of the process, too: a thread in native code must not outlive Python.
         self._end = weakref.finalize(self, _end_pass, threads, queue, context, tally)
         tally.begin(context.counts, queue)
         for thread in threads:
@@ -84,7 +165,7 @@ class ReaderPass:
         return taken.batch
 
     def take(self) -> MarkedBatch | None:
-        """The next batch and where its records come from; None at the end."""
+        """Return the next batch and where its records come from; None at the end."""
         wait_s = self._reader.config.wait_s
         with self._changed:
             self._taking += 1
@@ -105,7 +186,7 @@ class ReaderPass:
         with self._changed:
             is_first = self._end.alive and not self._is_over
             self._is_over = True
-            if is_first:  # another consumer may have a last batch that is not reported yet
+            if is_first:  # another consumer may have a last batch that is not yet reported
                 self._changed.wait_for(lambda: self._taking == 0, wait_s)
         if is_first:
             self._finish()
@@ -113,7 +194,7 @@ class ReaderPass:
         return None
 
     def close(self) -> None:
-        """Ends the reading threads; no more batches come."""
+        """Stop the reading threads; no more batches come."""
         self._end()
         with self._changed:
             is_first, self._is_over = not self._is_over, True
@@ -121,7 +202,7 @@ class ReaderPass:
             self._shard.release()
 
     def _finish(self) -> None:
-        """All that there was has been given out."""
+        """Mark the pass as finished; raise if the files had no records."""
         if self._shard is not None:
             self._progress.end(self._shard.finish())
             return
@@ -135,7 +216,7 @@ class ReaderPass:
             return
         files = self._reader.files
         told = (
-            f"no record in {len(files)} file(s), the first of them {files[0]}: "
+            f"no records in {len(files)} file(s), the first being {files[0]}: "
             f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
         )
         if not self._reader.has_all_files:  # other workers may have records
@@ -156,3 +237,73 @@ def _end_pass(
             thread.join(_END_S)
     context.bad_lines.close()
     tally.end(context.counts, queue)
+
+
+class Cursor(Protocol):
+    """Hands out files. Thread-safe."""
+
+    def take(self) -> FileToRead | None:
+        """Return the next file; None once there are no more."""
+
+
+class FileCursor:
+    """Hands out each file once. Thread-safe."""
+
+    def __init__(self, files: list[FileToRead]) -> None:
+        self._files = iter(files)
+        self._lock = threading.Lock()
+
+    def take(self) -> FileToRead | None:
+        with self._lock:
+            return next(self._files, None)
+
+
+class PartCursor:
+    """Hands out the parts of a cursor's files, file by file. Thread-safe.
+
+    split: returns the parts of a file, in order; may read the file.
+    """
+
+    def __init__(
+        self,
+        files: Cursor,
+        split: Callable[[FileToRead], list[FilePart]],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._files = files
+        self._split = split
+        self._stopped = stopped
+        self._parts: deque[FilePart] = deque()
+        self._splitting = 0
+        self._has_files = True
+        self._changed = threading.Condition()
+
+    def take(self) -> FilePart | None:
+        """Return the next part, or None at the end; waits while another thread splits a file."""
+        while not self._stopped():
+            with self._changed:
+                if self._parts:
+                    return self._parts.popleft()
+                if not self._has_files and self._splitting == 0:
+                    return None
+                if not self._has_files:
+                    self._changed.wait(_POLL_S)
+                    continue
+                self._splitting += 1
+            self._split_next()
+        return None
+
+    def _split_next(self) -> None:
+        """Take and split a file without holding the lock, as both may wait for disk or network."""
+        file: FileToRead | None = None
+        parts: list[FilePart] = []
+        try:
+            file = self._files.take()
+            if file is not None:
+                parts = self._split(file)
+        finally:
+            with self._changed:
+                self._splitting -= 1
+                self._has_files = self._has_files and file is not None
+                self._parts.extend(parts)
+                self._changed.notify_all()

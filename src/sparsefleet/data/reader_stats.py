@@ -1,4 +1,4 @@
-"""What a reader has done."""
+"""Counters of a Reader."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from sparsefleet.data.batch_queue import BatchQueue
 class ReaderStats:
     """Counts over all passes of a reader so far.
 
-    Where producers are blocked, training is slower than reading, as it should be; where consumers
-    are, training waits for data: more threads, fewer bytes, a faster disk.
+    If producers are blocked, training is slower than reading, as it should be. If consumers are
+    blocked, training waits for data: use more threads, fewer bytes or a faster disk.
 
     >>> ReaderStats(lines=5, threads=2).since(ReaderStats(lines=3, threads=1))
     ReaderStats(lines=2, threads=2)
     """
 
     files: int = 0
-    """Read to their end."""
+    """Files read to the end."""
     lines: int = 0
-    """Lines, or rows or records where there are no lines, good and bad ones."""
+    """Lines read, good and bad; rows or records for formats without lines."""
     bytes: int = 0
-    """Of text, after decompression and pipe commands; of columns, as decoded."""
+    """Bytes of text after decompression and pipe commands, or of decoded columns."""
     records: int = 0
-    """Handed to the queue, in batches."""
+    """Records put into batches."""
     batches: int = 0
     bad_lines: int = 0
-    """Those of `lines` that were malformed."""
+    """How many of `lines` were malformed."""
     producers_blocked_s: float = 0.0
-    """Seconds that reading threads waited for room in the queue, in sum."""
+    """Total time that reading threads waited for room in the queue."""
     consumers_blocked_s: float = 0.0
-    """Seconds that was waited for a batch."""
+    """Total time that consumers waited for a batch."""
     threads: int = 0
-    """That read in the pass begun last; 0 where batches come from memory."""
+    """Reading threads of the last pass; 0 if batches come from memory."""
 
     def since(self, before: ReaderStats) -> ReaderStats:
-        """What was counted after `before`."""
+        """Return what was counted after `before`."""
         return self._plus(before, -1, self.threads)
 
     def __add__(self, other: ReaderStats) -> ReaderStats:
@@ -57,7 +57,7 @@ class ReaderStats:
 
 
 class ReaderCounts:
-    """Counts by many threads. Thread-safe.
+    """Counters that several threads add to. Thread-safe.
 
     >>> counts = ReaderCounts()
     >>> counts.add(lines=3, bytes=10)
@@ -84,7 +84,7 @@ class ReaderCounts:
 
 
 class ReaderTally:
-    """What all passes of a reader have counted, ended or under way. Thread-safe.
+    """Adds up the counts of all passes of a reader, finished or running. Thread-safe.
 
     >>> tally, counts, queue = ReaderTally(), ReaderCounts(), BatchQueue(1, 1)
     >>> tally.begin(counts, queue)
@@ -95,23 +95,23 @@ class ReaderTally:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a pass may end by a collection in here
+        self._lock = threading.RLock()  # garbage collection may end a pass while it is held
         self._ended = ReaderStats()
         self._running: list[tuple[ReaderCounts, BatchQueue[Any]]] = []
 
     def begin(self, counts: ReaderCounts, queue: BatchQueue[Any]) -> None:
-        """A pass begins, with its own counts."""
+        """Register a pass that starts."""
         with self._lock:
             self._running.append((counts, queue))
 
     def end(self, counts: ReaderCounts, queue: BatchQueue[Any]) -> None:
-        """The pass is over: what it has counted stays."""
+        """Add the counts of a pass that has ended."""
         with self._lock:
             self._running.remove((counts, queue))
             self._ended += _stats_of(counts, queue)
 
     def total(self, threads: int) -> ReaderStats:
-        """All of it. threads: of the pass begun last."""
+        """Return the sum over all passes. threads: those of the last pass."""
         with self._lock:
             stats = sum((_stats_of(*one) for one in list(self._running)), self._ended)
         return replace(stats, threads=threads)

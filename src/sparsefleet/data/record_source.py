@@ -1,23 +1,93 @@
-"""Between formats and reading threads: records of a file as parts of columns.
+"""The interface between formats and reading threads: records as column parts, and batches.
 
 Letters: B records, N values, W values of each record of a slot with a shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.data.bad_lines import BadLines
+from sparsefleet.data.field import Slot
+from sparsefleet.data.progress import FileToRead
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts
+from sparsefleet.errors import BadLineError, ConfigError, InputFileError
 
 TakenColumn = tuple[NDArray[Any], NDArray[np.int64] | None]
-"""(values [B, W], None) of a slot with a shape; (values [N], offsets int64[B + 1]) of another."""
+"""(values [B, W], None) for a slot with a shape, else (values [N], offsets int64[B + 1])."""
+
+
+class BadLine(NamedTuple):
+    """The position of a bad line or other record, and what is wrong with it."""
+
+    path: str
+    line: int
+    """The line number, from 1."""
+    column: int | str
+    """The byte position in the line, from 1; for files with columns, the column name."""
+    what: str
+    text: bytes
+    unit: str = "line"
+    """The word for a record in this kind of file."""
+
+
+class BadLines:
+    """Counts bad lines up to a limit. Thread-safe.
+
+    quarantine: a file with one line for each: path, line, column, problem and the bad line
+        itself, tab-separated. The first bad line of a pass overwrites the file.
+    """
+
+    def __init__(self, limit: int, quarantine: str | os.PathLike[str] | None) -> None:
+        self._limit = limit
+        self._quarantine = quarantine
+        self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def take(self, bad: BadLine) -> None:
+        """Count the line; raise BadLineError if it exceeds the limit."""
+        with self._lock:
+            self.count += 1
+            if self._quarantine is not None:
+                self._write(self._quarantine, bad)
+            if self.count <= self._limit:
+                return
+            allowed = (
+                f"to skip bad {bad.unit}s, set ReaderConfig(max_bad_lines=..., quarantine=...), "
+                "or call set_max_bad_lines of a Dataset"
+                if self._limit == 0
+                else f"max_bad_lines allows {self._limit} per pass"
+            )
+            raise BadLineError(
+                f"{bad.path}, {bad.unit} {bad.line}, column {bad.column}: {bad.what}; {allowed}"
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _write(self, path: str | os.PathLike[str], bad: BadLine) -> None:
+        where = f"{bad.path}\t{bad.line}\t{bad.column}\t{bad.what}\t".encode("utf-8", "replace")
+        try:
+            if self._file is None:
+                self._file = open(path, "wb" if self.count == 1 else "ab")  # noqa: SIM115
+            self._file.write(where + bad.text + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise InputFileError(
+                f"{os.fspath(path)}: cannot write bad lines to this file: {error}"
+            ) from error
 
 
 class FilePart(NamedTuple):
@@ -26,49 +96,49 @@ class FilePart(NamedTuple):
     path: str
     begin: int = 0
     end: int | None = None
-    """None: to the end of the file, wherever that is."""
+    """None: up to the end of the file."""
     detail: Any = None
-    """What the format has learned of the file when it was split."""
+    """What the format learned about the file when it split it."""
 
 
 class ColumnPart(NamedTuple):
-    """Some records that lie together in a file."""
+    """Consecutive records of a file."""
 
     columns: list[TakenColumn]
     num_records: int
     end: int
-    """Records of the file up to which everything was read: in this part, in one before, or bad."""
+    """The record up to which the file has been read, including bad records."""
     total: int | None = None
-    """Records of the whole file, where that is known."""
+    """Records in the whole file, if known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceContext:
-    """What the sources of one pass share. Thread-safe."""
+    """State shared by the sources of one pass. Thread-safe."""
 
     config: ReaderConfig
     bad_lines: BadLines
     counts: ReaderCounts
     stopped: Callable[[], bool]
-    """Whether nobody wants more records."""
+    """Returns True when no more records are needed."""
     worker_index: int = 0
     worker_num: int = 1
-    """Where there are no files to split, every `worker_num`-th record is for this worker."""
+    """Without files to split, this worker takes every `worker_num`-th record."""
 
 
 class RecordSource(Protocol):
     """Reads records for one thread."""
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """The records of `part`, in order, at most `room()` of them in each piece.
+        """Yield the records of `part` in order, at most `room()` of them in each piece.
 
-        The last piece, which may have no records, ends where `part` does; if that is the end of
-        the file, it has a `total`. Bad records are counted and skipped; positions go over them.
+        The last piece, which may be empty, ends where `part` does; if that is the end of the file,
+        it has a `total`. Bad records are counted and skipped; positions include them.
         """
 
 
 def slice_column(column: TakenColumn, begin: int, end: int) -> TakenColumn:
-    """Records [begin, end) of a column, as views."""
+    """Return records [begin, end) of a column as views."""
     values, offsets = column
     if offsets is None:
         return values[begin:end], None
@@ -76,7 +146,7 @@ def slice_column(column: TakenColumn, begin: int, end: int) -> TakenColumn:
 
 
 def join_parts(parts: Sequence[ColumnPart]) -> list[TakenColumn]:
-    """The columns of all parts, one part after the other; of a single one, as they are."""
+    """Concatenate the columns of all parts; a single part is returned unchanged."""
     if len(parts) == 1:
         return parts[0].columns
     return [_join(column) for column in zip(*(part.columns for part in parts), strict=True)]
@@ -93,3 +163,88 @@ def _join(pieces: Sequence[TakenColumn]) -> TakenColumn:
         offsets.append(piece_offsets[1:] + end)
         end += len(piece)
     return values, np.concatenate(offsets)
+
+
+class RecordFormat(ABC):
+    """How files become records. Thread-safe: it holds no state of a pass."""
+
+    __slots__ = ()
+
+    splits_files: bool = False
+    """Whether several threads can read one file."""
+
+    unnamed_input: str | None = None
+    """The name of the input of a reader without files; None: files are required."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Slot, ...]:
+        """The columns of a batch, in order."""
+
+    @abstractmethod
+    def open_source(self, context: SourceContext) -> RecordSource:
+        """Return a source for one reading thread."""
+
+    @abstractmethod
+    def check_config(self, config: ReaderConfig, files: list[str]) -> None:
+        """Raise ConfigError if these files cannot be read with this config."""
+
+    def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:  # noqa: ARG002
+        """Return the unread rest of the file, in parts for one thread each."""
+        if not file.done:
+            return [FilePart(file.path)]
+        (begin, end), *more = file.done
+        if begin != 0 or more:
+            raise ConfigError(
+                f"{file.path}: the state was saved with another format: it has separate parts of "
+                "the file, but this format reads files from the start"
+            )
+        return [FilePart(file.path, end)]
+
+
+class Arrangement:
+    """Makes batches of columns: the columns, or (columns, label) if there is a label; all views.
+
+    left_out: columns that are not part of batches.
+    """
+
+    def __init__(
+        self,
+        columns: tuple[Slot, ...],
+        label: str | None,
+        config: ReaderConfig,
+        *,
+        left_out: Collection[str] = (),
+    ) -> None:
+        self._columns = columns
+        self._left_out = frozenset(left_out)
+        self._label = label
+        self._as_tuple = config.layout == "tuple"
+        self._include_last_offset = config.include_last_offset
+        names = [slot.name for slot in columns if slot.name not in self._left_out]
+        if label is None:
+            return
+        if label not in names:
+            raise ConfigError(f"label must be one of the columns {names}, got {label!r}")
+        if len(names) == 1:
+            raise ConfigError(f"the label '{label}' is the only column; add an input column")
+
+    def arrange(self, taken: list[TakenColumn], num_records: int) -> Any:
+        """Return a batch of `num_records` records."""
+        named = {
+            slot.name: self._column(slot, values, offsets, num_records)
+            for slot, (values, offsets) in zip(self._columns, taken, strict=True)
+            if slot.name not in self._left_out
+        }
+        if self._label is None:
+            return tuple(named.values()) if self._as_tuple else named
+        label = named.pop(self._label)
+        return (tuple(named.values()) if self._as_tuple else named), label
+
+    def _column(
+        self, slot: Slot, values: NDArray[Any], offsets: NDArray[np.int64] | None, num_records: int
+    ) -> Any:
+        if slot.shape is None:
+            assert offsets is not None
+            return values, offsets if self._include_last_offset else offsets[:-1]
+        return values.reshape(num_records, *slot.shape)

@@ -1,41 +1,48 @@
-"""Records that a Python function gives, for anything that no other format reads."""
+"""Records from a Python function, for anything that no other format reads.
+
+Letters: B records, N values, W width.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sparsefleet.data.bad_lines import BadLine
-from sparsefleet.data.field import as_fields
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet import _core
+from sparsefleet.data.field import Field, Slot, as_fields
 from sparsefleet.data.reader_config import ReaderConfig
-from sparsefleet.data.record_format import RecordFormat
-from sparsefleet.data.record_packing import MismatchError, RecordPacker
 from sparsefleet.data.record_source import (
+    BadLine,
     ColumnPart,
     FilePart,
+    RecordFormat,
     SourceContext,
     TakenColumn,
     slice_column,
 )
-from sparsefleet.data.slot import Slot
 from sparsefleet.errors import ConfigError, DataError, InputFileError
 
-_MAX_KEPT_CHARACTERS = 64 * 1024  # of a bad record
+_MAX_KEPT_CHARACTERS = 64 * 1024  # the part of a bad record that is kept
+_TEXTS = (str, bytes)
 
 
 class Records(RecordFormat):
-    """What a function yields: dicts by slot, or tuples in the order of the slots.
+    """Records that a function yields: dicts by slot name, or tuples in the order of the slots.
 
-    function: called on the reading thread with the path of each file, or, in a reader whose files
-        are None, once without arguments; gives an iterator. To go on after a stop, it is run again
-        and its first records are left out, so it should give the same ones each time.
-    slots: a value is a number (or text, hashed, in a slot of ids), or a list, tuple or array of
-        them; of a slot with a shape, as many as the shape has. `Field` says what stands for None.
+    function: called on the reading thread with the path of each file, or once without arguments if
+        the reader's files are None; returns an iterator. To resume, it is run again and its first
+        records are skipped, so it should yield the same ones each time.
+    slots: a value is a number (or, in a slot of ids, a string, which is hashed), or a list, tuple
+        or array of them; for a slot with a shape, as many as the shape has. `Field` can replace
+        None.
     batches: the function yields whole batches instead: a dict or tuple with an array [B, *shape]
         for a slot with a shape, (values [N], offsets [B + 1]) for one without.
 
-    With files None and several workers, each runs the function and keeps every n-th thing yielded.
+    Without files, each of n workers runs the function and keeps every n-th item.
 
     >>> from sparsefleet.data import Reader, Records, Slot
     >>> def squares():
@@ -51,7 +58,8 @@ class Records(RecordFormat):
     ) -> None:
         if not callable(function):
             raise ConfigError(
-                f"Records takes a function that gives an iterator, got a {type(function).__name__}"
+                "Records takes a function that returns an iterator, got a "
+                f"{type(function).__name__}"
             )
         self.function = function
         self.fields = as_fields("Records", slots)
@@ -60,8 +68,8 @@ class Records(RecordFormat):
         for field in self.fields:
             if field.columns is not None or field.separator:
                 raise ConfigError(
-                    f"Records: field '{field.name}' says columns or a separator: a record has a "
-                    "value for each slot by its name"
+                    f"Records: field '{field.name}' has columns or a separator, which Records does "
+                    "not support: records have one value per slot"
                 )
 
     @property
@@ -74,8 +82,8 @@ class Records(RecordFormat):
     def check_config(self, config: ReaderConfig, files: list[str]) -> None:  # noqa: ARG002
         if config.command is not None or config.compression not in ("infer", "none"):
             raise ConfigError(
-                "Records: the function opens the files; ReaderConfig's pipe_command, shell_command "
-                "and compression are for text"
+                "Records cannot use pipe_command, shell_command or compression of ReaderConfig: "
+                "its function opens the files"
             )
 
 
@@ -89,20 +97,20 @@ class RecordsSource:
         self._pack = self._pack_batches if format.gives_batches else self._pack_records
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Packed records; how many there are is known at the end."""
+        """Yield packed records; the total is known at the end."""
         with contextlib.closing(self._items(part.path)) as items:
             total = yield from self._pack(part, items, room)
         if self._context.stopped():
             return
         if total < part.begin:
             raise InputFileError(
-                f"{part.path}: gave {total} records, but {part.begin} had been read when the state "
-                "was saved: it must give the same ones again"
+                f"{part.path}: the function yielded {total} records, but {part.begin} had been "
+                "read when the state was saved: it must yield the same records each time"
             )
         yield ColumnPart([], 0, total, total)
 
     def _items(self, path: str) -> Generator[Any, None, None]:
-        """What the function yields; its errors get the file and the number of the item."""
+        """Yield the function's items; add the file and item number to its errors."""
         function = self._format.function
         arguments = () if path == self._format.unnamed_input else (path,)
         number = 0
@@ -146,7 +154,7 @@ class RecordsSource:
     def _pack_chunk(
         self, path: str, chunk: list[tuple[int, Any]]
     ) -> Generator[ColumnPart, None, None]:
-        """Numbered records, from 1, all at once; where one of them is bad, one by one."""
+        """Pack numbered records, from 1, all at once, or one by one if one of them is bad."""
         if not chunk:
             return
         try:
@@ -171,7 +179,7 @@ class RecordsSource:
         for number, batch in enumerate(items):
             try:
                 columns, size = self._packer.pack_batch(batch)
-            except MismatchError as error:  # how many records it has, nobody knows
+            except MismatchError as error:  # the number of its records is unknown
                 raise DataError(f"{part.path}, batch {number + 1}: {error}") from error
             begin = min(max(part.begin - total, 0), size)
             if number % context.worker_num == context.worker_index:
@@ -194,3 +202,214 @@ class RecordsSource:
         self._context.bad_lines.take(
             BadLine(path, number, error.column, error.what, text, "record")
         )
+
+
+def hash64(text: str | bytes, seed: int = 0) -> int:
+    """XXH64 of the bytes, of a str those of UTF-8; seed in 0..2^64 - 1. See docs/data.md.
+
+    >>> hash64("xxhash")
+    3665147885093898016
+    >>> hash64("xxhash", seed=20141025)
+    13067679811253438005
+    """
+    return _core.hash64(text, seed)
+
+
+def hash_ids(texts: Iterable[str | bytes], seed: int = 0) -> NDArray[np.int64]:
+    """`hash64` of each text as int64[N], by bit pattern: ids for an embedding.
+
+    >>> hash_ids(["a", "b"]) == np.array([hash64("a"), hash64("b")], np.uint64).view(np.int64)
+    array([ True,  True])
+    """
+    hashes = np.fromiter((_core.hash64(text, seed) for text in texts), np.uint64)
+    return hashes.view(np.int64)
+
+
+class MismatchError(DataError, ValueError):
+    """A record does not match its slots."""
+
+    def __init__(self, column: str, what: str) -> None:
+        super().__init__(f"column {column}: {what}")
+        self.column = column
+        self.what = what
+
+
+class RecordPacker:
+    """Packs records or batches with these slots; raises MismatchError if one does not fit them.
+
+    A record or batch is a mapping by slot name, or a list or tuple in the order of slots.
+    """
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+        self._names = [field.name for field in fields]
+        self._name_set = set(self._names)
+
+    def pack_records(self, records: Sequence[Any]) -> list[TakenColumn]:
+        """Return the columns of B records."""
+        rows = [self._values_by_slot(record) for record in records]
+        columns = zip(*rows, strict=True)
+        return [
+            _pack_slot(field, list(values))
+            for field, values in zip(self._fields, columns, strict=True)
+        ]
+
+    def pack_batch(self, batch: Any) -> tuple[list[TakenColumn], int]:
+        """Return the columns of a batch that consists of columns, and its number of records B.
+
+        A slot with a shape is an array [B, *shape], one without (values [N], offsets [B + 1]).
+        """
+        columns = [
+            _check_column(field, column)
+            for field, column in zip(self._fields, self._values_by_slot(batch), strict=True)
+        ]
+        sizes = [
+            len(values) if offsets is None else len(offsets) - 1 for values, offsets in columns
+        ]
+        for field, size in zip(self._fields, sizes, strict=True):
+            if size != sizes[0]:
+                raise _mismatch(field, f"{sizes[0]} records, as '{self._names[0]}' has", size)
+        return columns, sizes[0]
+
+    def _values_by_slot(self, record: Any) -> Sequence[Any]:
+        names = self._names
+        if isinstance(record, Mapping):
+            if record.keys() != self._name_set:
+                raise MismatchError(
+                    f"'{min(self._name_set ^ record.keys(), key=str)}'",
+                    f"expected a value for each of {names}, found {list(record)!r:.200}",
+                )
+            return [record[name] for name in names]
+        if not isinstance(record, (list, tuple)) or len(record) != len(names):
+            size = f" of {len(record)}" if isinstance(record, (list, tuple)) else ""
+            raise MismatchError(
+                f"'{names[0]}'",
+                f"expected a dict, or a tuple of {len(names)} values, found a "
+                f"{type(record).__name__}{size}",
+            )
+        return record
+
+
+def _pack_slot(field: Field, values: list[Any]) -> TakenColumn:
+    """Pack one slot. values: for each record, a number or string, or a list, tuple or array."""
+    if field.shape == ():
+        return _numbers(field, values).reshape(-1, 1), None
+    lists = [_as_list(field, value) for value in values]
+    flat = _numbers(field, [value for one in lists for value in one])
+    lengths = np.fromiter((len(one) for one in lists), np.int64, len(lists))
+    if field.shape is not None:
+        for length in lengths[lengths != field.width]:
+            raise _mismatch(field, f"{field.width} values", int(length))
+        return flat.reshape(-1, field.width), None
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return flat, offsets
+
+
+def _as_list(field: Field, value: Any) -> Sequence[Any]:
+    if value is None and field.missing is not None:
+        return [None] * max(field.width, 1)
+    if hasattr(value, "__array__") and np.ndim(value) > 0:
+        array = np.asarray(value)
+        value = array.reshape(-1).tolist() if field.shape is not None else array.tolist()
+    if isinstance(value, (list, tuple)):
+        return value
+    if value is None or not (np.isscalar(value) or isinstance(value, _TEXTS)):
+        raise _mismatch(field, "a list of values", value)
+    return [value]
+
+
+def _numbers(field: Field, values: list[Any]) -> NDArray[Any]:
+    if field.missing is not None:
+        values = [field.missing if value is None else value for value in values]
+    if field.dtype != "float" and field.hash_seed is not None:
+        return _ids(field, values)
+    try:
+        array = np.array(values)
+    except (ValueError, OverflowError):  # nested lists of varying lengths
+        array = np.empty((0, 0))
+    if array.ndim != 1:
+        raise _mismatch(field, "numbers, not nested lists", values[0])
+    if field.dtype != "float":
+        # NumPy turns ids that fit none of its integer types into floats.
+        return _ids(field, values) if array.dtype.kind not in "iub" else _check_ids(field, array)
+    if array.dtype.kind not in "fiub":
+        odd = (value for value in values if not isinstance(value, (int, float, np.number)))
+        raise _mismatch(field, "a number", next(odd, values[0]))
+    return _check_floats(field, array)
+
+
+def _ids(field: Field, values: list[Any]) -> NDArray[np.int64]:
+    """Convert strings and numbers, some of which may need all 64 bits."""
+    seed = field.hash_seed or 0
+    ids = np.empty(len(values), np.uint64)
+    for place, value in enumerate(values):
+        if isinstance(value, _TEXTS):
+            ids[place] = hash64(value, seed)
+        elif field.hash_seed is not None and value != field.missing:
+            raise _mismatch(field, "a string", value)
+        elif isinstance(value, (int, np.integer)) and -(2**63) <= value < 2**64:
+            ids[place] = int(value) % 2**64
+        else:
+            raise _mismatch(field, "a 64-bit id or a string", value)
+    return ids.view(np.int64)
+
+
+def _check_ids(field: Field, array: NDArray[Any]) -> NDArray[np.int64]:
+    if array.dtype.kind not in "iub" and len(array) > 0:
+        raise _mismatch(field, "a 64-bit id or a string", array[0].item())
+    return array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64, copy=False)
+
+
+def _check_floats(field: Field, array: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        floats = array.astype(np.float32, copy=False)
+    good = np.isfinite(floats)
+    if good.all():
+        return floats
+    if field.missing is not None:
+        floats[np.isnan(array)] = field.missing
+        good |= np.isnan(array)
+    if not good.all():
+        raise _mismatch(field, "a finite number of at most 3.4e38", array[~good][0].item())
+    return floats
+
+
+def _check_column(field: Field, column: Any) -> TakenColumn:
+    if field.shape is None:
+        if not isinstance(column, tuple) or len(column) != 2:
+            raise _mismatch(field, "a pair (values [N], offsets [B + 1])", type(column).__name__)
+        values, offsets = _array(field, column[0]), np.asarray(column[1])
+        rises = (
+            offsets.ndim == 1
+            and offsets.dtype.kind in "iu"
+            and len(offsets) >= 1
+            and offsets[0] == 0
+            and offsets[-1] == len(values)
+            and bool((offsets[1:] >= offsets[:-1]).all())
+        )
+        if not rises:
+            wanted = f"offsets that rise from 0 to the {len(values)} values"
+            raise _mismatch(field, wanted, offsets.tolist()[:10])
+        return values, offsets.astype(np.int64, copy=False)
+    array = np.asarray(column)
+    if array.shape[1:] != field.shape or array.ndim == 0:
+        raise _mismatch(field, f"an array [B, *{field.shape}]", f"shape {array.shape}")
+    return _array(field, array.reshape(-1)).reshape(len(array), field.width), None
+
+
+def _array(field: Field, values: Any) -> NDArray[Any]:
+    """Return a copy, since the function may reuse the memory of the batch."""
+    array = np.array(values)
+    if array.ndim != 1:
+        raise _mismatch(field, "an array with one dimension", f"shape {array.shape}")
+    if field.dtype != "float":
+        is_text = array.dtype.kind in "USO" or field.hash_seed is not None
+        return _ids(field, array.tolist()) if is_text else _check_ids(field, array)
+    if array.dtype.kind not in "fiub":
+        raise _mismatch(field, "numbers", f"dtype {array.dtype}")
+    return _check_floats(field, array)
+
+
+def _mismatch(field: Field, wanted: str, found: object) -> MismatchError:
+    return MismatchError(f"'{field.name}'", f"expected {wanted}, found {found!r:.100}")

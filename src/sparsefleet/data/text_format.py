@@ -1,4 +1,4 @@
-"""Text files, a record a line: read, decompressed, piped, parsed natively."""
+"""Text files with one record per line: read, decompressed, piped, and parsed natively."""
 
 from __future__ import annotations
 
@@ -9,36 +9,49 @@ from itertools import chain
 from typing import NoReturn
 
 from sparsefleet import _core
-from sparsefleet.data.bad_lines import BadLine
-from sparsefleet.data.byte_source import check_zstd, compression_of
-from sparsefleet.data.file_blocks import file_blocks
+from sparsefleet.data.byte_source import check_zstd, compression_of, open_file, read_blocks
 from sparsefleet.data.pipe_command import PipeCommand
 from sparsefleet.data.reader_config import ReaderConfig
-from sparsefleet.data.record_format import RecordFormat
-from sparsefleet.data.record_source import ColumnPart, FilePart, SourceContext
+from sparsefleet.data.record_source import (
+    BadLine,
+    ColumnPart,
+    FilePart,
+    RecordFormat,
+    SourceContext,
+)
 from sparsefleet.errors import BadLineError, InputFileError, PipeCommandError, SchemaError
 
-_BATCH_FULL = 1
-_BAD_LINE = 2
+
+def file_blocks(path: str, context: SourceContext) -> Generator[bytes, None, None]:
+    """Yield the decompressed file in blocks: opened, or printed by its download command."""
+    config = context.config
+    command = None if config.download is None else config.download(path)
+    if command is not None:
+        download = PipeCommand(command, path, config.pipe_timeout_s, context.stopped)
+        yield from download.blocks(iter(()), config.block_bytes)
+        return
+    with open_file(path, config.storage_options) as file:
+        compression = compression_of(path, config.compression)
+        yield from read_blocks(file, path, compression, config.block_bytes, config.max_window_bytes)
 
 
 class TextFormat(RecordFormat):
-    """A format of which each line is a record."""
+    """A format with one record per line."""
 
     __slots__ = ()
 
     needs_first_line: bool = False
-    """Whether `native_for` has to see the first line of each file."""
+    """Whether `native_for` needs the first line of each file."""
 
     header_lines: int = 0
-    """Lines at the beginning of each file that are no records."""
+    """Lines at the start of each file that are not records."""
 
     @abstractmethod
     def make_native(self) -> _core.RecordFormat:
-        """The native parser's description."""
+        """Return the format for the native parser."""
 
     def native_for(self, first_line: bytes, path: str) -> _core.RecordFormat:  # noqa: ARG002
-        """The same for a file that begins with this line; raises SchemaError if it does not fit."""
+        """Return the format for a file by its first line; raise SchemaError if that is wrong."""
         return self.make_native()
 
     def open_source(self, context: SourceContext) -> TextSource:
@@ -50,7 +63,7 @@ class TextFormat(RecordFormat):
 
 
 class TextSource:
-    """Lines into columns. Not thread-safe."""
+    """Parses lines into columns. Not thread-safe."""
 
     def __init__(self, format: TextFormat, context: SourceContext) -> None:  # noqa: A002
         native = format.make_native()
@@ -60,7 +73,7 @@ class TextSource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Parts of lines; a file's number of lines is known at its end."""
+        """Yield parsed lines; the total is known at the end of the file."""
         config = self._context.config
         pipe = None
         if config.command is not None:
@@ -79,7 +92,7 @@ class TextSource:
             if pipe is None:
                 raise
             if failure is not None:
-                raise PipeCommandError(f"{failure}; of what it printed: {error}") from error
+                raise PipeCommandError(f"{failure}; its output: {error}") from error
             raise type(error)(f"{error}; {pipe.account()}") from error
 
     def _blocks(self, path: str, pipe: PipeCommand | None) -> Generator[bytes, None, None]:
@@ -113,29 +126,29 @@ class TextSource:
     def _drain(
         self, path: str, begin: int, num_bytes: int, room: Callable[[], int]
     ) -> Generator[ColumnPart, None, None]:
-        """Parses all of the block that was fed."""
+        """Parse the whole block that was fed."""
         parser, context = self._parser, self._context
         before = max(parser.line, begin)
         while outcome := parser.parse(self._batch, room()):
-            if outcome == _BAD_LINE:
+            if outcome == _core.BAD_LINE:
                 context.counts.add(bad_lines=1)
                 context.bad_lines.take(BadLine(path, *parser.bad_line))
-            elif outcome == _BATCH_FULL:
+            elif outcome == _core.BATCH_FULL:
                 num_records = len(self._batch)
                 yield ColumnPart(self._batch.take(), num_records, parser.line)
         context.counts.add(lines=max(parser.line, begin) - before, bytes=num_bytes)
 
     def _complain_of_shorter(self, part: FilePart) -> NoReturn:
         raise InputFileError(
-            f"{part.path}: has {self._parser.line} lines, but {part.begin} had been read "
-            "when the state was saved: it is another file now"
+            f"{part.path}: the file has {self._parser.line} lines, but {part.begin} had been read "
+            "when the state was saved: the file has changed since"
         )
 
 
 def _peek_line(
     blocks: Iterator[bytes], max_line_bytes: int
 ) -> tuple[bytes | None, Iterator[bytes]]:
-    """The first line without its end, None of an empty file; and all blocks, as if untouched."""
+    """Return the first line, or None for an empty file, and an iterator over all blocks."""
     seen: list[bytes] = []
     num_bytes = 0
     for block in blocks:

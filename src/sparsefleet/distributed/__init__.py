@@ -1,3 +1,3 @@
-"""Fluid's launchers under their old names."""
+"""Fluid's launchers under the names of their commands."""
 
-__all__ = []
+__all__ = ()

@@ -1,21 +1,21 @@
-"""The fleet: roles of processes within a job, how they train together, and the life of a job.
+"""The fleet: the role of this process in its job, the other processes, and the job's life cycle.
 
-The functions here are the calls of one object for the process, `fleet`.
+The functions are the methods of one `Fleet`, which belongs to the process.
 """
 
 from sparsefleet.fleet._process import (
     all_gather,
     barrier_worker,
+    begin_pass,
     distribute,
-    distributed_optimizer,
-    fleet,
+    end_pass,
+    evaluating,
     init,
     init_server,
     init_worker,
     is_first_worker,
     is_server,
     is_worker,
-    load_inference_model,
     open_exchange,
     publish_rows,
     run_server,
@@ -34,65 +34,19 @@ from sparsefleet.fleet._process import (
     worker_num,
 )
 from sparsefleet.fleet.collective_world import join_world
-from sparsefleet.fleet.dispatchers import HashName, PSDispatcher, RoundRobin
-from sparsefleet.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fleet.fleet import Fleet
-from sparsefleet.fleet.role_info import RoleInfo, RoleKind
-from sparsefleet.fleet.role_makers import (
-    GeneralRoleMaker,
-    PaddleCloudRoleMaker,
-    Role,
-    RoleMakerBase,
-    UserDefinedCollectiveRoleMaker,
-    UserDefinedRoleMaker,
-)
+from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.roles import role_from_environment
-from sparsefleet.fleet.runtime_configs import ModeName, ServerRuntimeConfig, TrainerRuntimeConfig
-from sparsefleet.fleet.settings import UnknownFieldError
-from sparsefleet.fleet.strategies import (
-    AsyncStrategy,
-    DistributedStrategy,
-    DistributedStrategyFactory,
-    GeoStrategy,
-    HalfAsyncStrategy,
-    StrategyFactory,
-    SyncStrategy,
-    strategy_from,
-)
-from sparsefleet.fleet.transpiler_config import DistributeTranspilerConfig
 
 __all__ = [
-    "AsyncStrategy",
-    "BuildStrategy",
-    "DistributeTranspilerConfig",
-    "DistributedStrategy",
-    "DistributedStrategyFactory",
-    "ExecutionStrategy",
     "Fleet",
-    "GeneralRoleMaker",
-    "GeoStrategy",
-    "HalfAsyncStrategy",
-    "HashName",
-    "ModeName",
-    "PSDispatcher",
-    "PaddleCloudRoleMaker",
-    "Role",
     "RoleInfo",
-    "RoleKind",
-    "RoleMakerBase",
-    "RoundRobin",
-    "ServerRuntimeConfig",
-    "StrategyFactory",
-    "SyncStrategy",
-    "TrainerRuntimeConfig",
-    "UnknownFieldError",
-    "UserDefinedCollectiveRoleMaker",
-    "UserDefinedRoleMaker",
     "all_gather",
     "barrier_worker",
+    "begin_pass",
     "distribute",
-    "distributed_optimizer",
-    "fleet",
+    "end_pass",
+    "evaluating",
     "init",
     "init_server",
     "init_worker",
@@ -100,7 +54,6 @@ __all__ = [
     "is_server",
     "is_worker",
     "join_world",
-    "load_inference_model",
     "open_exchange",
     "publish_rows",
     "role_from_environment",
@@ -115,7 +68,6 @@ __all__ = [
     "split_files",
     "step",
     "stop_worker",
-    "strategy_from",
     "worker_endpoints",
     "worker_index",
     "worker_num",

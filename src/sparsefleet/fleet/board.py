@@ -1,11 +1,12 @@
-"""Where workers leave notes for each other and tell how far they are.
+"""A board where workers leave notes for each other and report their progress.
 
-Servers keep a board for the workers of their job: every `Store` is one. Ranks without servers have
-theirs in the store of torch.distributed by which they found each other.
+Servers keep a board for the workers of their job: every `Store` is one. Ranks without servers keep
+theirs in the torch.distributed store through which they connected.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +17,10 @@ from sparsefleet.store import RoundMember
 if TYPE_CHECKING:
     from sparsefleet.collective import World
 
-__all__ = ["Board", "RankBoard"]
+__all__ = ["Board", "RankBoard", "directory_of_servers"]
+
+MODEL_DIR_NOTE = "fleet/model_dir"
+"""The note that names the directory to load the tables from."""
 
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.05
@@ -54,13 +58,13 @@ class RankBoard:
         self._store = world.store
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Leaves a note for other ranks; replaces an older one."""
+        """Leave a note for other ranks; replace an older one."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             self._store.set(_note(key), value)
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """The note, or NotFoundError; with `wait`, as soon as somebody puts it."""
+        """Return the note, or raise NotFoundError; with `wait`, wait until it is put."""
         what = f"the note '{key}'"
         if wait:
             self._wait_for({_note(key): None}, timeout_s, what)
@@ -70,7 +74,7 @@ class RankBoard:
             return self._store.get(_note(key))
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
-        """Removes the note; NotFoundError if there is none."""
+        """Remove the note; raise NotFoundError if there is none."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             if not self._store.delete_key(_note(key)):
@@ -84,10 +88,10 @@ class RankBoard:
         bound: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Reports that the member is at `clock`; with a bound, of 0, waits for all to be there.
+        """Report that the member is at `clock`; with a bound of 0, wait until all are there.
 
-        Clocks are advanced by one each time: a member that has reported a clock has seen all
-        others at the one before, so that the report of that may go.
+        Clocks advance by one each time: a member that reports a clock has seen all others at the
+        one before, so that report can be deleted.
         """
         assert bound in (None, 0), "ranks without servers wait for each other at the same clock"
         what = f"'{member.group}'"
@@ -102,10 +106,10 @@ class RankBoard:
         return clock
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
-        """Nothing to do: a rank that is not there is missed only by those that wait for it."""
+        """Do nothing: only ranks that wait for an absent rank miss it."""
 
     def _wait_for(self, keys: Mapping[str, int | None], timeout_s: float | None, what: str) -> None:
-        """Until all keys are there; each is set by its rank, or by anybody."""
+        """Wait until all keys exist; each is set by its rank, or by any rank."""
         limit_s = self._world.timeout_s if timeout_s is None else timeout_s
         began = asked = time.monotonic()
         pause_s = _FIRST_PAUSE_S
@@ -125,6 +129,14 @@ class RankBoard:
                 raise DeadlineError(f"{what}: waited {limit_s:g} s{who}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def directory_of_servers(board: Board) -> str | None:
+    """Return the directory in that note; None if there is none."""
+    try:
+        return os.fsdecode(board.get_note(MODEL_DIR_NOTE))
+    except NotFoundError:
+        return None
 
 
 def _note(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The ranks of a collective job, from what a process was told of its role."""
+"""The ranks of a collective job, from the role of this process."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.roles import role_from_environment
 
 if TYPE_CHECKING:
     from sparsefleet.collective import World
 
-__all__ = ["join_world"]
+__all__ = ["join_workers", "join_world", "require_known_workers"]
 
 
 def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
-    """Meets the other workers of the job; each is the rank of its index. Close it at the end.
+    """Connect to the other workers of the job; a worker's index is its rank. Close it at the end.
 
-    A worker that is alone needs no meeting point and no network. Raises ConfigError if the role is
-    a server's or names no meeting point, and as `World.join` does.
+    A single worker needs no meeting point and no network. Raises ConfigError for a server's role or
+    one without a meeting point, and what `World.join` raises.
 
     >>> with join_world(RoleInfo(kind="local")) as world:
     ...     world.size
@@ -28,10 +29,10 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
     from sparsefleet.collective import World
 
     if role.is_server:
-        raise ConfigError(f"server {role.index} is no rank: only workers train collectively")
+        raise ConfigError(f"server {role.index} cannot join: only workers train collectively")
     if role.worker_num > 1 and not role.meeting_point and not dist.is_initialized():
         raise ConfigError(
-            f"worker {role.index} of {role.worker_num} was not told where to meet the others: set "
+            f"worker {role.index} of {role.worker_num} has no meeting point: set "
             "SPARSEFLEET_MEETING_POINT to host:port of worker 0 in all workers, or start the job "
             "with `sparsefleet launch`, torchrun or paddle.distributed.launch"
         )
@@ -45,3 +46,22 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
         gpu=role.gpu,
         timeout_s=timeout_s,
     )
+
+
+def join_workers(role: RoleInfo, *, timeout_s: float) -> World:
+    """Connect as `join_world` does; raise rather than train alone in a job of many workers."""
+    require_known_workers(role)
+    return join_world(role, timeout_s=timeout_s)
+
+
+def require_known_workers(role: RoleInfo) -> None:
+    """Raise if the environment describes a collective job but the role is alone."""
+    if role.kind != "local":
+        return
+    found = role_from_environment(is_collective=True)
+    if found.worker_num > 1:
+        raise ConfigError(
+            f"this is worker {found.index} of {found.worker_num} of a collective job, but "
+            "fleet.init() did not look for one: call fleet.init(is_collective=True), or leave "
+            "it to a Trainer with mode='collective'"
+        )

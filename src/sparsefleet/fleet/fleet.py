@@ -1,41 +1,37 @@
-"""The fleet object: what this process is in its job, and the life of a job."""
+"""The fleet object: the role of this process in its job, and the life cycle of the job."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.board import MODEL_DIR_NOTE
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
-from sparsefleet.fleet.roles import split_files
-from sparsefleet.fleet.server_notes import MODEL_DIR_NOTE
-from sparsefleet.fleet.strategies import DistributedStrategy, strategy_from
-from sparsefleet.fleet.transpiler_config import DistributeTranspilerConfig
+from sparsefleet.fleet.roles import role_from_environment, split_files
 from sparsefleet.server import ServerConfig, run_server
+from sparsefleet.server.run_server import durable_settings
 from sparsefleet.store.checkpoint_path import absolute_path
 
 if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
     from torch import nn
 
-    from sparsefleet.collective import CollectiveStrategy, World
-    from sparsefleet.export import Manifest, RowFormat
-    from sparsefleet.export.inference_model import InferenceModel
-    from sparsefleet.export.recorded_graph import Varying
-    from sparsefleet.export.targets import TargetsLike
-    from sparsefleet.fleet.distributed_model import DistributedModel
+    from sparsefleet.collective import World
+    from sparsefleet.fleet.fleet_model import Binder, FleetModel, FleetStep, ScheduleLike
     from sparsefleet.fleet.fleet_sharding import FleetSharding
-    from sparsefleet.fleet.mail_exchange import MailExchange
-    from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
-    from sparsefleet.fleet.rate_schedule import ScheduleLike
-    from sparsefleet.fleet.training_step import Step
+    from sparsefleet.fleet.meeting import MailExchange
     from sparsefleet.modes import ModeConfig
     from sparsefleet.optim import Optimizer
-    from sparsefleet.updates import Update
-    from sparsefleet.updates.publisher import Publisher
+    from sparsefleet.serving.export import ExportManifest, RowFormat
+    from sparsefleet.serving.export.hashing import Features
+    from sparsefleet.serving.export.recorded_graph import Varying
+    from sparsefleet.serving.export.targets import TargetsLike
+    from sparsefleet.serving.updates import Update
+    from sparsefleet.serving.updates.publisher import Publisher
 
 __all__ = ["Fleet"]
 
@@ -43,10 +39,10 @@ _log = logging.getLogger("sparsefleet.fleet")
 
 
 class Fleet:
-    """One process of a job: its role, its model, and the calls of Fluid's fleet.
+    """One process of a job: its role, the model it trains, and the life cycle of both.
 
-    The package has one object for the process, `sparsefleet.fleet.fleet`, and offers its calls as
-    functions of `sparsefleet.fleet`. With no environment set, everything runs in this process.
+    The functions of `sparsefleet.fleet` are the methods of one instance for the whole process.
+    Without any environment, everything runs in this process.
 
     >>> fleet = Fleet()
     >>> fleet.init()
@@ -54,54 +50,53 @@ class Fleet:
     (True, 1, [])
     """
 
+    binder: ClassVar[Binder]
+    """Binds models, for `distribute`. The package sets it, since the engine is above the fleet."""
+
     def __init__(self) -> None:
-        self._role_maker: RoleMakerBase | None = None
-        self._model: DistributedModel | None = None
+        self._role: RoleInfo | None = None
+        self._model: FleetModel | None = None
         self._model_dir: str | None = None
         self._server_ready = False
         self._num_models = 0
         self._world: World | None = None
         self._publishers: dict[tuple[str, str], Publisher] = {}
+        self._shardings: dict[str, FleetSharding] = {}
 
     # -- role ---------------------------------------------------------------------------------
 
     def init(
         self,
-        role_maker: RoleMakerBase | None = None,
+        role: RoleInfo | None = None,
         *,
         is_collective: bool = False,
         world: World | None = None,
     ) -> None:
-        """Finds out what this process is: from `role_maker`, or from the environment.
+        """Set the role of this process; None reads it from the environment.
 
-        is_collective: reads the environment as a worker of a collective job, which torchrun or
-        paddle.distributed.launch may have started. world: of workers that have met already.
+        is_collective: read the environment as a worker of a collective job, which torchrun or
+            paddle.distributed.launch may have started.
+        world: workers that are already connected, in place of the environment.
         """
+        if role is None and world is not None:
+            role = RoleInfo(kind="worker", index=world.rank, worker_num=world.size)
+        if role is None:
+            role = role_from_environment(is_collective=is_collective)
+        if not isinstance(role, RoleInfo):
+            raise TypeError(f"role must be a RoleInfo or None, got {type(role).__name__}")
         self._world = world
-        if role_maker is None and world is not None:
-            from sparsefleet.fleet.joined_role import JoinedRoleMaker
-
-            role_maker = JoinedRoleMaker(world)
-        if role_maker is None:
-            role_maker = PaddleCloudRoleMaker(is_collective=is_collective)
-        if not isinstance(role_maker, RoleMakerBase):
-            raise TypeError(
-                "role_maker must be a RoleMakerBase such as PaddleCloudRoleMaker(), got "
-                f"{type(role_maker).__name__}"
-            )
-        role_maker.generate_role()
-        self._role_maker = role_maker
+        self._role = role
 
     @property
     def is_initialized(self) -> bool:
-        return self._role_maker is not None
+        return self._role is not None
 
     @property
     def role(self) -> RoleInfo:
-        """What this process is, as a plain value."""
-        if self._role_maker is None:
+        """Return the role of this process, as a plain value."""
+        if self._role is None:
             raise RuntimeError("fleet does not know its role yet: call fleet.init() first")
-        return self._role_maker.info
+        return self._role
 
     def is_worker(self) -> bool:
         return self.role.is_worker
@@ -110,11 +105,11 @@ class Fleet:
         return self.role.is_server
 
     def is_first_worker(self) -> bool:
-        """True for the one worker which does what is to be done once."""
+        """Return True in the one worker that does what must be done once."""
         return self.role.is_first_worker
 
     def worker_index(self) -> int:
-        """Place among the workers; 0 in a server, so that a script needs no branch for it."""
+        """Return the worker's index; 0 in a server, so that a script needs no branch for it."""
         return 0 if self.role.is_server else self.role.index
 
     def worker_num(self) -> int:
@@ -127,19 +122,19 @@ class Fleet:
         return self.role.server_num
 
     def server_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Every server as "host:port"; joined by commas on demand."""
+        """Return every server as "host:port"; as one comma-separated string on request."""
         endpoints = list(self.role.server_endpoints)
         return ",".join(endpoints) if to_string else endpoints
 
     def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Every worker as "host:port", in collective jobs."""
+        """Return every worker as "host:port", in collective jobs."""
         endpoints = list(self.role.worker_endpoints)
         return ",".join(endpoints) if to_string else endpoints
 
     def split_files(self, files: list[str]) -> list[str]:
-        """The files of this worker: a contiguous part, the first workers one more if need be.
+        """Return this worker's files: a contiguous part; the first workers may get one more.
 
-        None are left for the last ones if there are more workers than files; a server gets all.
+        With more workers than files the last ones get none; a server gets all.
         """
         return split_files(files, self.role)
 
@@ -154,90 +149,77 @@ class Fleet:
         threads: int = 1,
         schedule: ScheduleLike | None = None,
         track_dirty: bool = False,
-    ) -> DistributedModel:
-        """Takes charge of the model; `init_worker()` then starts it.
+    ) -> FleetModel:
+        """Bind a model to the fleet; `init_worker()` then starts it.
 
         mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective" or a config
             of `sparsefleet.modes`; by default async with servers; without them collective for
             several workers, local for one.
-        schedule: a scheduler of torch for `optimizer`, or a function from step to factor.
-        track_dirty: tables remember which rows changed, for saves of only those.
+        schedule: a torch scheduler for `optimizer`, or a function from step to factor.
+        track_dirty: tables track which rows changed, so that a save can hold only those.
         """
-        from sparsefleet.fleet.collective_model import CollectiveModel
-        from sparsefleet.fleet.distributed_model import DistributedModel
-        from sparsefleet.fleet.mode_for_job import mode_for_job
-        from sparsefleet.modes import CollectiveConfig
-
-        config = mode_for_job(mode, self.role)
-        self._num_models += 1
-        settings: dict[str, Any] = {
-            "role": self.role,
-            "threads": threads,
-            "schedule": schedule,
-            "name": f"model-{self._num_models}",
-            "track_dirty": track_dirty,
-        }
-        if isinstance(config, CollectiveConfig):
-            self._model = CollectiveModel(
-                model,
-                optimizer,
-                config,
-                join=lambda: self._join(config.strategy),
-                wait_s=config.strategy.timeout_s,
-                **settings,
-            )
-        else:
-            self._model = DistributedModel(model, optimizer, mode, **settings)
-        return self._model
-
-    def distributed_optimizer(
-        self,
-        optimizer: torch.optim.Optimizer | Optimizer,
-        strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
-        *,
-        model: nn.Module,
-        schedule: ScheduleLike | None = None,
-    ) -> DistributedOptimizer:
-        """As `distribute`, with one of Fluid's strategies; None is sync."""
-        from sparsefleet.fleet.mode_of_strategy import mode_of_strategy, threads_of_strategy
-        from sparsefleet.fleet.optimizer_with_strategy import DistributedOptimizer
-
-        if not self.is_initialized:
-            raise ConfigError("fleet does not know its role yet: call fleet.init() first")
-        strategy = strategy_from(strategy)
-        distributed = self.distribute(
+        return self.binder(
+            self,
             model,
             optimizer,
-            mode_of_strategy(strategy),
-            threads=threads_of_strategy(strategy),
+            mode,
+            threads=threads,
             schedule=schedule,
+            track_dirty=track_dirty,
         )
-        return DistributedOptimizer(optimizer, strategy, distributed)
+
+    def attach(self, model: FleetModel) -> None:
+        """Put the fleet in charge of a bound model: the calls below act on it."""
+        self._model = model
+
+    def next_model_name(self) -> str:
+        """Return a name for another model; workers that bind models in the same order agree."""
+        self._num_models += 1
+        return f"model-{self._num_models}"
 
     @property
-    def model(self) -> DistributedModel:
-        """The model that the fleet has charge of."""
+    def model(self) -> FleetModel:
+        """Return the model that the fleet is in charge of."""
         if self._model is None:
             raise RuntimeError(
-                "fleet has no model yet: call fleet.distribute(model, optimizer) or "
-                "fleet.distributed_optimizer(optimizer, strategy, model=model) first"
+                "fleet has no model yet: call fleet.distribute(model, optimizer) first"
             )
         return self._model
 
-    def step(self, batch: Any = None) -> Step:
-        """A training step as a context: forward and backward inside, gradients go at its end.
+    def step(self, batch: Any = None) -> FleetStep:
+        """Return a training step: run forward and backward inside; its gradients are sent at the
+        end.
 
-        With the batch, the rows for all its ids come in one request a server.
+        With the batch, the rows for all its ids are fetched in one request per server.
         """
         return self.model.step(batch=batch)
+
+    def evaluating(self, batch: Any = None) -> AbstractContextManager[nn.Module]:
+        """Return the model for evaluation: no gradients; rows are read, not created.
+
+        For the batch see `step`.
+        """
+        return self.model.evaluating(batch=batch)
+
+    def end_pass(self) -> None:
+        """Report that this thread has no more data in this pass, so that no other waits for it.
+
+        Modes sync, half_async, hybrid and collective need it before workers synchronize, as in
+        `settle`.
+        """
+        self.model.leave()
+
+    def begin_pass(self) -> None:
+        """Start another pass over the data, after all threads have ended the last one."""
+        self.model.rejoin()
 
     # -- life ---------------------------------------------------------------------------------
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Gets this server ready; with `model_dir`, tables start as `save_persistables` left them.
+        """Prepare this server; with `model_dir`, tables start as `save_persistables` left them.
 
-        The first worker has them loaded once the tables are defined; every server must see the
-        directory, and so must the first worker. Any number of servers may have saved it.
+        They are loaded when the first worker has defined the tables; every server and the first
+        worker need access to the directory. Any number of servers may have saved it.
         """
         self._require_server("init_server")
         self._model_dir = None
@@ -249,7 +231,7 @@ class Fleet:
         self._server_ready = True
 
     def run_server(self) -> None:
-        """Serves until the launcher or a signal ends the job; then drains and returns."""
+        """Serve until the launcher or a signal ends the job; then drain and return."""
         self._require_server("run_server")
         if not self._server_ready:
             self.init_server()
@@ -262,11 +244,12 @@ class Fleet:
                 num_servers=role.server_num,
                 transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
                 notes=notes,
+                **durable_settings(role.index),
             )
         )
 
     def init_worker(self) -> None:
-        """Reaches the servers and starts the model; again: a warning, nothing else."""
+        """Connect to the servers and start the model; a second call only logs a warning."""
         if self.role.is_server:
             raise RuntimeError("init_worker() was called in a server: call run_server() there")
         if self.model.is_started:
@@ -275,7 +258,7 @@ class Fleet:
         self.model.start()
 
     def stop_worker(self) -> None:
-        """Everything handed over is applied, the other workers are told, connections end."""
+        """Apply everything handed over, notify the other workers, and close connections."""
         if self._model is None or not self._model.is_started:
             raise RuntimeError("stop_worker() must follow init_worker()")
         while self._publishers:
@@ -283,40 +266,45 @@ class Fleet:
         self._model.close()
 
     def settle(self) -> None:
-        """All workers call it: what any of them handed over is applied, and fetched here."""
+        """Apply and fetch what any worker has handed over. All workers call it."""
         self.model.settle()
 
     def barrier_worker(self) -> None:
-        """Returns when every worker has called it."""
+        """Return when every worker has called it."""
         self.model.meeting.barrier()
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """What every worker gave, by rank, on every worker. All must call it."""
+        """Return the values of all workers, by rank, on every worker. All must call it."""
         return self.model.meeting.all_gather(data)
 
     def open_exchange(self) -> MailExchange:
-        """Bytes from each worker to each, as for a global shuffle. All workers call it."""
+        """Open an exchange of bytes between all workers, as for a global shuffle. All call it."""
         return self.model.meeting.open_exchange()
 
     def sharding(self, name: str = "train") -> FleetSharding:
-        """For `Reader(sharding=...)`: files go to whichever worker is free, each once an epoch.
+        """Return a sharding for `Reader`: files go to whichever worker is free, once per epoch.
 
-        All workers read the same list of files under one name. Used from `init_worker()` on.
+        All workers read the same list of files under one name, the same number of times. Usable
+        after `init_worker()`.
         """
         from sparsefleet.fleet.fleet_sharding import FleetSharding
 
-        return FleetSharding(lambda: (self.model.store, self.model.meeting), name)
+        made = self._shardings.get(name)
+        if made is None:
+            made = FleetSharding(lambda: (self.model.store, self.model.meeting), name)
+            self._shardings[name] = made
+        return made
 
     # -- files --------------------------------------------------------------------------------
 
     def save_persistables(
         self, dirname: str | os.PathLike[str], *, only: Callable[[str], bool] | None = None
     ) -> None:
-        """Writes model and tables with optimizer state, to go on training; one worker calls it.
+        """Write model and tables with optimizer state, to continue training; one worker calls it.
 
-        It is the servers' state that is saved, in every mode, with all that this worker has handed
-        over. `init_server(dirname)` starts from it, at any number of servers; all servers and this
-        worker must see the directory. only: what to save, by name of parameter or table.
+        It saves the servers' state, in every mode, with everything this worker has handed over.
+        `init_server(dirname)` starts from it, with any number of servers; all servers and this
+        worker need access to the directory. only: what to save, by name of parameter or table.
         """
         self.model.save(dirname, only=only)
 
@@ -331,13 +319,14 @@ class Fleet:
         golden: Any = None,
         onnx: bool | None = None,
         varying: Varying | None = None,
-    ) -> Manifest:
-        """Writes what prediction needs of the model, pruned to what `targets` need.
+        features: Features | None = None,
+    ) -> ExportManifest:
+        """Write what prediction needs of the model, pruned to what `targets` need.
 
-        As `sparsefleet.export.save_inference_model`, with the fleet's model and tables.
-        `load_inference_model` and `sparsefleet.Predictor` read it. One worker calls it.
+        It calls `serving.export.save_inference_model` with the fleet's model and tables;
+        `sparsefleet.Predictor` reads the result. One worker calls it.
         """
-        from sparsefleet.export.model_export import save_inference_model
+        from sparsefleet.serving.export.model_export import save_inference_model
 
         self.model.flush()
         return save_inference_model(
@@ -351,41 +340,35 @@ class Fleet:
             golden=golden,
             onnx=onnx,
             varying=varying,
+            features=features,
         )
-
-    def load_inference_model(self, dirname: str | os.PathLike[str]) -> InferenceModel:
-        """The model of `save_inference_model`, ready to predict, without servers."""
-        from sparsefleet.export.inference_model import load_inference_model
-
-        return load_inference_model(dirname)
 
     def publish_rows(
         self, dirname: str | os.PathLike[str], target: str | os.PathLike[str]
     ) -> Update:
-        """Publishes what has changed since the export in `dirname`, for services that follow.
+        """Publish what has changed since the export in `dirname`, for services that follow.
 
-        One worker calls it, now and then; on return services can see the update. What other
-        workers hand over meanwhile may be in it or not; for one moment of all see
+        One worker calls it, as often as it likes; on return services can see the update. What other
+        workers hand over meanwhile may or may not be in it; for a consistent cut see
         `Trainer(publish=...)`. target: a directory, or `redis://...`; see `PublishConfig`.
         """
-        from sparsefleet.fleet.trained_tables import make_publisher
-        from sparsefleet.updates.publish_config import PublishConfig
+        from sparsefleet.serving.updates.publisher import PublishConfig
 
         key = (os.path.abspath(dirname), os.fspath(target))
         self.model.flush()
         if key not in self._publishers:
             config = PublishConfig(model=dirname, target=target)
-            self._publishers[key] = make_publisher(self.model, config)
+            self._publishers[key] = self.model.make_publisher(config)
         publisher = self._publishers[key]
         publisher.take()
         return publisher.write()
 
-    def _join(self, strategy: CollectiveStrategy) -> World:
-        """The workers of this job, connected to each other: once for all models of the process."""
-        from sparsefleet.fleet.joined_role import join_workers
+    def join_workers(self, *, timeout_s: float) -> World:
+        """Connect the workers of this job to each other: once for all models of the process."""
+        from sparsefleet.fleet.collective_world import join_workers
 
         if self._world is None or not self._world.is_open:
-            self._world = join_workers(self.role, timeout_s=strategy.timeout_s)
+            self._world = join_workers(self.role, timeout_s=timeout_s)
         return self._world
 
     def _warn_running(self) -> None:

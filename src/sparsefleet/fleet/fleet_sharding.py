@@ -1,9 +1,10 @@
-"""Files dealt out to whichever worker of the fleet is free, from a list that server 0 keeps."""
+"""Assigns files to whichever worker of the fleet is free, from a list that server 0 keeps."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -13,44 +14,60 @@ from sparsefleet.data.progress import FileMark, FileToRead
 from sparsefleet.data.sharding import Shard
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.fleet.meeting import Meeting
-from sparsefleet.server.command_body import pack_body, unpack_body
+from sparsefleet.server.command_loop import pack_body, unpack_body
 from sparsefleet.store import LocalStore, Store
 
 __all__ = ["FleetSharding"]
 
 _log = logging.getLogger("sparsefleet.fleet")
 _LIST_SERVER = 0
-_REPORT_INTERVAL_S = 2.0  # between positions within a file; the end of one is told at once
+_REPORT_INTERVAL_S = 2.0  # between positions within a file; its end is reported at once
 
 
 class FleetSharding:
-    """For `Reader(sharding=...)`, made by `Fleet.sharding`; server 0 keeps the list.
+    """A sharding for `Reader`, made by `Fleet.sharding`; server 0 keeps the list of files.
 
-    joined: the store and the other workers, once this one has begun.
-    name: of the list; all workers name it alike.
+    Readers created one after another under one name, as by `fit(lambda: Reader(...))`, read the
+    epochs of one list; two at once are refused.
+
+    joined: returns the store and the other workers, once this one has started.
+    name: names the list; the same on all workers.
     """
 
     def __init__(self, joined: Callable[[], tuple[Store, Meeting]], name: str) -> None:
         self._joined = joined
         self._name = name
         self._alone: Sharding | None = None
+        self._epoch = 0
+        self._last: weakref.ref[FleetShard] | None = None
 
-    def begin(self, epoch: int, files: Sequence[FileToRead]) -> Shard:
-        """All workers name the same files; returns at once."""
+    def begin(self, files: Sequence[FileToRead]) -> Shard:
+        """Start the next epoch; all workers pass the same files. Returns at once."""
         store, meeting = self._joined()
         if meeting.is_alone:
             self._alone = self._alone or LocalSharding(1).member()
-            return self._alone.begin(epoch, files)
+            return self._alone.begin(files)
         if isinstance(store, LocalStore):
             raise ConfigError(
-                f"fleet.sharding({self._name!r}): server 0 deals out the files, and this job of "
+                f"fleet.sharding({self._name!r}): server 0 hands out the files, and this job of "
                 f"{meeting.num_workers} workers has no servers: start it with --servers 1, or give "
                 "each worker its part (Reader's worker_index and worker_num, fleet.split_files)"
             )
+        last = None if self._last is None else self._last()
+        if last is not None and not last.is_over:
+            raise ConfigError(
+                f"fleet.sharding({self._name!r}): two readers use this name at once; give each "
+                "its own name, or close the first"
+            )
         shard = FleetShard(
-            store, f"{meeting.name}/{self._name}", epoch, keep_going=meeting.goes_on_without_lost
+            store,
+            f"{meeting.name}/{self._name}",
+            self._epoch + 1,
+            keep_going=meeting.goes_on_without_lost,
         )
         shard.begin(files, meeting.num_workers)
+        self._epoch += 1
+        self._last = weakref.ref(shard)
         return shard
 
 
@@ -65,14 +82,16 @@ class FleetShard:
         self._taken: list[str] = []
         self._unreported: list[FileMark] = []
         self._last_report = monotonic()
+        self.is_over = False
+        """Whether this worker is done with the epoch."""
 
     def begin(self, files: Sequence[FileToRead], num_workers: int) -> None:
-        """Names the files of the epoch."""
+        """Send the files of the epoch."""
         listed = [[file.path, file.done] for file in files]
         self._ask("work.begin", files=listed, num_workers=num_workers)
 
     def take(self) -> FileToRead | None:
-        """The next file; raises PeerLostError if one is left that a lost worker was reading."""
+        """Return the next file; raise PeerLostError for one that a lost worker was reading."""
         found = self._ask("work.take", keep_going=self._keep_going)
         if found["path"] is None:
             return None
@@ -80,7 +99,7 @@ class FleetShard:
         return FileToRead(found["path"], tuple((begin, end) for begin, end in found["done"]))
 
     def report(self, marks: Sequence[FileMark]) -> None:
-        """Tells the server at the end of a file and now and then."""
+        """Report positions to the server periodically, and at the end of a file."""
         with self._lock:
             self._unreported += marks
             is_due = monotonic() - self._last_report >= _REPORT_INTERVAL_S
@@ -88,12 +107,14 @@ class FleetShard:
                 self._send_report()
 
     def finish(self) -> list[str]:
-        """All that was taken is read; returns what that was."""
+        """Report that all files taken are read; return them."""
         self._ask("work.finish")
+        self.is_over = True
         return self._taken
 
     def release(self) -> None:
-        """What is left goes to others; in vain if the server cannot be reached."""
+        """Return unread files for others; only log if the server cannot be reached."""
+        self.is_over = True
         try:
             with self._lock:
                 self._send_report()

@@ -1,38 +1,50 @@
-"""How the workers of a job meet: by a clock that all can see, and notes."""
+"""How the workers of a job synchronize and exchange data: a shared clock, notes and mailboxes."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import threading
 from collections.abc import Callable
+from time import monotonic
+from typing import Any
 
 from sparsefleet.errors import (
     ConfigError,
     DeadlineError,
     NotFoundError,
     PeerLostError,
+    SparseFleetError,
     code_name_of,
     error_named,
 )
 from sparsefleet.fleet.board import Board
-from sparsefleet.fleet.mail_exchange import MailExchange
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.server.command_loop import pack_body, unpack_body
 from sparsefleet.store import RoundMember, Store
 
-__all__ = ["Meeting"]
+__all__ = ["MailExchange", "Meeting"]
+
 
 _log = logging.getLogger("sparsefleet.fleet")
 _CHUNK_BYTES = 60_000  # a note holds 64 KiB
+# How long a server holds a command before it answers "not yet": well below the timeout of one try,
+# so that waiting is never mistaken for a lost request.
+_PATIENCE_S = 2.0
+_CALL_S = 60.0  # for a command to be answered at all
+_TELL_S = 5.0  # to tell a server of a failure
 
 
 class Meeting:
-    """The workers of one job, met through their servers or, without any, by a board of their own.
+    """The workers of one job, who meet through their servers or, without any, their own board.
 
-    All workers must make the same calls in the same order; each call is numbered, so that a
-    worker that is one ahead is not mixed up with one that is behind. `name` keeps the meetings of
-    one training apart from those of another on the same board.
+    All workers must make the same calls in the same order; calls are numbered, so that a worker
+    that is one call ahead is not confused with one that is behind. `name` separates the meetings of
+    one training from those of another on the same board.
 
-    One that is lost once all have met ends the wait of the others with PeerLostError or, with
-    servers and `go_on_without_lost`, is waited for no longer.
+    Losing a worker ends the wait of the others with PeerLostError; with servers and
+    `continue_without_lost`, they stop waiting for it instead.
 
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
@@ -46,7 +58,7 @@ class Meeting:
         *,
         name: str = "job",
         wait_s: float = 600.0,
-        go_on_without_lost: bool = False,
+        continue_without_lost: bool = False,
     ) -> None:
         self._board = board
         self._name = f"fleet/{name}"
@@ -57,31 +69,31 @@ class Meeting:
             group=self._name,
             rank=role.index,
             size=role.worker_num,
-            go_on_without_lost=go_on_without_lost,
+            continue_without_lost=continue_without_lost,
         )
 
     @property
     def name(self) -> str:
-        """What keeps it apart from others on the same board."""
+        """Return the name that separates it from others on the same board."""
         return self._name
 
     @property
     def num_workers(self) -> int:
-        """All workers, also those that are lost."""
+        """Return the number of all workers, including lost ones."""
         return self._role.worker_num
 
     @property
     def goes_on_without_lost(self) -> bool:
-        return self._member.go_on_without_lost
+        return self._member.continue_without_lost
 
     @property
     def is_alone(self) -> bool:
         return self._role.worker_num == 1
 
     def barrier(self, *, patient: bool = False) -> None:
-        """Returns when every worker has called it; raises after `wait_s`, saying who is missing.
+        """Return when every worker has called it; raise after `wait_s`, naming who is missing.
 
-        patient: the others may be busy for hours; it goes on waiting as long as they are there.
+        patient: the others may be busy for hours; keep waiting as long as they are connected.
         """
         self._count += 1
         if self.is_alone:
@@ -95,13 +107,13 @@ class Meeting:
             except DeadlineError as error:
                 if not patient:
                     raise DeadlineError(
-                        "start, evaluate, save, load, settle and barriers are meetings that all "
-                        f"workers must come to, in the same order: {error}"
+                        "start, evaluate, save, load, settle and barriers must be called by all "
+                        f"workers, in the same order: {error}"
                     ) from error
                 _log.info("still waiting: %s", error)
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """What every worker gave, by rank, on every worker; without those that are lost."""
+        """Return the values of all workers, by rank, on every worker; without lost ones."""
         if not isinstance(data, bytes):
             raise ConfigError(f"all_gather takes bytes, got {type(data).__name__}")
         if self.is_alone:
@@ -110,7 +122,7 @@ class Meeting:
         names = self._put(f"{prefix}/{self._role.index}", data)
         self.barrier()
         found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
-        self.barrier()  # notes may go only when everybody has read them
+        self.barrier()  # delete notes only when everybody has read them
         for name in names:
             self._board.delete_note(name)
         return [part for part in found if part is not None]
@@ -118,11 +130,12 @@ class Meeting:
     def decide(
         self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
     ) -> bytes | None:
-        """The first worker's answer to what all workers gave, on every worker. All must call it.
+        """Return the first worker's answer to the values of all workers, on every worker. All call
+        it.
 
-        `rule` gets what each gave, by rank, without those that are lost. It runs in the first
-        worker, when all are there and before any goes on; what it raises is raised on all workers.
-        None if the first worker is lost and the others go on without it. For `patient` see
+        `rule` gets the values of the workers, by rank, without lost ones. It runs in the first
+        worker, when all have arrived and before any continues; what it raises is raised on all
+        workers. Returns None if the first worker is lost and the others continue. For `patient` see
         `barrier`.
 
         >>> from sparsefleet.store import LocalStore
@@ -140,13 +153,13 @@ class Meeting:
             found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
             try:
                 answer = b"+" + rule([part for part in found if part is not None])
-            except Exception as error:  # raised again below, when the others know of it
+            except Exception as error:  # raised again below, once the others know
                 failure = error
                 answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
             names += self._put(f"{prefix}/answer", answer)
         self.barrier(patient=patient)
         told = self._get(f"{prefix}/answer", 0)
-        self.barrier()  # notes may go only when everybody has read them
+        self.barrier()  # delete notes only when everybody has read them
         for name in names:
             self._board.delete_note(name)
         if failure is not None:
@@ -157,7 +170,7 @@ class Meeting:
         return None if told is None else told[1:]
 
     def open_exchange(self) -> MailExchange:
-        """An exchange of bytes between all workers, each with each. All must call it."""
+        """Open an exchange of bytes between all workers. All must call it."""
         if not isinstance(self._board, Store):
             raise ConfigError(
                 "an exchange between workers, as a global shuffle makes, goes through servers, and "
@@ -180,11 +193,13 @@ class Meeting:
         return exchange
 
     def leave(self) -> None:
-        """Meets nobody any more, and is not taken for lost."""
+        """Leave all meetings, without being considered lost."""
         if not self.is_alone and self._count:
             self._board.leave_group(self._member)
 
     def _put(self, name: str, data: bytes) -> list[str]:
+        if not self._count:  # else another worker of this index could write over its notes
+            self._board.advance_clock(self._member, 0)
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
         names = [f"{name}/{index}" for index in range(len(chunks))]
         for chunk_name, chunk in zip(names, chunks, strict=True):
@@ -196,9 +211,141 @@ class Meeting:
         try:
             count = int(self._board.get_note(name))
         except NotFoundError as error:
-            if self._member.go_on_without_lost:
+            if self._member.continue_without_lost:
                 return None
             raise PeerLostError(
-                f"worker {rank} has stopped: it gave nothing to '{name}', which all workers meet in"
+                f"worker {rank} has stopped: it sent nothing for '{name}', which all workers "
+                "meet in"
             ) from error
         return b"".join(self._board.get_note(f"{name}/{index}") for index in range(count))
+
+
+class MailExchange:
+    """One exchange of all workers: an `Exchange` of `sparsefleet.data`; made by `Meeting`.
+
+    Server d % S keeps the mail of worker d, up to a limit; then its senders wait. Commands are
+    carried out exactly once, so nothing is lost or duplicated when a connection breaks. Every
+    worker watches the others: when one is lost or fails, the exchange fails for all.
+
+    room: identifies the exchange on the servers; each exchange has its own.
+    wait_s: seconds that the exchange may stall.
+    """
+
+    def __init__(self, store: Store, role: RoleInfo, *, room: str, wait_s: float) -> None:
+        self._store = store
+        self._room = room
+        self._wait_s = wait_s
+        self._num_servers = store.num_servers
+        self._failure: BaseException | None = None
+        self._has_told = False
+        self._close_deadline = math.inf
+        self._lock = threading.Lock()
+        self.rank = role.index
+        self.size = role.worker_num
+        # Each worker is in the group twice: as a worker, whose clock is 1 when it has everything,
+        # and as a watcher, which waits for all workers and learns who is lost.
+        self._worker, self._watcher = (
+            RoundMember(group=room, rank=rank, size=2 * self.size)
+            for rank in (self.rank, self.size + self.rank)
+        )
+        self._watch = threading.Thread(
+            target=self._wait_for_all, name="sparsefleet-watch", daemon=True
+        )
+
+    def join(self) -> None:
+        """Join the group: from now on the servers notice if this worker is lost."""
+        self._store.advance_clock(self._worker, 0)
+        self._store.advance_clock(self._watcher, 0)
+
+    def begin(self) -> None:
+        """Start watching, when all workers have joined."""
+        self._watch.start()
+
+    def send(self, to: int, data: bytes) -> None:
+        """Return when the worker's server has the data."""
+        deadline = monotonic() + self._wait_s
+        while not self._ask("mail.put", to, data)[0]["stored"]:
+            self._check(deadline, f"worker {to} has not taken its mail")
+
+    def receive(self) -> list[bytes]:
+        """Return the messages that have arrived, at least one."""
+        deadline = monotonic() + self._wait_s
+        while True:
+            head, data = self._ask("mail.take", self.rank)
+            if head["sizes"]:
+                return _split(data, head["sizes"])
+            self._check(deadline, "no mail has come from the other workers")
+
+    def fail(self, error: BaseException) -> None:
+        """Make the others raise PeerLostError with the local error; does not raise."""
+        with self._lock:
+            self._failure = self._failure or error
+            if self._has_told:
+                return
+            self._has_told = True
+        reason = f"worker {self.rank} ended '{self._room}': {type(error).__name__}: {error}"
+        body = pack_body({"room": self._room, "reason": reason})
+        for server in range(self._num_servers):
+            with contextlib.suppress(SparseFleetError):  # others notice a lost server themselves
+                self._store.command(server, "mail.fail", body, timeout_s=_TELL_S)
+
+    def close(self) -> None:
+        """Return when all workers have everything; raise if one was lost before."""
+        self._close_deadline = monotonic() + self._wait_s
+        self._store.advance_clock(self._worker, 1)
+        self._watch.join()  # it has a deadline
+        if self._failure is not None:
+            raise self._failure
+        body = pack_body({"room": self._room, "to": self.rank})
+        self._store.command(self._server_of(self.rank), "mail.close", body, timeout_s=_CALL_S)
+        for member in (self._worker, self._watcher):
+            self._store.leave_group(member)
+
+    def _ask(self, name: str, to: int, data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        if self._failure is not None:
+            raise self._failure
+        head = {"room": self._room, "to": to, "wait_s": _PATIENCE_S}
+        body = pack_body(head, data)
+        try:
+            reply = self._store.command(self._server_of(to), name, body, timeout_s=_CALL_S)
+        except PeerLostError as error:
+            self._failure = self._failure or error  # the first error says more
+            raise self._failure from None
+        return unpack_body(reply)
+
+    def _check(self, deadline: float, what: str) -> None:
+        """Raise if the exchange failed or the deadline has passed."""
+        if self._failure is not None:
+            raise self._failure
+        if monotonic() > deadline:
+            raise DeadlineError(f"{what} for {self._wait_s:g} s in '{self._room}'")
+
+    def _wait_for_all(self) -> None:
+        """Wait until every worker has everything, or one is lost."""
+        while self._failure is None:
+            try:
+                if self._is_over():
+                    return
+                self._ask("mail.check", self.rank)
+                self._check(self._close_deadline, "not all workers have all of their mail")
+            except BaseException as error:  # the thread's edge: raised by the next call
+                self.fail(error)
+
+    def _is_over(self) -> bool:
+        try:
+            self._store.advance_clock(self._watcher, 1, bound=0, timeout_s=_PATIENCE_S)
+        except DeadlineError:
+            return False
+        return True
+
+    def _server_of(self, worker: int) -> int:
+        return worker % self._num_servers
+
+
+def _split(data: bytes, sizes: list[int]) -> list[bytes]:
+    letters = []
+    begin = 0
+    for size in sizes:
+        letters.append(data[begin : begin + size])
+        begin += size
+    return letters

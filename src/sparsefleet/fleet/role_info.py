@@ -1,4 +1,4 @@
-"""What a process is within its job, as a plain value."""
+"""The role of a process in its job, as a plain value."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ class RoleInfo:
     """
 
     kind: RoleKind
-    """local: everything in this process, which is then its own only worker."""
+    """local: everything runs in this process, which is the only worker."""
 
     index: int = 0
-    """Place among the workers, or among the servers, from 0."""
+    """Index among the workers, or among the servers, from 0."""
 
     worker_num: int = 1
     """Workers in the job."""
 
     server_endpoints: tuple[str, ...] = ()
-    """Every server as "host:port", in the same order everywhere. Empty: there are none."""
+    """Every server as "host:port", in the same order everywhere. Empty: no servers."""
 
     worker_endpoints: tuple[str, ...] = ()
     """Every worker as "host:port"; known in collective jobs only."""
 
     current_endpoint: str = ""
-    """This process as "host:port", where it has one."""
+    """This process as "host:port", if it has one."""
 
     meeting_point: str = ""
     """Where the workers of a collective job meet, "host:port" of worker 0; see `World.join`."""
 
     is_meeting_kept_elsewhere: bool = False
-    """The launcher listens there, not worker 0; as torchrun does."""
+    """The launcher listens there instead of worker 0, as torchrun does."""
 
     workers_per_node: int = 0
-    """Workers of each machine, which are contiguous. 0: all are on one."""
+    """Workers per machine, with contiguous indices. 0: all on one machine."""
 
     gpu: int | None = None
     """The GPU that the launcher chose for this process, if it did."""
 
     restarts: int = 0
-    """How often the job was started anew after a failure."""
+    """How often the job was restarted after a failure."""
 
     def __post_init__(self) -> None:
         kinds = get_args(RoleKind)
@@ -88,7 +88,7 @@ class RoleInfo:
 
     @property
     def is_first_worker(self) -> bool:
-        """True for the one worker which does what is to be done once."""
+        """True for the one worker that does what must be done once."""
         return self.is_worker and self.index == 0
 
     @property

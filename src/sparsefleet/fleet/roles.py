@@ -1,32 +1,40 @@
-"""Roles from the environment.
+"""Reads the role of this process from environment variables.
 
-A launcher or scheduler tells each process what it is by one of these families of variables:
+A launcher or scheduler sets one of these families of variables:
 
 * ours: SPARSEFLEET_ROLE, SPARSEFLEET_SERVERS, SPARSEFLEET_WORKERS, SPARSEFLEET_INDEX;
-* Paddle's: TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINERS_NUM and more;
-* of collective jobs only: Paddle's PADDLE_TRAINER_ENDPOINTS and more, and torchrun's RANK,
-  WORLD_SIZE and more (module `collective_roles`).
+* Paddle's: TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINERS_NUM and others;
+* in collective jobs only: Paddle's PADDLE_TRAINER_ENDPOINTS and others, and torchrun's RANK,
+  WORLD_SIZE and others.
 
-The first family of which a variable is set counts, and then must be whole. With none set,
-everything runs in this process.
+The first family with a variable that is set is used, and must then be complete. If none is set,
+everything runs in this process. Errors name the variable.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from sparsefleet.endpoint import Endpoint
+from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.collective_roles import (
-    read_collective_role,
-    selected_gpu,
-    worker_endpoints,
-)
-from sparsefleet.fleet.environment import CheckedEnviron, any_set
 from sparsefleet.fleet.role_info import RoleInfo
 
-__all__ = ["read_general_role", "read_paddle_role", "role_from_environment", "split_files"]
+__all__ = [
+    "CheckedEnviron",
+    "Variable",
+    "any_set",
+    "read_collective_role",
+    "read_general_role",
+    "read_paddle_role",
+    "role_from_environment",
+    "selected_gpu",
+    "split_files",
+    "worker_endpoints",
+    "workers_per_node",
+]
+
 
 _OURS = ("SPARSEFLEET_ROLE", "SPARSEFLEET_SERVERS", "SPARSEFLEET_WORKERS", "SPARSEFLEET_INDEX")
 _PADDLE = (
@@ -37,13 +45,22 @@ _PADDLE = (
     "PADDLE_PORT",
 )
 
+_PADDLE_COLLECTIVE = (
+    "PADDLE_TRAINER_ENDPOINTS",
+    "PADDLE_CURRENT_ENDPOINT",
+    "PADDLE_TRAINER_ID",
+    "PADDLE_TRAINING_ROLE",
+)
+
+_TORCHRUN = ("RANK", "WORLD_SIZE")
+
 
 def role_from_environment(
     variables: Mapping[str, str] | None = None, *, is_collective: bool = False
 ) -> RoleInfo:
-    """The role of this process. Raises ConfigError naming the variable that is wrong.
+    """Return the role of this process; raise ConfigError naming the variable that is wrong.
 
-    is_collective: for training without servers, where workers meet each other.
+    is_collective: read the variables of jobs without servers, too.
 
     >>> role_from_environment({}).kind
     'local'
@@ -64,15 +81,15 @@ def role_from_environment(
 
 
 def split_files(files: list[str], role: RoleInfo) -> list[str]:
-    """The files of this worker: a contiguous part, the first workers one more if need be.
+    """Return this worker's contiguous part of the files; the first workers may get one more.
 
-    A server has no part: it gets all, so that a script comes as far as to serve.
+    A server gets all files, so that a script reaches the point where it serves.
 
     >>> split_files(["a", "b", "c", "d", "e"], RoleInfo(kind="worker", index=1, worker_num=2))
     ['d', 'e']
     """
     if not isinstance(files, list):
-        raise TypeError(f"files must be a list of names, got {type(files).__name__}")
+        raise TypeError(f"files must be a list of str, got {type(files).__name__}")
     from sparsefleet.data import file_list
 
     if role.is_server:
@@ -81,7 +98,7 @@ def split_files(files: list[str], role: RoleInfo) -> list[str]:
 
 
 def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Paddle's family, for servers and workers; as PaddleCloudRoleMaker reads it."""
+    """Read Paddle's variables for servers and workers, as PaddleCloudRoleMaker does."""
     environ = CheckedEnviron(variables, "others of Paddle's family (TRAINING_ROLE ...) are")
     servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
     worker_num = environ["PADDLE_TRAINERS_NUM"].integer(low=1)
@@ -96,14 +113,14 @@ def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
     own = _own_paddle_endpoint(environ)
     if own not in servers:
         raise ConfigError(
-            f"POD_IP:PADDLE_PORT is {own!r}, which does not occur in "
+            f"POD_IP:PADDLE_PORT is {own!r}, which is not in "
             f"PADDLE_PSERVERS_IP_PORT_LIST {','.join(servers)!r}"
         )
     return _server(servers, servers.index(own), worker_num)
 
 
 def read_general_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Paddle's family with the workers' endpoints; as GeneralRoleMaker reads it."""
+    """Read Paddle's variables including worker endpoints, as GeneralRoleMaker does."""
     environ = CheckedEnviron(variables, "GeneralRoleMaker needs it")
     servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
     workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
@@ -126,9 +143,9 @@ def read_general_role(variables: Mapping[str, str]) -> RoleInfo:
     own = _own_paddle_endpoint(environ)
     if own not in servers:
         raise ConfigError(
-            f"POD_IP:PADDLE_PORT is {own!r}, which does not occur in "
-            f"PADDLE_PSERVERS_IP_PORT_LIST {','.join(servers)!r}; PADDLE_PSERVER_ID would "
-            "give the place directly"
+            f"POD_IP:PADDLE_PORT is {own!r}, which is not in "
+            f"PADDLE_PSERVERS_IP_PORT_LIST {','.join(servers)!r}; set PADDLE_PSERVER_ID to the "
+            "index instead"
         )
     return _server(servers, servers.index(own), len(workers), workers)
 
@@ -139,7 +156,7 @@ def _read_ours(variables: Mapping[str, str]) -> RoleInfo:
     )
     kind = environ["SPARSEFLEET_ROLE"].one_of("worker", "server")
     meeting_point = environ.get("SPARSEFLEET_MEETING_POINT")
-    # Workers that are told where to meet each other may do without servers.
+    # Workers with a meeting point do not need servers.
     has_servers = kind == "server" or meeting_point is None or environ.get("SPARSEFLEET_SERVERS")
     servers = environ["SPARSEFLEET_SERVERS"].endpoints() if has_servers else ()
     worker_num = environ["SPARSEFLEET_WORKERS"].integer(low=1)
@@ -181,3 +198,180 @@ def _server(
         worker_endpoints=workers,
         current_endpoint=servers[index],
     )
+
+
+def read_collective_role(variables: Mapping[str, str]) -> RoleInfo:
+    """Read the first of the two families with a variable set; local if none is.
+
+    >>> read_collective_role({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+    ...     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).meeting_point
+    '127.0.0.1:29500'
+    """
+    if any_set(variables, _PADDLE_COLLECTIVE):
+        return _read_paddle(variables)
+    if any_set(variables, _TORCHRUN):
+        return _read_torchrun(variables)
+    return RoleInfo(kind="local")
+
+
+def worker_endpoints(environ: CheckedEnviron, worker_num: int) -> tuple[str, ...]:
+    """PADDLE_TRAINER_ENDPOINTS of a job with that many workers; empty if it is not set."""
+    variable = environ.get("PADDLE_TRAINER_ENDPOINTS")
+    if variable is None:
+        return ()
+    found = variable.endpoints()
+    if len(found) != worker_num:
+        raise variable.refused(f"{worker_num} endpoints, as SPARSEFLEET_WORKERS says")
+    return found
+
+
+def selected_gpu(environ: CheckedEnviron) -> int | None:
+    """Return the first of FLAGS_selected_gpus, which Paddle's launcher sets for each process."""
+    variable = environ.get("FLAGS_selected_gpus")
+    if variable is None:
+        return None
+    first = variable.text.split(",")[0].strip()
+    if not (first.isascii() and first.isdigit()):
+        raise variable.refused("comma-separated GPU numbers")
+    return int(first)
+
+
+def workers_per_node(workers: tuple[str, ...], index: int) -> int:
+    """Return the number of workers on the machine of worker `index`.
+
+    >>> workers_per_node(("10.0.0.7:6070", "10.0.0.7:6071", "10.0.0.8:6070"), 0)
+    2
+    """
+    hosts = [parse_endpoint(text).host for text in workers]
+    own = hosts[index]
+    count = hosts.count(own)
+    first = hosts.index(own)
+    if hosts[first : first + count] != [own] * count:
+        raise ConfigError(f"worker endpoints on {own} must be adjacent, got {','.join(workers)!r}")
+    return count
+
+
+def _read_paddle(variables: Mapping[str, str]) -> RoleInfo:
+    environ = CheckedEnviron(variables, "others of Paddle's collective family are")
+    workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
+    limit = (len(workers), "endpoints in PADDLE_TRAINER_ENDPOINTS")
+    index = environ.integer("PADDLE_TRAINER_ID", below=limit)
+    role = environ.get("PADDLE_TRAINING_ROLE")
+    if role is not None:
+        role.one_of("TRAINER")
+    current = environ.get("PADDLE_CURRENT_ENDPOINT")
+    if current is not None and current.text not in workers:
+        raise current.refused(f"one of PADDLE_TRAINER_ENDPOINTS, {','.join(workers)}")
+    return RoleInfo(
+        kind="worker",
+        index=index,
+        worker_num=len(workers),
+        worker_endpoints=workers,
+        current_endpoint=workers[index] if current is None else current.text,
+        meeting_point=workers[0],
+        workers_per_node=workers_per_node(workers, index),
+        gpu=selected_gpu(environ),
+        restarts=environ.integer("SPARSEFLEET_RESTARTS"),
+    )
+
+
+def _read_torchrun(variables: Mapping[str, str]) -> RoleInfo:
+    environ = CheckedEnviron(variables, "torchrun sets it with RANK, WORLD_SIZE, MASTER_ADDR")
+    worker_num = environ["WORLD_SIZE"].integer(low=1)
+    index = environ["RANK"].integer(low=0, below=(worker_num, "WORLD_SIZE"))
+    master = environ.get("MASTER_ADDR")
+    meeting_point = ""
+    if master is not None:
+        port = environ["MASTER_PORT"].integer(low=1, below=(2**16, "ports end there"))
+        meeting_point = str(Endpoint(master.text.strip(), port))
+    kept = environ.get("TORCHELASTIC_USE_AGENT_STORE")
+    return RoleInfo(
+        kind="worker",
+        index=index,
+        worker_num=worker_num,
+        meeting_point=meeting_point,
+        is_meeting_kept_elsewhere=kept is not None and kept.text.strip() == "True",
+        workers_per_node=environ.integer(
+            "LOCAL_WORLD_SIZE", below=(worker_num + 1, "WORLD_SIZE + 1")
+        ),
+        restarts=environ.integer("TORCHELASTIC_RESTART_COUNT"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that is set. Its methods raise ConfigError naming the variable.
+
+    >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
+    Traceback (most recent call last):
+    ...
+    sparsefleet.errors.ConfigError: PADDLE_TRAINERS_NUM must be an integer >= 1, got 'two'
+    """
+
+    name: str
+    text: str
+
+    def integer(self, *, low: int, below: tuple[int, str] | None = None) -> int:
+        """Return an int >= low and, if given, < below[0]; below[1] names that limit in errors."""
+        text = self.text.strip()
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and int(text) >= low):
+            raise self.refused(f"an integer >= {low}")
+        if below is not None and int(text) >= below[0]:
+            raise self.refused(f"less than {below[0]} ({below[1]})")
+        return int(text)
+
+    def one_of(self, *choices: str) -> str:
+        text = self.text.strip()
+        if text not in choices:
+            raise self.refused(" or ".join(choices))
+        return text
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Parse "host:port,host:port": at least one, without duplicates or port 0."""
+        found = tuple(part.strip() for part in self.text.split(","))
+        for index, text in enumerate(found):
+            try:
+                endpoint = parse_endpoint(text)
+            except ConfigError as error:
+                raise ConfigError(f"{self.name}: {error}, in {self.text!r}") from error
+            if endpoint.port == 0:
+                raise ConfigError(f"{self.name}: {text!r} has port 0; use the actual port")
+            if text in found[:index]:
+                raise ConfigError(f"{self.name}: {text!r} occurs twice in {self.text!r}")
+        return found
+
+    def refused(self, wanted: str) -> ConfigError:
+        return ConfigError(f"{self.name} must be {wanted}, got {self.text!r}")
+
+
+class CheckedEnviron:
+    """An environment whose variables are checked as they are read.
+
+    For an unset variable `environ[name]` raises ConfigError and `environ.get(name)` returns None.
+    An empty variable counts as unset.
+    """
+
+    def __init__(self, variables: Mapping[str, str], purpose: str) -> None:
+        self._variables = variables
+        self._purpose = purpose
+
+    def get(self, name: str) -> Variable | None:
+        text = self._variables.get(name, "")
+        return Variable(name, text) if text.strip() else None
+
+    def integer(self, name: str, *, below: tuple[int, str] | None = None) -> int:
+        """Return an int >= 0, or 0 if unset; for `below` see `Variable.integer`."""
+        variable = self.get(name)
+        return 0 if variable is None else variable.integer(low=0, below=below)
+
+    def __getitem__(self, name: str) -> Variable:
+        found = self.get(name)
+        if found is None:
+            raise ConfigError(f"{name} is not set, but {self._purpose}")
+        return found
+
+
+def any_set(variables: Mapping[str, str], names: tuple[str, ...]) -> bool:
+    """Return whether any of the variables is set and not empty."""
+    return any(variables.get(name, "").strip() for name in names)

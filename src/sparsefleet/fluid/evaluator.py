@@ -1,4 +1,4 @@
-"""Figures that grow over the batches of a pass, kept by the program itself."""
+"""Metrics that the program itself accumulates over the batches of a pass."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsefleet.fluid import layers, unique_name
-from sparsefleet.fluid.framework import Program, Variable, program_guard
-from sparsefleet.fluid.layer_helper import LayerHelper
-from sparsefleet.fluid.scope import global_scope
+from sparsefleet.fluid import layers
+from sparsefleet.fluid.framework import Program, Variable, program_guard, unique_name
+from sparsefleet.fluid.framework.scope import global_scope
+from sparsefleet.fluid.operators.layer_helper import LayerHelper
 from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.evaluator")
@@ -19,9 +19,9 @@ __all__ = ["ChunkEvaluator", "EditDistance", "Evaluator"]
 
 
 class Evaluator:
-    """Totals in the scope; those of your own derive from it.
+    """Base class of metrics whose totals are in the scope.
 
-    states: variables with totals. metrics: what to fetch of each batch.
+    states: variables with totals. metrics: what to fetch for each batch.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +30,7 @@ class Evaluator:
         self.metrics: list[Variable] = []
 
     def reset(self, executor: Any, reset_program: Program | None = None) -> None:
-        """All totals to zero: before each pass."""
+        """Set all totals to zero; call it before each pass."""
         program = Program() if reset_program is None else reset_program
         with program_guard(program):
             for state in self.states:
@@ -39,7 +39,7 @@ class Evaluator:
         executor.run(program)
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """The figures of the pass so far."""
+        """Return the metrics of the pass so far."""
         raise NotImplementedError(f"{type(self).__name__} has no eval(executor)")
 
     def _create_state(self, suffix: str, dtype: Any, shape: Sequence[int]) -> Variable:
@@ -57,7 +57,7 @@ class Evaluator:
 
 
 class ChunkEvaluator(Evaluator):
-    """Precision, recall and F1 of chunks; arguments as of `layers.chunk_eval`."""
+    """Computes precision, recall and F1 of chunks; see `layers.chunk_eval` for the arguments."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ChunkEvaluator(Evaluator):
             self._add(self._create_state(f"num_{suffix}_chunks", "int64", [1]), count)
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """Precision, recall and F1: float32[1] each."""
+        """Return precision, recall and F1: float32[1] each."""
         del executor, eval_program
         found, there, right = self._totals()
         precision = right / found if found else 0.0
@@ -84,7 +84,7 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """The mean distance of texts, and the share of those that are not as wanted."""
+    """Computes the mean edit distance of texts, and the share of wrong ones."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class EditDistance(Evaluator):
         self.metrics.extend([total, wrong])
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """The mean distance, and the share of wrong texts: float32[1] each."""
+        """Return the mean distance and the share of wrong texts: float32[1] each."""
         del executor, eval_program
         total, count, wrong = self._totals()
         count = max(count, 1.0)

@@ -1,4 +1,4 @@
-"""Figures of merit that a script keeps over batches, from fetched arrays."""
+"""Metrics that a script accumulates over batches, from fetched arrays."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ __all__ = [
     "MetricBase",
     "Precision",
     "Recall",
+    "WeightedAverage",
 ]
 
 
 class MetricBase(ABC):
-    """A metric: `update` with each batch, `eval`, `reset`. Its state are its public attributes."""
+    """A metric: `update` with each batch, `eval`, `reset`. Its public attributes are its state."""
 
     def __init__(self, name: str | None) -> None:
         self._name = type(self).__name__ if name is None else str(name)
@@ -39,7 +40,7 @@ class MetricBase(ABC):
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def reset(self) -> None:
-        """To nothing seen."""
+        """Reset to the initial state."""
         for name, value in self._states().items():
             if isinstance(value, (int, float)):
                 setattr(self, name, type(value)(0))
@@ -47,16 +48,16 @@ class MetricBase(ABC):
                 setattr(self, name, np.zeros_like(value))
 
     def get_config(self) -> dict[str, Any]:
-        """Its name and state."""
+        """Return the name and the state."""
         return {"name": self._name, "states": self._states()}
 
     @abstractmethod
     def update(self, *values: Any) -> None:
-        """Counts a batch."""
+        """Add a batch."""
 
     @abstractmethod
     def eval(self) -> Any:
-        """The figure so far."""
+        """Return the value so far."""
 
     def _array(self, what: str, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -71,7 +72,7 @@ class MetricBase(ABC):
 
 
 class CompositeMetric(MetricBase):
-    """Several metrics of the same predictions.
+    """Several metrics over the same predictions.
 
     >>> both = CompositeMetric()
     >>> both.add_metric(Precision())
@@ -88,7 +89,7 @@ class CompositeMetric(MetricBase):
     def add_metric(self, metric: MetricBase) -> None:
         if not isinstance(metric, MetricBase):
             raise ValueError(
-                f"{self._name}: a metric is a fluid.metrics.MetricBase, got {metric!r}"
+                f"{self._name}: a metric must be a fluid.metrics.MetricBase, got {metric!r}"
             )
         self._metrics.append(metric)
 
@@ -105,7 +106,7 @@ class CompositeMetric(MetricBase):
 
 
 class _Binary(MetricBase):
-    """Predictions are rounded; those equal to the label 1 are right."""
+    """Counts rounded predictions against labels of 0 and 1."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -115,14 +116,12 @@ class _Binary(MetricBase):
         said = np.rint(self._array("preds", preds)).astype(np.int64).reshape(-1)
         truth = self._array("labels", labels).reshape(-1)
         if said.shape != truth.shape:
-            raise ValueError(
-                f"{self._name}: {said.size} predictions for {truth.size} labels: wanted as many"
-            )
+            raise ValueError(f"{self._name}: got {said.size} predictions for {truth.size} labels")
         return said, truth
 
 
 class Precision(_Binary):
-    """Of what was said to be 1, the share that is.
+    """The share of predicted positives that are correct.
 
     >>> metric = Precision()
     >>> metric.update(np.array([0.1, 0.7, 0.8, 0.9]), np.array([0, 1, 0, 1]))
@@ -144,7 +143,7 @@ class Precision(_Binary):
 
 
 class Recall(_Binary):
-    """Of what is 1, the share that was said to be.
+    """The share of actual positives that were predicted.
 
     >>> metric = Recall()
     >>> metric.update(np.array([0.1, 0.7, 0.8, 0.9]), np.array([1, 1, 0, 1]))
@@ -166,7 +165,7 @@ class Recall(_Binary):
 
 
 class Accuracy(MetricBase):
-    """The mean of accuracies, each with the weight of its batch.
+    """The mean of accuracies, weighted by batch.
 
     >>> metric = Accuracy()
     >>> metric.update(0.5, weight=2)
@@ -189,12 +188,12 @@ class Accuracy(MetricBase):
 
     def eval(self) -> float:
         if self.weight == 0:
-            raise ValueError(f"{self._name}: nothing to take the mean of: update it first")
+            raise ValueError(f"{self._name}: no values to average: call update first")
         return self.value / self.weight
 
 
 class ChunkEvaluator(MetricBase):
-    """Precision, recall and F1 of chunks, from the counts that `layers.chunk_eval` gives.
+    """Precision, recall and F1 of chunks, from the counts of `layers.chunk_eval`.
 
     >>> metric = ChunkEvaluator()
     >>> metric.update(10, 9, 3)
@@ -222,7 +221,7 @@ class ChunkEvaluator(MetricBase):
 
 
 class EditDistance(MetricBase):
-    """The mean distance of sequences, and the share of those that are not right.
+    """The mean edit distance of sequences, and the share of wrong ones.
 
     >>> metric = EditDistance("distance")
     >>> metric.update(np.array([[0.0], [2.0]]), 2)
@@ -244,14 +243,14 @@ class EditDistance(MetricBase):
 
     def eval(self) -> tuple[float, float]:
         if self.seq_num == 0:
-            raise ValueError(f"{self._name}: no sequences so far: update it first")
+            raise ValueError(f"{self._name}: no sequences yet: call update first")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num
 
 
 class Auc(MetricBase):
     """The area under the curve, from counts in buckets of the score; 0.0 if a class is missing.
 
-    preds: probabilities, the last column that of the label 1; labels: 0 and 1.
+    preds: probabilities, with label 1 in the last column; labels: 0 and 1.
 
     >>> metric = Auc("auc")
     >>> scores = np.array([0.1, 0.4, 0.35, 0.8])
@@ -278,3 +277,37 @@ class Auc(MetricBase):
     def eval(self) -> float:
         area = self._counts.compute()
         return 0.0 if math.isnan(area) else area
+
+
+class WeightedAverage:
+    """The weighted mean of numbers or arrays.
+
+    >>> mean = WeightedAverage()
+    >>> mean.add(value=2.0, weight=1)
+    >>> mean.add(value=5.0, weight=2)
+    >>> float(mean.eval())
+    4.0
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset to the initial state."""
+        self.numerator: Any = None
+        self.denominator: float = 0.0
+
+    def add(self, value: Any, weight: float) -> None:
+        """Add a value."""
+        for what, given in (("value", value), ("weight", weight)):
+            if not isinstance(given, (int, float, np.number, np.ndarray)):
+                raise ValueError(f"WeightedAverage: '{what}' must be a number, got {given!r}")
+        part = np.asarray(value) * float(np.asarray(weight).reshape(()))
+        self.numerator = part if self.numerator is None else self.numerator + part
+        self.denominator += float(np.asarray(weight).reshape(()))
+
+    def eval(self) -> Any:
+        """Return the mean; ValueError without values."""
+        if self.numerator is None or self.denominator == 0:
+            raise ValueError("WeightedAverage: no values to average: add values first")
+        return self.numerator / self.denominator

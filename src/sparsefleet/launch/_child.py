@@ -1,6 +1,6 @@
-"""The first moments of a child: it cannot outlive the launcher, then becomes its command.
+"""Start-up of a child process: ties its life to the launcher, then executes its command.
 
-Run by its path, isolated, so that nothing of the package (or torch) is imported on the way:
+Run by path and isolated, so that nothing of the package (or torch) is imported:
 `python -I -S _child.py GO_FD LAUNCHER_PID COMMAND...`.
 """
 
@@ -11,20 +11,20 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_CANNOT_RUN = 127  # as shells have it
+_CANNOT_RUN = 127  # the exit code that shells use
 
 
 def main(arguments: list[str]) -> int:
-    """Returns only if the command is not to run, or cannot."""
+    """Execute the command; return only if it must not or cannot run."""
     go, launcher, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _ask_for_a_signal_when_the_launcher_ends()
     if os.getppid() != launcher:
         return 1
-    # The launcher says go once the guard knows of this process; it says nothing if it is gone.
+    # The launcher sends "g" once the guard knows this process, and nothing if it has died.
     if os.read(go, 1) != b"g":
         return 1
     os.close(go)
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would hand that on
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _ask_for_a_signal_when_the_launcher_ends() -> None:
-    """Linux only, and a second line of defence: the guard does it everywhere."""
+    """Request a signal when the launcher dies. Linux only; the guard covers every system."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,8 +1,8 @@
-"""Outlives a launcher that was killed, to end what it left behind.
+"""Cleans up after a launcher that was killed.
 
-Run by its path, isolated: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a pipe from
-the launcher, one message a line: `+PID` and `-PID` for a process group that has begun and ended,
-`file PATH` for a file to be removed. The pipe closes when the launcher ends, however it does.
+Run by path and isolated: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a pipe from the
+launcher with one message per line: `+PID` and `-PID` when a process group starts and ends,
+`file PATH` for a file to remove. The pipe closes when the launcher ends for whatever reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterable
 
 _LOOK_S = 0.05
-_KILLED_S = 10.0  # what SIGKILL does not end by then, waits for a device and will end with it
+_KILLED_S = (
+    10.0  # a process that survives SIGKILL this long is blocked on a device and ends with it
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -30,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes]]:
-    """Follows the launcher until it is gone: the groups still there, the files to remove."""
+    """Follow the launcher until it is gone; return the remaining groups and the files to remove."""
     groups: set[int] = set()
     files: list[bytes] = []
     for line in lines:
@@ -71,7 +73,7 @@ def _kill(group: int) -> None:
 def _exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except OSError:  # none left, or (macOS) only such as await their parent
+    except OSError:  # none left, or (macOS) only zombies
         return False
     return True
 

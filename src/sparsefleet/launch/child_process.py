@@ -1,4 +1,4 @@
-"""One server or worker as the launcher sees it."""
+"""A server or worker process as the launcher sees it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -22,7 +23,7 @@ _REAP_S = 10.0
 
 
 class ChildState(Enum):
-    """What a person is told of a process."""
+    """The state of a process as shown to the user."""
 
     RUNNING = "running"
     STOPPING = "stopping"
@@ -32,13 +33,15 @@ class ChildState(Enum):
 
 
 class ChildProcess:
-    """Started by the constructor, in a process group of its own which ends as a whole."""
+    """A process started by the constructor, in its own process group, which ends as a whole."""
 
     def __init__(self, plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> None:
         self.plan = plan
         self.state = ChildState.RUNNING
         self.exit_code: int | None = None
-        """As subprocess has it: negative for a signal. None while it runs."""
+        """The exit code as in subprocess: negative for a signal. None while the process runs."""
+        self.ended_at: float | None = None
+        """When its end was noticed, in seconds since 1970."""
         self.log = LogTail(plan.log_path, is_continued=plan.appends_log)
         self._guard = guard
         self._process = _start(plan, environ, guard)
@@ -56,34 +59,37 @@ class ChildProcess:
         return self.exit_code is None
 
     def poll(self) -> bool:
-        """True once: when it is seen to have ended. Ends what it left of its group."""
+        """Return True once, when the process is first seen to have ended; kill the rest of its
+        group.
+        """
         if self.exit_code is not None or self._process.poll() is None:
             return False
         self._close(self._process.returncode)
         return True
 
     def terminate(self) -> None:
-        """Asks it to end. Its own children are its business until it has ended."""
+        """Ask the process to end. Until it does, its children are its own responsibility."""
         if self.is_running:
             self.state = ChildState.STOPPING
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and its group at once; returns when it is gone."""
+        """Kill the process and its group; return when they are gone."""
         if not self.is_running:
             return
         self.state = ChildState.STOPPING
         self._kill_group()
         try:
             self._close(self._process.wait(_REAP_S))
-        except subprocess.TimeoutExpired:  # it waits for a device, and ends when that answers
+        except subprocess.TimeoutExpired:  # blocked on a device; it ends when the device answers
             self._close(-signal.SIGKILL)
 
     def _close(self, code: int) -> None:
         self._kill_group()
         self._guard.remove(self.pid)
         self.exit_code = code
+        self.ended_at = time.time()
         if self.state is ChildState.STOPPING:
             self.state = ChildState.STOPPED
         else:
@@ -95,7 +101,7 @@ class ChildProcess:
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, in words.
+    """Describe how a process ended.
 
     >>> describe_exit(3), describe_exit(-9)
     ('ended with code 3', 'was killed by SIGKILL')
@@ -109,7 +115,7 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """The exit code by which a launcher hands on another's, as shells do.
+    """Return the exit code with which a launcher passes on a child's, as shells do.
 
     >>> shell_code(3), shell_code(-9)
     (3, 137)
@@ -118,10 +124,10 @@ def shell_code(code: int) -> int:
 
 
 def _start(plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> subprocess.Popen[bytes]:
-    """Starts it so that it ends with the launcher from its first moment on.
+    """Start the process so that it can never outlive the launcher.
 
-    It waits for a byte before it becomes its command. The byte is sent once the guard knows
-    of it; a launcher killed before that closes the pipe, and the child ends.
+    The child waits for a byte before it executes its command. The byte is sent once the guard knows
+    the child; a launcher that is killed before that closes the pipe, and the child exits.
     """
     child = str(Path(_child.__file__).resolve())
     go_read, go_write = os.pipe()

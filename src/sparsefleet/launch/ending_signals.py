@@ -1,4 +1,4 @@
-"""Waiting for what a launcher waits for: a child that ends, a signal to end, another thread."""
+"""Waits for the events of a launcher: a child that ends, a signal, another thread."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndingSignals:
-    """Notes SIGINT, SIGTERM and SIGHUP while open, and wakes `wait` for these and SIGCHLD.
+    """Counts SIGINT, SIGTERM and SIGHUP while open; these and SIGCHLD wake `wait`.
 
-    Opened in the main thread only, as Python runs the handlers there; `wake` works in any.
+    Open it in the main thread, where Python runs signal handlers; `wake` works in any thread.
     """
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
         self.count = 0
-        """Signals to end, so far."""
+        """The number of ending signals so far."""
         self._before: dict[signal.Signals, object] = {}
         self._wakeup_before = -1
         self._receiver, self._sender = socket.socketpair()
 
     def wait(self, timeout_s: float) -> None:
-        """Returns at a signal, at `wake`, or after that long."""
+        """Return on a signal, on `wake`, or after the timeout."""
         self._receiver.settimeout(max(timeout_s, 0.001))
         with contextlib.suppress(TimeoutError):
             self._receiver.recv(4096)
 
     def wake(self) -> None:
-        """Ends the `wait` under way, or the next one."""
-        with contextlib.suppress(OSError):  # full: it is awake; closed: nobody waits
+        """Wake the current `wait`, or the next one."""
+        with contextlib.suppress(OSError):  # full: already awake; closed: nobody waits
             self._sender.send(b"\0")
 
     def __enter__(self) -> Self:
@@ -49,7 +49,7 @@ class EndingSignals:
         self._wakeup_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in _ENDING:
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # nohup asked for it
+                continue  # set by nohup
             self._before[number] = signal.signal(number, self._note)
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _only_wake)
         return self
@@ -74,5 +74,5 @@ class EndingSignals:
 
 
 def _only_wake(number: int, frame: FrameType | None) -> None:
-    """Being handled at all, a signal writes to the wakeup descriptor."""
+    """Do nothing: any handled signal writes to the wakeup descriptor."""
     del number, frame

@@ -1,4 +1,4 @@
-"""The launcher's side of the guard: a process that ends the job if the launcher is killed."""
+"""The launcher's end of the guard: a process that ends the job if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _END_S = 30.0
 
 
 class Guard:
-    """Knows every process group of the job; acts when the launcher is gone.
+    """Tracks every process group of the job and kills them when the launcher is gone.
 
-    It sees that by the end of a pipe whose only writer is the launcher, which the system
-    closes even on SIGKILL.
+    The guard reads from a pipe whose only writer is the launcher; the system closes it even on
+    SIGKILL.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -42,11 +42,11 @@ class Guard:
         self._tell(f"+{group}")
 
     def remove(self, group: int) -> None:
-        """To be called before anything else can get the same number."""
+        """Forget a group. Call it before the system can reuse the process id."""
         self._tell(f"-{group}")
 
     def remove_file(self, path: str) -> None:
-        """Has the file removed when the launcher is gone."""
+        """Have the file removed when the launcher is gone."""
         self._tell(f"file {path}")
 
     def _tell(self, message: str) -> None:
@@ -56,7 +56,7 @@ class Guard:
             self._process.stdin.flush()
         except BrokenPipeError:
             _log.warning(
-                "the guard process %d is gone: if this launcher is killed, processes may stay",
+                "the guard process %d has died: if this launcher is killed, processes may remain",
                 self._process.pid,
             )
 

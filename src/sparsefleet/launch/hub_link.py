@@ -1,4 +1,4 @@
-"""The launcher of node 0, which knows of all nodes and decides."""
+"""The launcher of node 0: knows all nodes and decides for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CODE_OF_WRONG_COMMAND = 2
 
 
 class HubLink(NodeLink):
-    """The link of node 0. Listens from the constructor on; raises ConfigError if it cannot."""
+    """The link of node 0. Listens when constructed; raises ConfigError if it cannot."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
@@ -95,14 +95,14 @@ class HubLink(NodeLink):
         return f"node {rank} ({self._config.nodes[rank]})"
 
     def _serve(self, connection: socket.socket) -> None:
-        """One connection, from a launcher or from a stranger."""
+        """Serve one connection, from a launcher or from a stranger."""
         with connection:
             try:
                 wire = Wire(connection, self._config.key, is_hub=True, timeout_s=HANDSHAKE_S)
-                wire.send("alive")  # lets the leaf see by itself if the keys differ
+                wire.send("alive")  # lets the leaf detect a different key
                 rank = self._admit(wire, wire.receive(HANDSHAKE_S))
             except (RpcError, OSError, ValueError):
-                return  # a stranger, whose errors are not the job's
+                return  # a stranger, whose errors do not concern the job
             if rank is None:
                 return
             try:
@@ -116,7 +116,7 @@ class HubLink(NodeLink):
         with self._lock:
             last_word = self._last_word
             are_all_here = len(self._wires) == len(self._config.nodes) - 1
-        # A leaf that has gone already may have said why: that is still to be read.
+        # A leaf that has already left may have sent its reason: read that first.
         with contextlib.suppress(PeerLostError):
             wire.send("welcome")
             if last_word:
@@ -126,16 +126,16 @@ class HubLink(NodeLink):
             self._all_joined.set()
 
     def _admit(self, wire: Wire, text: str) -> int | None:
-        """The rank of a node that may join; None if it was told why not."""
+        """Return the rank of a node that may join; None if it was refused and told why."""
         word, rank_text, shape = text.split(" ", 2)
         rank = int(rank_text)
         with self._lock:
             if word != "join" or not 0 < rank < len(self._config.nodes):
                 complaint = "no such node"
             elif shape != self._config.shape:
-                complaint = f"started for {shape}, but node 0 for {self._config.shape}"
+                complaint = f"started for {shape}, but node 0 was started for {self._config.shape}"
             elif rank in self._wires:
-                complaint = "this node has joined already: check --node-rank"
+                complaint = "this node has already joined: check --node-rank"
             else:
                 self._wires[rank] = wire
                 return rank
@@ -166,7 +166,9 @@ class HubLink(NodeLink):
         self._emit(AllDone())
 
     def _crashed(self, restarts: int, exit_code: int, text: str) -> None:
-        """One failure leads to others, on other nodes: all of one start count once."""
+        """Handle a failure. It causes others on other nodes: all failures of one start count
+        once.
+        """
         with self._lock:
             if restarts != self._restarts:
                 return
@@ -192,4 +194,4 @@ class HubLink(NodeLink):
             try:
                 wire.send(text)
             except PeerLostError:
-                continue  # its own thread sees that, too
+                continue  # the leaf's own thread notices as well

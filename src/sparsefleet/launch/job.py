@@ -1,21 +1,30 @@
-"""A job on this node, from its first process to its last."""
+"""Runs a job on this node, from its first process to its last."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
+import socket
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
 
+from sparsefleet.endpoint import parse_endpoint
+from sparsefleet.errors import ConfigError
 from sparsefleet.job_key import find_job_key
 from sparsefleet.launch.ending_signals import EndingSignals
 from sparsefleet.launch.guard import Guard
 from sparsefleet.launch.hub_link import HubLink
-from sparsefleet.launch.job_key_file import given_key, new_key_file
 from sparsefleet.launch.job_plan import (
+    EXPOSED_TRAFFIC,
     child_environment,
     fixed_endpoints,
     fixed_meeting_point,
+    is_traffic_exposed,
     link_port,
     plan_node,
 )
@@ -23,19 +32,92 @@ from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.leaf_link import LeafLink
 from sparsefleet.launch.node_job import Ending, NodeJob
 from sparsefleet.launch.node_link import LinkConfig, NodeLink
-from sparsefleet.launch.ports import PortReservation
 from sparsefleet.launch.status_display import make_display
 
-__all__ = ["run_job"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "PortReservation",
+    "given_key",
+    "new_key_file",
+    "run_job",
+]
+
+# On Linux, a socket that is bound but not listening blocks everyone except a server that binds with
+# SO_REUSEADDR, as ours do. Elsewhere it would block the server, too: there the port is only
+# checked, and could be taken before the server starts.
+_CAN_HOLD = sys.platform == "linux"
+
+
+class PortReservation:
+    """Reserves ports of this machine while it is open."""
+
+    def __init__(self) -> None:
+        self._held: list[socket.socket] = []
+
+    def take_free(self, count: int) -> list[int]:
+        """Reserve free ports of 127.0.0.1."""
+        sockets = []
+        for _ in range(count):
+            one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self._held.append(one)
+            one.bind(("127.0.0.1", 0))
+            sockets.append(one)
+        ports = [int(one.getsockname()[1]) for one in sockets]
+        for one in sockets:
+            self._hold(one)
+        return ports
+
+    def take(self, endpoint: str) -> None:
+        """Reserve one endpoint. Raises ConfigError if a process listens there.
+
+        An address that cannot be bound for another reason is left for the server to report.
+        """
+        where = parse_endpoint(endpoint)
+        family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+        one = socket.socket(family, socket.SOCK_STREAM)
+        self._held.append(one)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((where.host, where.port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(
+                    f"port {where.port} of {where.host} is in use by another process, but this job "
+                    "needs it: stop that process or choose another start port"
+                ) from error
+        self._hold(one)
+
+    def _hold(self, one: socket.socket) -> None:
+        if _CAN_HOLD:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for one in self._held:
+            one.close()
 
 
 def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> int:
-    """Runs the job to its end; returns the exit code for the launcher.
+    """Run the job to its end and return the launcher's exit code.
 
-    After a failure it is started anew as often as `max_restarts` says. 0 if all workers ended
-    with 0 in the end; else the code of the process that failed first (128 + n for
-    signal n); 128 + n if this launcher was told to end by signal n. No process of the job is
-    left when it returns. Raises ConfigError if the job cannot be started. Main thread only.
+    After a failure the job restarts up to `max_restarts` times. The code is 0 if all workers
+    finally
+    exit with 0; otherwise that of the process that failed first (128 + n for signal n), or 128 + n
+    if
+    signal n ended this launcher. No process of the job is left when it returns. Raises ConfigError
+    if
+    the job cannot be started. Main thread only.
     """
     environ = os.environ if environ is None else environ
     several = len(config.nodes) > 1
@@ -51,15 +133,23 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
         if not has_key:
             told["SPARSEFLEET_JOB_KEY_FILE"] = stack.enter_context(new_key_file())
             guard.remove_file(told["SPARSEFLEET_JOB_KEY_FILE"])
-        # Nodes of Paddle's launcher know nothing of each other, unless they have a key in common.
+        # Nodes of Paddle's launcher do not know each other unless they share a key.
         link = _open_link(config, environ, signals) if several and has_key else None
         if link is not None:
             stack.callback(link.close)
         display = stack.enter_context(make_display(quiet=config.quiet, show=config.show))
-        for path in told.values():
-            display.note(f"job key in {path}")
+        if "SPARSEFLEET_JOB_KEY_FILE" in told:
+            display.note(f"job key in {told['SPARSEFLEET_JOB_KEY_FILE']}")
+        if is_traffic_exposed(config, environ):
+            display.note(EXPOSED_TRAFFIC)
 
         def run_once(restarts: int) -> Ending:
+            if config.num_servers > 0 and config.durability != "off":
+                # New for each start of the whole job, which begins at its checkpoints.
+                place = tempfile.TemporaryDirectory(
+                    prefix="server-state-", dir=config.log_dir, ignore_cleanup_errors=True
+                )
+                told["SPARSEFLEET_LOG_DIR"] = os.path.abspath(stack.enter_context(place))
             job = NodeJob(config, signals, display, link, restarts=restarts)
             try:
                 for plan in plan_node(config, endpoints, meeting_point, restarts):
@@ -77,8 +167,8 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
     ending = run_once(0)
     while ending.restarts:
         print(
-            f"sparsefleet launch: restart {ending.restarts} of {max_restarts}: all processes of "
-            "the job are started anew",
+            f"sparsefleet launch: restart {ending.restarts} of {max_restarts}: restarting all "
+            "processes of the job",
             file=sys.stderr,
             flush=True,
         )
@@ -87,7 +177,7 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
 
 
 def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
-    """All servers' endpoints; those of this node are held until the job is over."""
+    """Return all servers' endpoints; those of this node are reserved until the job ends."""
     endpoints = fixed_endpoints(config)
     if not endpoints:
         return [f"127.0.0.1:{port}" for port in ports.take_free(config.num_servers)]
@@ -98,7 +188,7 @@ def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
 
 
 def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
-    """Where workers meet. On one machine the port is held; of several, they may never need it."""
+    """Return where workers meet. On a single machine the port is reserved."""
     fixed = fixed_meeting_point(config)
     if not fixed:
         return f"127.0.0.1:{ports.take_free(1)[0]}"
@@ -123,3 +213,37 @@ def _open_link(
     )
     kind = HubLink if config.node_rank == 0 else LeafLink
     return kind(link, signals.wake)
+
+
+_KEY_BYTES = 32
+
+
+def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
+    """Return whether the environment has a job key, which processes inherit.
+
+    Raises ConfigError if a required key is missing, or if the processes would reject it.
+    """
+    found = "SPARSEFLEET_JOB_KEY" in environ or "SPARSEFLEET_JOB_KEY_FILE" in environ
+    if is_required and not found:
+        raise ConfigError(
+            "a job on several nodes needs a job key that all of them share: set "
+            "SPARSEFLEET_JOB_KEY to the same text everywhere (python -c "
+            "'import secrets; print(secrets.token_hex())' makes one), or "
+            "SPARSEFLEET_JOB_KEY_FILE to a file that holds it"
+        )
+    if found:
+        find_job_key((), environ)
+    return found
+
+
+@contextlib.contextmanager
+def new_key_file() -> Iterator[str]:
+    """Create a file with a new key, readable only by this user; yield its path, then remove it."""
+    descriptor, path = tempfile.mkstemp(prefix="sparsefleet-job-", suffix=".key")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(_KEY_BYTES) + "\n")
+        yield path
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)

@@ -1,4 +1,4 @@
-"""Which processes a job has on this node, and what each is told."""
+"""Plans which processes a job has on this node, and the environment of each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.launch.launch_config import LaunchConfig
 
 __all__ = [
+    "EXPOSED_TRAFFIC",
     "ProcessPlan",
     "child_environment",
     "deal",
     "fixed_endpoints",
     "fixed_meeting_point",
+    "is_traffic_exposed",
     "link_port",
     "plan_node",
 ]
 
-# Of an outer launcher or an earlier job; each process gets its own.
+# Left by an outer launcher or an earlier job; each process gets its own.
 _ROLE_VARIABLES = (
     "FLAGS_selected_gpus",
     "PADDLE_CURRENT_ENDPOINT",
@@ -33,22 +35,28 @@ _ROLE_VARIABLES = (
     "POD_IP",
 )
 
+EXPOSED_TRAFFIC = (
+    "warning: without servers, workers on different nodes talk over torch.distributed, which "
+    "neither encrypts nor authenticates. Use a private network (GLOO_SOCKET_IFNAME) or gloo's TLS "
+    "(GLOO_DEVICE_TRANSPORT=TCP_TLS); see docs/collective.md"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessPlan:
-    """One process to be started."""
+    """A process to start."""
 
     role: Literal["server", "worker"]
     index: int
-    """Among all servers, or all workers, of the job."""
+    """Its index among all servers, or all workers, of the job."""
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What it is told by its environment."""
+    """Its own environment variables."""
     log_path: str
     appends_log: bool = False
-    """What the log has already is kept."""
+    """Append to an existing log."""
     endpoint: str = ""
-    """Where it listens, if it is a server."""
+    """The address it listens on, if it is a server."""
 
     @property
     def name(self) -> str:
@@ -56,12 +64,12 @@ class ProcessPlan:
 
     @property
     def short_name(self) -> str:
-        """As flags have it."""
+        """The name used in flags, such as worker.0."""
         return f"{self.role}.{self.index}"
 
 
 def deal(count: int, num_nodes: int) -> list[range]:
-    """Which of `count` processes each node gets: contiguous, the first nodes one more.
+    """Split `count` processes into contiguous ranges, one per node; the first nodes get one more.
 
     >>> deal(5, 2)
     [range(0, 3), range(3, 5)]
@@ -77,7 +85,9 @@ def deal(count: int, num_nodes: int) -> list[range]:
 
 
 def fixed_endpoints(config: LaunchConfig) -> list[str]:
-    """Where all servers listen, known without asking for free ports; [] if it is not."""
+    """Return all servers' endpoints if they are known without asking for free ports, otherwise
+    [].
+    """
     if config.endpoints:
         return list(config.endpoints)
     if config.start_port == 0:
@@ -93,7 +103,7 @@ def fixed_endpoints(config: LaunchConfig) -> list[str]:
 
 
 def link_port(config: LaunchConfig) -> int:
-    """Where the launchers of several nodes meet: on the first node, after ports of the job's."""
+    """Return the port where launchers meet: on the first node, after the ports of the job."""
     first = config.nodes[0]
     if config.paddle is not None:
         places = map(parse_endpoint, config.paddle.endpoints)
@@ -104,7 +114,7 @@ def link_port(config: LaunchConfig) -> int:
 
 
 def fixed_meeting_point(config: LaunchConfig) -> str:
-    """Where workers meet each other, known without asking for a free port; "" if it is not."""
+    """Return where workers meet if it is known without asking for a free port, otherwise ""."""
     if config.paddle is not None:
         return config.paddle.endpoints[0]
     if not config.nodes:
@@ -115,7 +125,7 @@ def fixed_meeting_point(config: LaunchConfig) -> str:
 def plan_node(
     config: LaunchConfig, endpoints: list[str], meeting_point: str = "", restarts: int = 0
 ) -> list[ProcessPlan]:
-    """The processes of this node, servers first."""
+    """Return the processes of this node, servers first."""
     num_nodes = max(1, len(config.nodes))
     servers = deal(config.num_servers, num_nodes)[config.node_rank]
     workers = deal(config.num_workers, num_nodes)[config.node_rank]
@@ -139,7 +149,7 @@ def plan_node(
 def child_environment(
     inherited: Mapping[str, str], config: LaunchConfig, job: Mapping[str, str], plan: ProcessPlan
 ) -> dict[str, str]:
-    """The whole environment of a process. `job` is what all processes are told alike."""
+    """Return the whole environment of a process. `job` holds what all processes share."""
     dropped = {*_ROLE_VARIABLES, *config.unset_variables}
     kept = {name: text for name, text in inherited.items() if name not in dropped}
     return {
@@ -149,6 +159,14 @@ def child_environment(
         **job,
         **plan.variables,
     }
+
+
+def is_traffic_exposed(config: LaunchConfig, inherited: Mapping[str, str]) -> bool:
+    """Return whether workers exchange unprotected gradients between machines."""
+    told = {**inherited, **dict(config.set_variables)}
+    is_chosen = "GLOO_SOCKET_IFNAME" in told or told.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS"
+    outside = [host for host in config.nodes if not parse_endpoint(f"{host}:1").is_loopback]
+    return config.num_servers == 0 and len(config.nodes) > 1 and bool(outside) and not is_chosen
 
 
 def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> ProcessPlan:
@@ -202,6 +220,7 @@ def _job_shape(config: LaunchConfig, endpoints: list[str]) -> dict[str, str]:
         "SPARSEFLEET_SERVERS": ",".join(endpoints),
         "SPARSEFLEET_WORKERS": str(config.num_workers),
         "SPARSEFLEET_TRANSPORT": config.transport,
+        "SPARSEFLEET_DURABILITY": config.durability,
         "SPARSEFLEET_KEEP_GOING": "1" if config.keep_going else "0",
         "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints),
         "PADDLE_TRAINERS_NUM": str(config.num_workers),

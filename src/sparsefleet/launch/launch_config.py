@@ -1,4 +1,4 @@
-"""What a job consists of, as the command line says it."""
+"""The configuration of a job."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from sparsefleet.field_checks import require, require_int, require_not_negative,
 
 __all__ = ["LaunchConfig", "PaddleWorkers", "TransportName"]
 
-# The server room has the same type; importing it would need the native extension, which the
-# launcher does not.
+# The server room has the same type, but importing it would load the native extension, which the
+# launcher does not need.
 TransportName = Literal["auto", "tls", "plain"]
+DurabilityName = Literal["off", "process", "disk"]
 
 _MAX_PROCESSES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddleWorkers:
-    """What workers of a collective job are told as by Paddle's launcher.
+    """What Paddle's launcher tells the workers of a collective job.
 
-    Logs are then as its are, too: continued if they exist, numbered by the place on the node.
+    Logs then follow its conventions, too: appended to if they exist, numbered per node.
     """
 
     endpoints: tuple[str, ...]
-    """Every worker as "host:port", node by node. They meet at the first."""
+    """Every worker as "host:port", node by node. Workers meet at the first."""
 
     gpus: tuple[int, ...]
     """The GPU of each worker of this node."""
@@ -40,82 +41,87 @@ class PaddleWorkers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
-    """One job: a script, run by servers and workers; without servers, a collective job.
+    """One job: a script run by servers and workers; without servers, a collective job.
 
     >>> LaunchConfig(script="json.tool", is_module=True, num_workers=2).nodes
     ()
     """
 
     script: str
-    """Path of a Python script, run once for each server and each worker."""
+    """The path of a Python script, run once per server and per worker."""
 
     arguments: tuple[str, ...] = ()
-    """Handed to the script."""
+    """Arguments passed to the script."""
 
     is_module: bool = False
-    """`script` is the name of a module, run as by `python -m`."""
+    """Whether `script` is a module name, run like `python -m`."""
 
     num_servers: int = 1
-    """Servers, on all nodes together. 0: workers train collectively."""
+    """The number of servers on all nodes. 0: workers train collectively."""
 
     num_workers: int = 1
-    """Workers, on all nodes together."""
+    """The number of workers on all nodes."""
 
     log_dir: str = "logs"
-    """Gets one file for each process: serverlog.0, workerlog.0 ..."""
+    """The directory for one log file per process: serverlog.0, workerlog.0 ..."""
 
     transport: TransportName = "auto"
-    """How servers and workers talk; told to them by SPARSEFLEET_TRANSPORT."""
+    """How servers and workers communicate; passed to them as SPARSEFLEET_TRANSPORT."""
+
+    durability: DurabilityName = "off"
+    """Failures that acknowledged changes survive; passed to servers as SPARSEFLEET_DURABILITY."""
 
     start_port: int = 0
-    """The servers of a host listen at this port and those following it. 0: free ones."""
+    """The first port of the servers on a host; the others follow. 0: free ports."""
 
     endpoints: tuple[str, ...] = ()
-    """Where the servers listen, instead of `start_port`; all on this machine."""
+    """The servers' addresses, instead of `start_port`; all on this machine."""
 
     nodes: tuple[str, ...] = ()
-    """The machines of the job by name or address, the same list everywhere. Empty: this one."""
+    """The machines of the job by name or address, the same list on each. Empty: this machine."""
 
     node_rank: int = 0
-    """This machine's place in `nodes`."""
+    """This machine's index in `nodes`."""
 
     native_servers: bool = False
     """Servers run `sparsefleet server` instead of the script."""
 
     keep_going: bool = False
-    """A worker that fails does not end the job."""
+    """Continue when a worker fails."""
 
     max_restarts: int = 0
-    """How often all processes are started anew after one has failed."""
+    """How many times all processes are restarted after one has failed."""
 
     quiet: bool = False
     """Show failures only."""
 
     show: str = ""
-    """Output that is shown as well: of worker.0, server.1 ..., of all. Empty: of none."""
+    """A process whose output is shown, such as worker.0 or server.1, or all. Empty: none."""
 
     grace_s: float = 10.0
-    """From asking a process to end (SIGTERM) to killing it."""
+    """Seconds between asking a process to end (SIGTERM) and killing it."""
 
     join_timeout_s: float = 300.0
-    """All nodes must have been started within this."""
+    """Seconds within which all nodes must join."""
 
     set_variables: tuple[tuple[str, str], ...] = ()
     """Environment variables for every process."""
 
     unset_variables: tuple[str, ...] = ()
-    """Environment variables no process gets to see."""
+    """Environment variables that are removed for every process."""
 
     paddle: PaddleWorkers | None = None
-    """Told as by Paddle's launcher."""
+    """Settings of a job started by Paddle's launcher."""
 
     def __post_init__(self) -> None:
         require(bool(self.script), self, "script", "the path of a script, or a module")
         if not self.is_module and not os.path.isfile(self.script):
-            raise ConfigError(f"script {self.script!r} does not exist, or is no file")
+            raise ConfigError(f"script {self.script!r} does not exist or is not a file")
         require_int(self, "num_servers", 0, _MAX_PROCESSES)
         require_int(self, "num_workers", 1, _MAX_PROCESSES)
         require_int(self, "max_restarts", 0, 2**31 - 1)
+        levels = get_args(DurabilityName)
+        require(self.durability in levels, self, "durability", " or ".join(levels))
         transports = get_args(TransportName)
         require(self.transport in transports, self, "transport", " or ".join(transports))
         require_int(self, "start_port", 0, 65535)
@@ -152,12 +158,12 @@ class LaunchConfig:
             )
         if self.num_servers == 0 and self.keep_going:
             raise ConfigError(
-                "LaunchConfig.keep_going needs servers: workers that train collectively cannot go "
-                "on without one of them; max_restarts starts all of them anew"
+                "LaunchConfig.keep_going needs servers: collective training cannot continue "
+                "without one of its workers; use max_restarts to restart all of them"
             )
         if self.paddle is not None and len(self.paddle.endpoints) != self.num_workers:
             raise ConfigError(
-                f"LaunchConfig.paddle must have an endpoint for each of {self.num_workers} "
+                f"LaunchConfig.paddle must have one endpoint for each of the {self.num_workers} "
                 f"workers, got {len(self.paddle.endpoints)}"
             )
 
@@ -169,11 +175,11 @@ class LaunchConfig:
         require(len(set(self.endpoints)) == len(self.endpoints), self, "endpoints", "all different")
         if len(self.endpoints) != self.num_servers:
             raise ConfigError(
-                f"LaunchConfig.endpoints must be as many as the servers, {self.num_servers}, "
+                f"LaunchConfig.endpoints must have one entry per server, {self.num_servers}, "
                 f"got {len(self.endpoints)}: {','.join(self.endpoints)}"
             )
         if self.nodes:
-            raise ConfigError("LaunchConfig.endpoints and nodes exclude each other")
+            raise ConfigError("LaunchConfig.endpoints and nodes cannot be used together")
 
     def _check_nodes(self) -> None:
         if not self.nodes:
@@ -184,6 +190,6 @@ class LaunchConfig:
             parse_endpoint(f"{host}:1")
         if self.start_port == 0:
             raise ConfigError(
-                "LaunchConfig.start_port must be given with nodes: all nodes must know the "
-                "servers' ports beforehand"
+                "LaunchConfig.start_port is required with nodes: all nodes must know the servers' "
+                "ports in advance"
             )

@@ -1,4 +1,4 @@
-"""The launcher of any other node, which says how its processes do and follows the hub."""
+"""The launcher of a node other than the first: reports on its processes and follows the hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LeafLink"]
 
 
 class LeafLink(NodeLink):
-    """The link of another node. Tries to reach the hub until `join_timeout_s` have passed."""
+    """The link of another node. Tries to reach the hub for up to `join_timeout_s`."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
@@ -47,7 +47,7 @@ class LeafLink(NodeLink):
         self._say(message("fail", exit_code, text=text))
 
     def _say(self, text: str) -> None:
-        """Now, or as soon as there is a connection."""
+        """Send now, or as soon as there is a connection."""
         with self._lock:
             if self._wire is None:
                 self._unsent.append(text)
@@ -55,7 +55,7 @@ class LeafLink(NodeLink):
             try:
                 self._wire.send(text)
             except PeerLostError:
-                return  # the receiving thread sees that, too
+                return  # the receiving thread notices as well
 
     def _linger(self) -> None:
         if self._unsent:
@@ -88,7 +88,7 @@ class LeafLink(NodeLink):
             self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where} is lost: {error}"))
 
     def _connect(self, hub: tuple[str, int]) -> socket.socket | None:
-        """None if the job was over before."""
+        """Return the connection; None if the job ended first."""
         deadline = time.monotonic() + self._config.join_timeout_s
         while not self._closing.is_set():
             try:
@@ -96,7 +96,7 @@ class LeafLink(NodeLink):
             except OSError as error:
                 if time.monotonic() > deadline:
                     within = f"{self._config.join_timeout_s:.0f} s"
-                    raise PeerLostError(f"not reached within {within}: {error}") from error
+                    raise PeerLostError(f"unreachable for {within}: {error}") from error
             self._closing.wait(RETRY_S)
         return None
 

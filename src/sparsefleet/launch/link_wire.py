@@ -1,8 +1,8 @@
-"""One connection between the launchers of two nodes: short messages that prove the job key.
+"""A connection between the launchers of two nodes: short messages authenticated by the job key.
 
-Text lines over TCP. Each side sends a random number first; every later line carries an
-HMAC-SHA256 by the job key over both numbers, the sender's side, the line's number and its text. So
-nobody without the key can join, change, repeat or swap lines. Nothing in them is secret.
+Text lines over TCP. Each side first sends a random number; every later line carries an
+HMAC-SHA256, keyed by the job key, over both numbers, the sender's side, the line number and the
+text. Nobody without the key can join, or alter, repeat or reorder lines. The text is not secret.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _GREETING = "sparsefleet-launch-1"
 
 
 class Wire:
-    """Opened by the constructor, which exchanges greetings within `timeout_s`.
+    """Exchanges greetings within `timeout_s` when constructed.
 
-    One thread receives; `send` may be called by any.
+    One thread receives; any thread may call `send`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Wire:
         connection.sendall(f"{_GREETING} {own}\n".encode())
         greeting, _, other = self._read_line(time.monotonic() + timeout_s).partition(" ")
         if greeting != _GREETING or len(other) != len(own):
-            raise ProtocolError("the other side is no sparsefleet launcher of this version")
+            raise ProtocolError("the other side is not a sparsefleet launcher of this version")
         self._session = f"{own} {other}" if is_hub else f"{other} {own}"
 
     def send(self, text: str) -> None:
-        """Raises PeerLostError if the connection is gone."""
+        """Send one message. Raises PeerLostError if the connection is gone."""
         with self._lock:
             line = f"{self._mac(self._side, self._sent, text)} {text}\n".encode()
             self._sent += 1
@@ -58,16 +58,16 @@ class Wire:
                 raise PeerLostError(f"connection between launchers lost: {error}") from error
 
     def receive(self, timeout_s: float) -> str:
-        """The next message. Raises TimeoutError, PeerLostError at the end, AuthError."""
+        """Return the next message. Raises TimeoutError, AuthError, or PeerLostError at the end."""
         mac, _, text = self._read_line(time.monotonic() + timeout_s).partition(" ")
         wanted = self._mac(self._other_side, self._received, text)
         if not hmac.compare_digest(mac.encode(), wanted.encode()):
-            raise AuthError("the other launcher holds another job key")
+            raise AuthError("the other launcher has a different job key")
         self._received += 1
         return text
 
     def end_sending(self) -> None:
-        """The other side sees the end after all that was sent."""
+        """Half-close: the other side sees the end after everything that was sent."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -1,18 +1,18 @@
-"""Reading a log that another process writes."""
+"""Reads a log that another process writes."""
 
 from __future__ import annotations
 
 import os
 import re
 
-__all__ = ["LogTail", "clean_line"]
+__all__ = ["LogFollower", "LogTail", "clean_line"]
 
 _CHUNK_BYTES = 64 << 10
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def clean_line(raw: bytes) -> str:
-    """What a terminal would show in the end: the last of several overwritten lines, no colours.
+    """Return what a terminal would finally show: the last overwrite of the line, without colors.
 
     >>> clean_line(b"50%\\r\\x1b[32m100%\\x1b[0m")
     '100%'
@@ -23,7 +23,7 @@ def clean_line(raw: bytes) -> str:
 
 
 class LogTail:
-    """The end of a log file, as it grows. is_continued: what is there already is not part of it."""
+    """The end of a growing log file. is_continued: ignore what the file already contains."""
 
     def __init__(self, path: str, *, is_continued: bool = False) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class LogTail:
         self._last = ""
 
     def last_line(self) -> str:
-        """The last line that is not empty, complete or not. Reads only what is new."""
+        """Return the last non-empty line, complete or not. Reads only what is new."""
         size = _size(self._path)
         if size != self._seen:
             lines = self._lines_before(size)
@@ -41,7 +41,7 @@ class LogTail:
         return self._last
 
     def last_lines(self, count: int) -> list[str]:
-        """Up to `count` lines, the newest last."""
+        """Return up to `count` lines, newest last."""
         return self._lines_before(_size(self._path))[-count:]
 
     def _lines_before(self, end: int) -> list[str]:
@@ -54,7 +54,7 @@ class LogTail:
             return []
         lines = raw.rstrip().split(b"\n")
         if start > self._begin and len(lines) > 1:
-            del lines[0]  # it began before the chunk
+            del lines[0]  # it started before the chunk
         return [clean_line(line) for line in lines] if raw.strip() else []
 
 
@@ -63,3 +63,40 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+_MOST_BYTES = 1 << 20
+
+
+class LogFollower:
+    """Returns every line of a log once, in order, starting `place` bytes into the file."""
+
+    def __init__(self, path: str, place: int = 0) -> None:
+        self._path = path
+        self._place = place
+        self._begun = b""
+
+    def new_lines(self) -> list[str]:
+        """Return the lines completed since the last call."""
+        *lines, self._begun = (self._begun + self._read()).split(b"\n")
+        return [clean_line(line) for line in lines]
+
+    def last_lines(self) -> list[str]:
+        """Return everything left, once nobody writes any more."""
+        lines = []
+        while raw := self._read():
+            self._begun += raw
+        if self._begun:
+            lines = [clean_line(line) for line in self._begun.removesuffix(b"\n").split(b"\n")]
+        self._begun = b""
+        return lines
+
+    def _read(self) -> bytes:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._place)
+                raw = file.read(_MOST_BYTES)
+        except OSError:
+            return b""
+        self._place += len(raw)
+        return raw

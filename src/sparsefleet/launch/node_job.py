@@ -1,4 +1,4 @@
-"""The processes of a job on this node, from one start to their end."""
+"""The processes of a job on this node, for one start of the job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sparsefleet.launch.child_process import (
     ChildProcess,
@@ -16,10 +16,11 @@ from sparsefleet.launch.child_process import (
     shell_code,
 )
 from sparsefleet.launch.ending_signals import EndingSignals
+from sparsefleet.launch.failure_cause import describe_failure, find_cause
 from sparsefleet.launch.guard import Guard
 from sparsefleet.launch.job_plan import ProcessPlan
 from sparsefleet.launch.launch_config import LaunchConfig
-from sparsefleet.launch.log_follower import LogFollower
+from sparsefleet.launch.log_tail import LogFollower
 from sparsefleet.launch.node_link import (
     AllDone,
     LinkEvent,
@@ -27,36 +28,39 @@ from sparsefleet.launch.node_link import (
     OtherNodeFailed,
     Restart,
 )
-from sparsefleet.launch.status_display import StatusDisplay
+from sparsefleet.launch.status_display import JobDisplay
 
 __all__ = ["Ending", "NodeJob"]
 
 _REFRESH_S = 0.25
 _TAIL_LINES = 20
+_CAUSE_S = 5.0  # from a failure that follows from another to the latest moment to see that one
 _OK_AFTER_SIGTERM = (0, -15, 143)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why the job is over on this node."""
+    """Why the job ended on this node."""
 
     exit_code: int
     reason: str
     culprit: ChildProcess | None = None
+    followed: tuple[str, ...] = field(default=(), kw_only=True)
+    """Lines about processes that failed because of the culprit."""
     is_ours: bool = True
-    """False if another node said so."""
+    """False if another node ended the job."""
     restarts: int = 0
-    """Not 0: not over, but to be started for that many-th time anew."""
+    """If not 0, the job has not ended: this is the number of the restart that follows."""
 
 
 class NodeJob:
-    """The processes of this node from one start of the job on, and what becomes of them."""
+    """Runs the processes of this node for one start of the job."""
 
     def __init__(
         self,
         config: LaunchConfig,
         signals: EndingSignals,
-        display: StatusDisplay,
+        display: JobDisplay,
         link: NodeLink | None,
         *,
         restarts: int = 0,
@@ -83,9 +87,11 @@ class NodeJob:
         )
 
     def run(self) -> Ending:
-        """From here to the end of all processes."""
+        """Watch the processes until all have ended."""
         ending = self._watch()
-        heeded = min(self._signals.count, 1)  # one more counts, also while this one is told of
+        heeded = min(
+            self._signals.count, 1
+        )  # a second signal counts even while the first is being reported
         may_restart = ending.culprit is not None and self._restarts < self._config.max_restarts
         if self._link is not None and ending.is_ours and ending.exit_code != 0:
             node = f"node {self._config.node_rank} ({self._config.nodes[self._config.node_rank]})"
@@ -109,7 +115,7 @@ class NodeJob:
         return ending
 
     def _wait_for_verdict(self) -> Ending:
-        """What all nodes are to do now that this one has lost a process."""
+        """Wait for the decision of all nodes after this one lost a process."""
         while True:
             ending = self._hear_all()
             if self._signals.first is not None:
@@ -126,7 +132,7 @@ class NodeJob:
         self._display.refresh(self._children)
 
     def kill_all(self) -> None:
-        """Leaves nothing, whatever has happened."""
+        """Kill whatever is left."""
         for child in self._children:
             child.kill()
 
@@ -149,18 +155,40 @@ class NodeJob:
             self._display.note(f"{child.name} {describe_exit(child.exit_code)}")
 
     def _decide(self) -> Ending | None:
-        """The end of the job, if it has come."""
+        """Return why the job ends, or None if it continues."""
         if self._signals.first is not None:
             return _by_signal(self._signals.first)
         for child in self._failures:
             if not (self._config.keep_going and child.plan.role == "worker"):
-                return _failed(child)
+                return self._explain(child)
         ending = self._hear_all()
         if ending is not None:
             return ending
         if any(child.is_running for child in self._children if child.plan.role == "worker"):
             return None
         return self._workers_ended()
+
+    def _explain(self, first: ChildProcess) -> Ending:
+        """Find out what made the job fail, of which `first` is the first sign on this node.
+
+        A process that only lost another one may end before that other one has: wait a little.
+        """
+        deadline = time.monotonic() + min(_CAUSE_S, self._config.grace_s)
+        while True:
+            running = [child for child in self._children if child.is_running]
+            cause = find_cause(self._failures, running)
+            ending = self._hear_all() if cause is None else None
+            if ending is not None and ending.exit_code != 0:
+                return ending
+            if cause is not None or self._signals.first or time.monotonic() > deadline:
+                break
+            self._signals.wait(_REFRESH_S / 5)
+            for child in running:
+                if child.poll():
+                    self._note_end(child)
+        reason, *followed = describe_failure(cause or first, self._failures)
+        code = first.exit_code if cause is None or cause.is_running else cause.exit_code
+        return Ending(shell_code(code or 1), reason, cause or first, followed=tuple(followed))
 
     def _hear_all(self) -> Ending | None:
         while self._link is not None and (event := self._link.event()) is not None:
@@ -180,10 +208,12 @@ class NodeJob:
         return None
 
     def _workers_ended(self) -> Ending | None:
-        """Nothing to wait for on this node; with --keep-going one good worker is enough."""
+        """Handle the end of this node's workers; with --keep-going one successful worker is
+        enough.
+        """
         workers = [child for child in self._children if child.plan.role == "worker"]
         if workers and all(child.state is ChildState.FAILED for child in workers):
-            return _failed(self._failures[0])
+            return self._explain(self._failures[0])
         if self._link is None:
             return Ending(0, "all workers are done")
         if not self._reported_done:
@@ -193,20 +223,22 @@ class NodeJob:
         return None
 
     def _complain(self, ending: Ending) -> None:
-        """Tells on stderr what ended this start of the job, with the last lines of who did."""
+        """Report on stderr what ended the job, with the last lines of the process that caused
+        it.
+        """
         self._refresh()
-        lines = [f"sparsefleet launch: {ending.reason}"]
+        lines = [f"sparsefleet launch: {ending.reason}", *ending.followed]
         if ending.culprit is not None:
             log = ending.culprit.plan.log_path
             tail = ending.culprit.log.last_lines(_TAIL_LINES)
-            lines += [f"its last lines, from {log}:", *(f"  | {line}" for line in tail)]
+            lines += [f"last lines of {log}:", *(f"  | {line}" for line in tail)]
         running = sum(child.is_running for child in self._children)
         if running:
-            lines.append(f"processes of this node that are ended now: {running}")
+            lines.append(f"stopping the other processes of this node: {running}")
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _stop_all(self, heeded: int) -> None:
-        """SIGTERM, the time of grace, SIGKILL; a signal beyond those heeded cuts it short."""
+        """Send SIGTERM, then SIGKILL after the grace period; another signal skips the wait."""
         for child in self._children:
             child.terminate()
         deadline = time.monotonic() + self._config.grace_s
@@ -228,18 +260,18 @@ class NodeJob:
             self._display.note(f"had to be killed: {names}")
 
     def _check_stopped_servers(self) -> Ending:
-        """All workers did well; so must the servers have on their way out."""
+        """Check that the servers also shut down cleanly after all workers succeeded."""
         for child in self._children:
             code = child.exit_code
             if child.state is not ChildState.STOPPED or code in (*_OK_AFTER_SIGTERM, -9, None):
                 continue
-            ending = _failed(child, "when it was to end")
+            ending = _failed(child, "while shutting down")
             self._complain(ending)
             return ending
         lost = [f"{child.name} {describe_exit(child.exit_code or 0)}" for child in self._failures]
         if lost:
             print(
-                f"sparsefleet launch: done, but without {'; '.join(lost)}",
+                f"sparsefleet launch: done, with losses: {'; '.join(lost)}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,10 +1,11 @@
-"""How the launchers of several nodes act as one: servers stay until all workers are done
+"""Coordinates the launchers of several nodes: servers stay until all workers have finished
 everywhere, and a failure on one node ends the job on all.
 
-The launcher of node 0 is the hub, to which the others (leaves) connect. Messages:
-`join RANK SHAPE`, `done RESTARTS`, `crash RESTARTS CODE TEXT`, `fail CODE TEXT` and `alive` to the
-hub; `welcome`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` and `alive` from it. RESTARTS
-is how often the job was started anew: what is said of an earlier start does not count.
+The launcher of node 0 is the hub; the others (leaves) connect to it. Messages to the hub:
+`join RANK SHAPE`, `done RESTARTS`, `crash RESTARTS CODE TEXT`, `fail CODE TEXT` and `alive`; from
+the hub: `welcome`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` and `alive`. RESTARTS is
+the
+number of restarts so far; messages about an earlier start are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
 
 CODE_OF_LOST_NODE = 1
 HANDSHAKE_S = 10.0
-LINGER_S = 5.0  # a launcher that tries to reach another one succeeds within this
+LINGER_S = 5.0  # enough for a launcher that is still connecting
 RETRY_S = 0.5
 _ALIVE_S = 2.0
 _CLOSE_S = 5.0
@@ -42,29 +43,29 @@ _MAX_TEXT = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkConfig:
-    """What the launchers of one job agree on, but for `rank`."""
+    """The settings that the launchers of one job share, except for `rank`."""
 
     nodes: tuple[str, ...]
     rank: int
     port: int
-    """Where the hub listens, on the first of `nodes`."""
+    """The hub's port, on the first of `nodes`."""
     key: bytes = field(repr=False)
     shape: str
-    """The job in words; launchers with another one are refused."""
+    """A description of the job; launchers with a different one are refused."""
     max_restarts: int = 0
     join_timeout_s: float = 300.0
     silence_s: float = 20.0
-    """A node that says nothing for this long is lost."""
+    """A node that is silent for this long counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllDone:
-    """The workers of all nodes have ended well."""
+    """The workers of all nodes succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNodeFailed:
-    """The job is over because of another node."""
+    """Another node ended the job."""
 
     exit_code: int
     text: str
@@ -72,17 +73,17 @@ class OtherNodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node is there: seen from the hub the one named, seen from a leaf itself."""
+    """A node joined: on the hub the named one, on a leaf itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A process of some node failed; all are to start anew."""
+    """A process of some node failed; all restart."""
 
     restarts: int
-    """How often that has happened, this time included."""
+    """The number of restarts, including this one."""
     text: str
 
 
@@ -90,7 +91,7 @@ LinkEvent = AllDone | Joined | OtherNodeFailed | Restart
 
 
 class NodeLink(ABC):
-    """What hub and leaves have in common. The first event that ends the job is the last one."""
+    """The common part of hub and leaf. No event follows the first one that ends the job."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         self._config = config
@@ -102,7 +103,7 @@ class NodeLink(ABC):
         self._lock = threading.Lock()
 
     def event(self) -> LinkEvent | None:
-        """What has come in, if anything; `wake` was called for it."""
+        """Return the next event, if any; `wake` was called for it."""
         try:
             return self._events.get_nowait()
         except queue.Empty:
@@ -110,20 +111,22 @@ class NodeLink(ABC):
 
     @abstractmethod
     def report_done(self, restarts: int) -> None:
-        """The workers of this node have ended well."""
+        """Report that the workers of this node succeeded."""
 
     @abstractmethod
     def report_crash(self, restarts: int, exit_code: int, text: str) -> None:
-        """A process of this node failed: a Restart follows, or the end as OtherNodeFailed."""
+        """Report a failed process of this node: a Restart follows, or OtherNodeFailed at the
+        end.
+        """
 
     @abstractmethod
     def report_failure(self, exit_code: int, text: str) -> None:
-        """The job is over because of this node."""
+        """Report that this node ends the job."""
 
     def close(self) -> None:
-        """Ends all threads and connections, once what was said has been delivered.
+        """Deliver what was sent, then stop all threads and close all connections.
 
-        A failure is also told to a node which is only about to join.
+        A node that is still joining is told about a failure, too.
         """
         self._linger()
         self._closing.set()
@@ -134,7 +137,7 @@ class NodeLink(ABC):
 
     @abstractmethod
     def _linger(self) -> None:
-        """Waits a while for nodes that have not heard yet that the job is over."""
+        """Wait a while for nodes that do not know yet that the job has ended."""
 
     @abstractmethod
     def _end_sending(self) -> None: ...
@@ -153,12 +156,16 @@ class NodeLink(ABC):
         self._wake()
 
     def _follow(self, wire: Wire, handle: Callable[[str], bool]) -> None:
-        """Receives until `handle` says it was the last, telling now and then of being alive."""
+        """Receive until `handle` returns that this was the last message; send `alive`
+        periodically.
+        """
         heard = time.monotonic()
         said = 0.0
         while True:
             if not self._closing.is_set() and time.monotonic() - said >= _ALIVE_S:
-                with contextlib.suppress(PeerLostError):  # what it said before it went comes first
+                with contextlib.suppress(
+                    PeerLostError
+                ):  # messages sent before the connection closed come first
                     wire.send("alive")
                 said = time.monotonic()
             try:
@@ -174,7 +181,7 @@ class NodeLink(ABC):
 
 
 def message(word: str, *numbers: int, text: str) -> str:
-    """One line, not too long.
+    """Return one message line of bounded length.
 
     >>> message("fail", 3, text="no\\nmemory")
     'fail 3 no memory'

@@ -1,4 +1,4 @@
-"""What a person at the terminal sees of a running job."""
+"""The terminal display of a running job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from typing_extensions import Self
 
-__all__ = ["LiveDisplay", "PlainDisplay", "QuietDisplay", "StatusDisplay", "make_display"]
+__all__ = ["JobDisplay", "LiveJobDisplay", "PlainJobDisplay", "QuietJobDisplay", "make_display"]
 
 _PLAIN_INTERVAL_S = 10.0
 _COLOURS = {
@@ -27,17 +27,17 @@ _COLOURS = {
 }
 
 
-class StatusDisplay(Protocol):
-    """Shows a job; open while it runs."""
+class JobDisplay(Protocol):
+    """Shows a job while it runs."""
 
     def note(self, text: str) -> None:
-        """Something that happened."""
+        """Show an event."""
 
     def show_output(self, lines: Sequence[str]) -> None:
-        """What a process printed."""
+        """Show output of a process."""
 
     def refresh(self, children: Sequence[ChildProcess]) -> None:
-        """How things stand. Called often."""
+        """Show the state of all processes. Called often."""
 
     def __enter__(self) -> Self: ...
 
@@ -49,11 +49,13 @@ class StatusDisplay(Protocol):
     ) -> None: ...
 
 
-def make_display(*, quiet: bool, show: str = "") -> StatusDisplay:
-    """Live on a terminal, lines elsewhere. `show`: the process whose output is shown anyway."""
+def make_display(*, quiet: bool, show: str = "") -> JobDisplay:
+    """Return a live display on a terminal, plain lines elsewhere. `show`: process to always
+    show.
+    """
     if quiet:
-        return QuietDisplay()
-    return LiveDisplay() if sys.stdout.isatty() else PlainDisplay(shown=show)
+        return QuietJobDisplay()
+    return LiveJobDisplay() if sys.stdout.isatty() else PlainJobDisplay(shown=show)
 
 
 class _Display:
@@ -79,14 +81,14 @@ class _Display:
         del kind, error, trace
 
 
-class QuietDisplay(_Display):
-    """Shows nothing but what it is handed of a process's output."""
+class QuietJobDisplay(_Display):
+    """Shows nothing but the requested output."""
 
 
-class PlainDisplay(_Display):
-    """One line for each thing that happened, and now and then what each process said last.
+class PlainJobDisplay(_Display):
+    """Prints one line per event, and periodically the last line of each process.
 
-    Not of `shown` (a process, or all), whose lines are all shown when they come.
+    Processes in `shown` (one, or all) are excluded: their output is already printed in full.
     """
 
     def __init__(self, interval_s: float = _PLAIN_INTERVAL_S, *, shown: str = "") -> None:
@@ -111,8 +113,8 @@ class PlainDisplay(_Display):
                 print(f"[{child.name}] {line}", flush=True)
 
 
-class LiveDisplay(_Display):
-    """One line for each process, in place: its state and what it said last."""
+class LiveJobDisplay(_Display):
+    """One line per process, updated in place: its state and last output."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -147,19 +149,23 @@ class LiveDisplay(_Display):
 
 
 def status_table(children: Sequence[ChildProcess]) -> Table:
-    """A line a process: name, state, last line."""
+    """Return a table with one line per process: name, state, last output."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2))
-    for _ in range(2):
-        table.add_column(no_wrap=True)
+    states = [_state_of(child) for child in children]
+    table = Table.grid(padding=(0, 2), expand=True)
+    for texts in ([child.name for child in children], states):
+        width = max(map(len, texts), default=1)  # fixed: a long line of output must not squeeze it
+        table.add_column(no_wrap=True, width=width)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for child in children:
-        state = child.state.value
-        if child.state is ChildState.FAILED and child.exit_code is not None:
-            state = describe_exit(child.exit_code)
-        table.add_row(
-            child.name, Text(state, style=_COLOURS[child.state]), Text(child.log.last_line())
-        )
+    for child, state in zip(children, states, strict=True):
+        style = _COLOURS[child.state]
+        table.add_row(child.name, Text(state, style=style), Text(child.log.last_line()))
     return table
+
+
+def _state_of(child: ChildProcess) -> str:
+    if child.state is ChildState.FAILED and child.exit_code is not None:
+        return describe_exit(child.exit_code)
+    return child.state.value

@@ -1,21 +1,29 @@
-"""Figures of how good predictions are, merged exactly over threads and workers."""
+"""Metrics of predictions that can be merged exactly across threads and workers."""
 
-from sparsefleet.metrics.accuracy import Accuracy
-from sparsefleet.metrics.auc import AUC, auc_from_counts
-from sparsefleet.metrics.calibration import Calibration
-from sparsefleet.metrics.gauc import GAUC
-from sparsefleet.metrics.log_loss import LogLoss, NormalizedEntropy
-from sparsefleet.metrics.metric import Metric
+from sparsefleet.metrics.auc import AUC, GAUC, auc_from_counts
+from sparsefleet.metrics.calibration import (
+    RMSE,
+    Accuracy,
+    Calibration,
+    LogLoss,
+    NormalizedEntropy,
+)
+from sparsefleet.metrics.metric import CountMetric, Metric
 from sparsefleet.metrics.metric_set import MetricSet
+from sparsefleet.metrics.ranking import NDCG, RecallAtK
 
 __all__ = [
     "AUC",
     "Accuracy",
     "Calibration",
+    "CountMetric",
     "GAUC",
     "LogLoss",
     "Metric",
     "MetricSet",
+    "NDCG",
     "NormalizedEntropy",
+    "RMSE",
+    "RecallAtK",
     "auc_from_counts",
 ]

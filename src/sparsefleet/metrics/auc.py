@@ -1,4 +1,4 @@
-"""Area under the curve from counts in buckets of the score, as Fluid's `auc` has it."""
+"""Area under the curve from counts in score buckets, as in Fluid's `auc`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,130 @@ from numpy.typing import NDArray
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import require, require_int
 from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.metric import CountMetric
-from sparsefleet.metrics.state_format import Settings
+from sparsefleet.metrics.metric import CountMetric, Metric, Settings
 
-__all__ = ["AUC", "auc_from_counts"]
+__all__ = ["AUC", "GAUC", "auc_from_counts"]
+
+# Format: one example of the state, 17 bytes.
+_SAMPLE = np.dtype([("group", "<i8"), ("score", "<f8"), ("label", "u1")])
+_FIRST_CAPACITY = 1024
+
+
+class GAUC(Metric):
+    """The mean of the exact AUC of each group, weighted by the number of examples in the group.
+
+    Groups with labels of only one class have no AUC and are ignored; nan if all are (Zhu et al.,
+    "Optimized Cost per Click in Taobao Display Advertising", KDD 2017). `update` needs `groups`.
+
+    Memory: keeps every example, at 17 bytes plus up to half as much spare capacity; `compute` sorts
+    them and temporarily needs about 85 bytes per example.
+
+    >>> gauc = GAUC()
+    >>> scores, labels = np.array([0.2, 0.1, 0.9, 0.8, 0.5]), np.array([1, 0, 0, 1, 0])
+    >>> gauc.update(scores, labels, groups=np.array([7, 7, 8, 8, 8]))
+    >>> gauc.compute()  # AUC 1.0 of group 7 and 0.5 of group 8, as 2 to 3
+    0.7
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    @property
+    def settings(self) -> Settings:
+        return {}
+
+    def reset(self) -> None:
+        self._samples = np.empty(_FIRST_CAPACITY, _SAMPLE)
+        self._size = 0
+
+    def measure(self, batch: Batch) -> NDArray[Any]:
+        return self.samples_of(batch, batch.scores)
+
+    @staticmethod
+    def samples_of(batch: Batch, scores: NDArray[Any]) -> NDArray[Any]:
+        """Return group, score and label of each example."""
+        part = np.empty(batch.size, _SAMPLE)
+        part["group"] = batch.groups
+        part["score"] = scores
+        part["label"] = batch.positive
+        return part
+
+    def add(self, part: NDArray[Any]) -> None:
+        size = self._size + len(part)
+        if size > len(self._samples):
+            grown = np.empty(max(size, len(self._samples) * 3 // 2), _SAMPLE)
+            grown[: self._size] = self.contents()
+            self._samples = grown
+        self._samples[self._size : size] = part
+        self._size = size
+
+    def contents(self) -> NDArray[Any]:
+        return self._samples[: self._size]
+
+    def parse_samples(self, payload: memoryview) -> NDArray[Any]:
+        """Decode samples from bytes; their values are not checked."""
+        if len(payload) % _SAMPLE.itemsize != 0:
+            raise ConfigError(
+                f"metric state: {len(payload)} bytes of {self.kind} are not samples of "
+                f"{_SAMPLE.itemsize}"
+            )
+        return np.frombuffer(payload, _SAMPLE)
+
+    def parse(self, payload: memoryview) -> NDArray[Any]:
+        samples = self.parse_samples(payload)
+        scores = samples["score"]
+        if not ((scores >= 0) & (scores <= 1) & (samples["label"] <= 1)).all():
+            raise ConfigError("metric state: a GAUC sample has a score or label outside 0..1")
+        return samples
+
+    def compute(self) -> float:
+        if self._size == 0:
+            return float("nan")
+        samples = self.contents()
+        groups, scores = samples["group"].copy(), samples["score"].copy()
+        order = np.lexsort((scores, groups))
+        return _weighted_auc(groups[order], scores[order], samples["label"][order])
+
+
+def _weighted_auc(
+    groups: NDArray[np.int64], scores: NDArray[np.float64], labels: NDArray[np.uint8]
+) -> float:
+    """Return the mean AUC of one or more samples sorted by group, then by score."""
+    new_group = np.concatenate(([True], groups[1:] != groups[:-1]))
+    new_score = new_group.copy()
+    new_score[1:] |= scores[1:] != scores[:-1]
+
+    # Runs of samples with equal group and score; then the runs of each group.
+    starts = np.flatnonzero(new_score)
+    pos = np.add.reduceat(labels, starts, dtype=np.int64)
+    neg = np.diff(starts, append=len(labels)) - pos
+    first_runs = np.flatnonzero(new_group[starts])
+    runs_per_group = np.diff(first_runs, append=len(starts))
+
+    lower = np.cumsum(neg) - neg
+    lower -= np.repeat(lower[first_runs], runs_per_group)
+    # A pair in the right order counts 2, a tie 1.
+    wins = np.add.reduceat(pos * (2 * lower + neg), first_runs)
+    num_pos, num_neg = np.add.reduceat(pos, first_runs), np.add.reduceat(neg, first_runs)
+
+    mixed = (num_pos > 0) & (num_neg > 0)
+    if not mixed.any():
+        return float("nan")
+    num_pos, num_neg = num_pos[mixed], num_neg[mixed]
+    weights = num_pos + num_neg
+    return float((weights * (wins[mixed] / (2 * num_pos * num_neg))).sum() / weights.sum())
+
 
 _CURVES = ("ROC", "PR")
 
 
 class AUC(CountMetric):
-    """Area under the ROC or the precision-recall curve; nan until both classes were seen.
+    """Area under the ROC or precision-recall curve; nan until both classes were seen.
 
-    A score p counts in bucket floor(p * num_thresholds), so scores of one bucket are ties; the
-    product is taken in the type of the predictions, as Fluid does. Memory: 16 bytes a bucket.
+    A score p falls into bucket floor(p * num_thresholds); scores in one bucket are ties. The
+    product has the dtype of the predictions, as in Fluid. Memory: 16 bytes per bucket. The default
+    is within 1e-4 of the exact area even if all scores are below 0.02; Fluid's default, 4095, is
+    off by 0.001 there.
 
     >>> auc = AUC()
     >>> auc.update(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
@@ -30,7 +141,7 @@ class AUC(CountMetric):
     0.75
     """
 
-    def __init__(self, num_thresholds: int = 2**12 - 1, curve: str = "ROC") -> None:
+    def __init__(self, num_thresholds: int = 2**16 - 1, curve: str = "ROC") -> None:
         self.num_thresholds = num_thresholds
         self.curve = curve
         require_int(self, "num_thresholds", 1, 2**24)  # whole numbers a float32 can tell apart
@@ -43,12 +154,12 @@ class AUC(CountMetric):
 
     @property
     def negatives(self) -> NDArray[np.int64]:
-        """How many examples of label 0 each bucket has, int64[num_thresholds + 1]; a copy."""
+        """Return the number of examples with label 0 per bucket, int64[num_thresholds + 1]."""
         return np.copy(self._counts[0])
 
     @property
     def positives(self) -> NDArray[np.int64]:
-        """As `negatives`, of label 1."""
+        """Return the number of examples with label 1 per bucket, int64[num_thresholds + 1]."""
         return np.copy(self._counts[1])
 
     def measure(self, batch: Batch) -> NDArray[Any]:
@@ -62,7 +173,7 @@ class AUC(CountMetric):
 
 
 def auc_from_counts(positives: Any, negatives: Any, curve: str = "ROC") -> float:
-    """The area from the counts of both classes in each bucket, lowest score first; int64[buckets].
+    """Return the area from the counts of each class per bucket, int64[buckets], lowest score first.
 
     The buckets are walked from high to low. ROC: trapezoids over (false positives, true
     positives), in exact integers. PR: trapezoids over (recall, precision), from recall 0 at the
@@ -74,7 +185,7 @@ def auc_from_counts(positives: Any, negatives: Any, curve: str = "ROC") -> float
     pos, neg = np.asarray(positives, np.int64), np.asarray(negatives, np.int64)
     if pos.ndim != 1 or pos.shape != neg.shape:
         raise ShapeError(
-            "counts of positives and negatives must have one shape [buckets], "
+            "counts of positives and negatives must have the same shape [buckets], "
             f"got {list(pos.shape)} and {list(neg.shape)}"
         )
     if np.any(pos < 0) or np.any(neg < 0):

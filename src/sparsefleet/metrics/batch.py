@@ -1,4 +1,4 @@
-"""Checks at the door: predictions, labels and groups of users become checked arrays.
+"""Checks predictions, labels and groups, and turns them into arrays.
 
 Letters: B examples, C classes.
 """
@@ -17,31 +17,53 @@ from sparsefleet.errors import ConfigError, ShapeError
 class Batch:
     """One batch, checked once and then read by any number of metrics.
 
-    Arrays may share memory with the arguments, so they are to be read before the caller goes on.
+    Arrays may share memory with the arguments: read them before the caller changes those.
     """
 
     def __init__(self, predictions: Any, labels: Any, groups: Any = None) -> None:
-        self.predictions = _as_probabilities(predictions)
-        """float32 or float64, [B] or [B, C] with C >= 2, in 0..1."""
-        self.size = len(self.predictions)
+        self._raw = _as_floats(predictions)
+        self.size = len(self._raw)
         self._labels = self._column("labels", labels)
         self._groups = None if groups is None else self._column("groups", groups)
 
     @cached_property
+    def predictions(self) -> NDArray[Any]:
+        """Probabilities, float32 or float64, [B] or [B, C] with C >= 2, in 0..1."""
+        array = self._raw
+        # A NaN makes both ends NaN, so one comparison finds it too.
+        if array.size > 0 and not (array.min() >= 0 and array.max() <= 1):
+            _refuse("predictions", array, ~((array >= 0) & (array <= 1)), "probabilities in 0..1")
+        return array
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """Return the predictions as any finite numbers, float32 or float64 [B]."""
+        if self._raw.ndim != 1:
+            raise ShapeError(
+                f"predictions must have shape [B] or [B, 1], got {list(self._raw.shape)}"
+            )
+        return _finite("predictions", self._raw)
+
+    @cached_property
+    def targets(self) -> NDArray[Any]:
+        """Return the labels as any finite numbers, [B]."""
+        return _finite("labels", self._labels)
+
+    @cached_property
     def scores(self) -> NDArray[Any]:
-        """The probability of class 1, float32 or float64 [B]."""
+        """Return the probability of class 1, float32 or float64 [B]."""
         if self.predictions.ndim == 1:
             return self.predictions
         if self.predictions.shape[1] != 2:
             raise ShapeError(
-                "predictions must have shape [B], [B, 1] or [B, 2] for a metric of two classes, "
+                "predictions must have shape [B], [B, 1] or [B, 2] for a binary metric, "
                 f"got {list(self.predictions.shape)}"
             )
         return self.predictions[:, 1]
 
     @cached_property
     def positive(self) -> NDArray[np.bool_]:
-        """Whether the label is 1, bool[B]."""
+        """Return whether each label is 1, bool[B]."""
         labels = self._labels
         ones: NDArray[np.bool_] = labels == 1
         if np.count_nonzero(ones) + np.count_nonzero(labels == 0) != self.size:
@@ -49,7 +71,7 @@ class Batch:
         return ones
 
     def classes(self, num_classes: int) -> NDArray[Any]:
-        """The labels as numbers of classes, int or float [B], each one of 0..num_classes-1."""
+        """Return the labels as class indices 0..num_classes-1, int or float [B]."""
         labels = self._labels
         legal = (labels >= 0) & (labels < num_classes) & (labels == np.floor(labels))
         if not legal.all():
@@ -58,11 +80,10 @@ class Batch:
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:
-        """The group of each example, int64[B]; uint64 is reinterpreted, as keys of tables are."""
+        """Return the group of each example, int64[B]; uint64 is reinterpreted, like table keys."""
         if self._groups is None:
             raise ConfigError(
-                "groups are missing: a metric by group needs "
-                "update(predictions, labels, groups=...)"
+                "groups are missing: a grouped metric needs update(predictions, labels, groups=...)"
             )
         if self._groups.dtype.kind not in "iu":
             raise ConfigError(f"groups must be integers, got {self._groups.dtype}")
@@ -86,10 +107,10 @@ class Batch:
 
 
 def _as_array(what: str, values: Any) -> NDArray[Any]:
-    """The values as a NumPy array, without a copy where they are one or a CPU tensor."""
+    """Return the values as a NumPy array; arrays and CPU tensors are not copied."""
     if isinstance(values, np.ndarray):
         return values
-    if hasattr(values, "detach"):  # a torch tensor: this room does without importing torch
+    if hasattr(values, "detach"):  # a torch tensor; avoids importing torch here
         if values.device.type != "cpu":
             raise ConfigError(f"{what} are on device '{values.device}': move them with .cpu()")
         tensor = values.detach()
@@ -102,7 +123,14 @@ def _as_array(what: str, values: Any) -> NDArray[Any]:
         raise ShapeError(f"{what} do not form an array: {error}") from None
 
 
-def _as_probabilities(values: Any) -> NDArray[Any]:
+def _finite(what: str, values: NDArray[Any]) -> NDArray[Any]:
+    finite = np.isfinite(values)
+    if not finite.all():
+        _refuse(what, values, ~finite, "finite numbers")
+    return values
+
+
+def _as_floats(values: Any) -> NDArray[Any]:
     array = _as_array("predictions", values)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise ShapeError(
@@ -114,12 +142,7 @@ def _as_probabilities(values: Any) -> NDArray[Any]:
         array = array.astype(np.float32)
     if array.dtype.itemsize not in (4, 8) or not array.dtype.isnative:
         array = array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    # A NaN makes both ends NaN, so one comparison finds it too.
-    if array.size > 0 and not (array.min() >= 0 and array.max() <= 1):
-        _refuse("predictions", array, ~((array >= 0) & (array <= 1)), "probabilities in 0..1")
-    return array
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def _refuse(what: str, values: NDArray[Any], bad: NDArray[np.bool_], wanted: str) -> None:

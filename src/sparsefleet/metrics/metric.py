@@ -1,4 +1,4 @@
-"""What every metric has: update, compute, merge, reset, and its state as bytes.
+"""The base of metrics: update, compute, merge, reset, and state as bytes.
 
 Letters: B examples, C classes.
 """
@@ -6,8 +6,12 @@ Letters: B examples, C classes.
 from __future__ import annotations
 
 import inspect
+import json
+import struct
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,18 +19,141 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.state_format import Settings, describe, pack, require_alike, unpack
 
 __all__ = ["CountMetric", "Metric"]
+
+
+# Sums of real numbers that do not depend on the order of addition.
+#
+# A number is rounded once to a multiple of 2**-44 (6e-14) and kept as two integers, which are
+# summed separately: unlike floats, integers can be added in any order. For numbers in 0..100 no sum
+# overflows an int64 before 10**11 examples.
+
+
+_FRACTION_BITS = 44
+_LOW_BITS = 26
+_LOW_MASK = (1 << _LOW_BITS) - 1
+
+
+def split(numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split each number, 0 <= number <= 100, into high and low part."""
+    multiples = np.rint(numbers * float(1 << _FRACTION_BITS)).astype(np.int64)
+    return multiples >> _LOW_BITS, multiples & _LOW_MASK
+
+
+def join(high: Any, low: Any) -> float:
+    """Return the correctly rounded sum from the sums of both parts."""
+    return ((int(high) << _LOW_BITS) + int(low)) / (1 << _FRACTION_BITS)
+
+
+# The bytes in which metrics are sent and saved. Layout: docs/metrics.md.
+#
+# No pickle: a JSON header that names the metric and its settings, then plain little-endian numbers.
+
+
+Settings = dict[str, int | float | str | list[str] | None]
+
+# Format: magic, version, length of the header, length of the payload; CRC-32 of all is at the end.
+_PREFIX = struct.Struct("<4sIIQ")
+_CRC = struct.Struct("<I")
+_MAGIC = b"SFMT"
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """One unpacked state."""
+
+    kind: str
+    """Name of the class."""
+
+    settings: Settings
+    """Arguments of its constructor."""
+
+    payload: memoryview
+    """Its counts."""
+
+
+def pack(kind: str, settings: Settings, payload: bytes) -> bytes:
+    """Return one frame as bytes; equal arguments give equal bytes."""
+    header = json.dumps(
+        {"metric": kind, "settings": settings}, sort_keys=True, separators=(",", ":")
+    ).encode()
+    head = _PREFIX.pack(_MAGIC, _VERSION, len(header), len(payload)) + header
+    return b"".join((head, payload, _CRC.pack(zlib.crc32(payload, zlib.crc32(head)))))
+
+
+def unpack(state: bytes | memoryview) -> Frame:
+    """Return the frame made by `pack`. Raises ConfigError for anything else."""
+    frames = unpack_all(state)
+    if len(frames) != 1:
+        raise ConfigError(f"metric state: expected 1 frame, got {len(frames)}")
+    return frames[0]
+
+
+def unpack_all(state: bytes | memoryview) -> list[Frame]:
+    """Return the consecutive frames in `state`."""
+    if not isinstance(state, (bytes, bytearray, memoryview)):
+        raise ConfigError(f"metric state: must be bytes, got {type(state).__name__}")
+    rest = memoryview(state).cast("B")
+    frames = []
+    while len(rest) > 0:
+        frame, rest = _unpack_first(rest)
+        frames.append(frame)
+    return frames
+
+
+def require_alike(found: tuple[str, Settings], wanted: tuple[str, Settings]) -> None:
+    """Raise ConfigError unless both are the same metric with the same settings."""
+    if found != wanted:
+        raise ConfigError(f"cannot merge {describe(*found)} into {describe(*wanted)}")
+
+
+def describe(kind: str, settings: Settings) -> str:
+    """Return the constructor call.
+
+    >>> describe("AUC", {"num_thresholds": 4095, "curve": "ROC"})
+    "AUC(num_thresholds=4095, curve='ROC')"
+    """
+    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
+
+
+def _unpack_first(state: memoryview) -> tuple[Frame, memoryview]:
+    if len(state) < _PREFIX.size or bytes(state[:4]) != _MAGIC:
+        raise ConfigError(f"metric state: {len(state)} bytes do not start with its magic number")
+    _, version, header_size, payload_size = _PREFIX.unpack_from(state)
+    if version != _VERSION:
+        raise ConfigError(f"metric state: expected version {_VERSION}, got {version}")
+    payload_start = _PREFIX.size + header_size
+    end = payload_start + payload_size
+    if len(state) < end + _CRC.size:
+        raise ConfigError(f"metric state: truncated, {len(state)} of {end + _CRC.size} bytes")
+    if zlib.crc32(state[:end]) != _CRC.unpack_from(state, end)[0]:
+        raise ConfigError("metric state: wrong checksum, the bytes are damaged")
+    kind, settings = _parse_header(bytes(state[_PREFIX.size : payload_start]))
+    frame = Frame(kind=kind, settings=settings, payload=state[payload_start:end])
+    return frame, state[end + _CRC.size :]
+
+
+def _parse_header(text: bytes) -> tuple[str, Settings]:
+    try:
+        header = json.loads(text)
+        kind, settings = header["metric"], header["settings"]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"metric state: header {text[:80]!r} cannot be read") from None
+    if not (isinstance(kind, str) and isinstance(settings, dict)):
+        raise ConfigError(f"metric state: header {text[:80]!r} cannot be read")
+    return kind, settings
+
 
 MetricT = TypeVar("MetricT", bound="Metric")
 
 
 class Metric(ABC):
-    """A figure over all examples seen, which comes out the same however they were divided.
+    """A metric over all examples seen, independent of how they were split.
 
-    Merging adds integers or joins samples, never floats, so that any split of the examples over
-    threads and workers, merged in any order, computes to the same bits as one object that saw all.
+    Merging adds integers or joins samples, never adds floats: any split of the examples over
+    threads and workers, merged in any order, gives exactly the result of one object.
 
     Not thread-safe: give each thread its own (`empty_copy`) and merge them.
 
@@ -40,32 +167,32 @@ class Metric(ABC):
     """
 
     def update(self, predictions: Any, labels: Any, *, groups: Any = None) -> None:
-        """Counts one batch. Raises ConfigError or ShapeError for bad input and then counts nothing.
+        """Add one batch. Raises ConfigError or ShapeError for bad input, and then adds nothing.
 
-        predictions: probabilities, float32 or float64 of shape [B], [B, 1], or [B, 2] of which
-            column 1 is taken. NumPy arrays or CPU tensors, as are the others.
-        labels: 0 or 1, of any number type, [B] or [B, 1].
-        groups: integers [B] or [B, 1]; only metrics by group read them.
+        predictions: probabilities, float32 or float64 of shape [B], [B, 1], or [B, 2] with class 1
+            in column 1. NumPy array or CPU tensor, like the other arguments.
+        labels: 0 or 1, of any numeric type, [B] or [B, 1].
+        groups: integers [B] or [B, 1], for grouped metrics.
         """
         self.add(self.measure(Batch(predictions, labels, groups)))
 
     @abstractmethod
     def compute(self) -> float:
-        """The figure; nan where it is undefined, as it is before any data."""
+        """Return the metric; nan if it is undefined, as without data."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Forgets all examples, keeps the settings."""
+        """Forget all examples; keep the settings."""
 
     @property
     @abstractmethod
     def settings(self) -> Settings:
-        """The arguments of the constructor; only metrics with equal ones can be merged."""
+        """Return the constructor arguments; only metrics with equal settings can be merged."""
 
     def merge(self, other: Metric) -> None:
-        """Adds what `other` has seen, and leaves `other` as it is.
+        """Add the examples of `other`, which is not changed.
 
-        Raises ConfigError if it is another metric or has other settings.
+        Raises ConfigError if it is a different metric or has different settings.
         """
         if not isinstance(other, Metric):
             raise ConfigError(f"cannot merge a {type(other).__name__} into {self!r}")
@@ -73,18 +200,18 @@ class Metric(ABC):
         self.add(other.contents())
 
     def state(self) -> bytes:
-        """All that this metric has seen, to be sent or kept; layout in docs/metrics.md."""
+        """Return the state, to be sent or saved; layout in docs/metrics.md."""
         return pack(self.kind, self.settings, self.contents().tobytes())
 
     def merge_state(self, state: bytes) -> None:
-        """As `merge`, from the bytes of the other's `state()`."""
+        """Merge the `state()` of another metric."""
         frame = unpack(state)
         require_alike((frame.kind, frame.settings), (self.kind, self.settings))
         self.add(self.parse(frame.payload))
 
     @classmethod
     def from_state(cls: type[MetricT], state: bytes) -> MetricT:
-        """The metric whose `state()` this is: of any class from `Metric`, else of this one."""
+        """Return the metric with this `state()`: of any class on `Metric`, else of this class."""
         frame = unpack(state)
         metric = cls.from_settings(frame.kind, frame.settings)
         metric.add(metric.parse(frame.payload))
@@ -92,7 +219,7 @@ class Metric(ABC):
 
     @classmethod
     def from_settings(cls: type[MetricT], kind: str, settings: Settings) -> MetricT:
-        """An empty metric of the class named `kind`, which is this one or below it."""
+        """Return an empty metric of the class named `kind`: this class or a subclass."""
         for candidate in _family(cls):
             if candidate.__name__ == kind and not inspect.isabstract(candidate):
                 try:
@@ -101,42 +228,42 @@ class Metric(ABC):
                     raise ConfigError(
                         f"metric state: {describe(kind, settings)}: {error}"
                     ) from None
-        raise ConfigError(f"metric state: it is of {kind!r}, wanted {cls.__name__}")
+        raise ConfigError(f"metric state: expected {cls.__name__}, got {kind!r}")
 
     def empty_copy(self: MetricT) -> MetricT:
-        """A metric with the same settings that has seen nothing, as for another thread."""
+        """Return a metric with the same settings and no examples, for example for a thread."""
         return type(self)(**self.settings)
 
     @property
     def kind(self) -> str:
-        """The name that stands in the state: that of the class."""
+        """Return the name used in the state: the class name."""
         return type(self).__name__
 
     def __repr__(self) -> str:
         return describe(self.kind, self.settings)
 
-    # What a metric of one's own has to define besides. `update` is `add(measure(batch))`: nothing
-    # is counted before the whole batch has been found good, by all metrics of a set.
+    # The rest is for subclasses. `update` is `add(measure(batch))`: nothing is added before all
+    # metrics of a set have accepted the whole batch.
 
     @abstractmethod
     def measure(self, batch: Batch) -> NDArray[Any]:
-        """What `batch` contributes, as `contents()` would be after it alone. Changes nothing."""
+        """Return the contribution of `batch`: the `contents()` of a metric that saw only it."""
 
     @abstractmethod
     def add(self, part: NDArray[Any]) -> None:
-        """Adds what `measure`, `contents` or `parse` gave; the order of parts never matters."""
+        """Add the result of `measure`, `contents` or `parse`; the order does not matter."""
 
     @abstractmethod
     def contents(self) -> NDArray[Any]:
-        """All parts so far, as one array of little-endian numbers; valid until the next call."""
+        """Return all parts as one array of little-endian numbers, valid until the next call."""
 
     @abstractmethod
     def parse(self, payload: memoryview) -> NDArray[Any]:
-        """The array whose bytes these are; raises ConfigError if they cannot be."""
+        """Parse the bytes of `contents()`. Raises ConfigError if they are invalid."""
 
 
 class CountMetric(Metric):
-    """A metric that is a function of a few counts, so merging is adding them.
+    """A metric computed from a few counts, which are added to merge.
 
     Subclasses call `__init__` with the shape of their counts, and define `measure`.
     """
@@ -157,7 +284,7 @@ class CountMetric(Metric):
         if len(payload) != self._counts.nbytes:
             raise ConfigError(
                 f"metric state: {len(payload)} bytes of counts for {self!r}, "
-                f"wanted {self._counts.nbytes}"
+                f"expected {self._counts.nbytes}"
             )
         counts = np.frombuffer(payload, "<i8").reshape(self._counts.shape)
         if counts.min() < 0:

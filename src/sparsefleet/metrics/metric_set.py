@@ -1,4 +1,4 @@
-"""Several metrics fed from the same predictions."""
+"""Several metrics of the same predictions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.metric import Metric
-from sparsefleet.metrics.state_format import Frame, pack, require_alike, unpack, unpack_all
+from sparsefleet.metrics.metric import Frame, Metric, pack, require_alike, unpack, unpack_all
 
 __all__ = ["MetricSet"]
 
@@ -16,9 +15,9 @@ _KIND = "MetricSet"
 
 
 class MetricSet(Mapping[str, Metric]):
-    """Metrics by name, updated, merged, sent and computed together.
+    """Metrics by name that are updated, merged, sent and computed together.
 
-    Each call does it for all or, on an error, for none. Not thread-safe, as `Metric`.
+    A call that fails changes none of them. Not thread-safe, like `Metric`.
 
     >>> import numpy as np
     >>> from sparsefleet.metrics import AUC, Accuracy
@@ -33,33 +32,35 @@ class MetricSet(Mapping[str, Metric]):
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
         for name, metric in metrics.items():
             if not isinstance(name, str) or not isinstance(metric, Metric):
-                raise ConfigError(f"MetricSet: {name!r} is {metric!r}, wanted a name and a Metric")
+                raise ConfigError(
+                    f"MetricSet: expected names and Metrics, got {name!r}: {metric!r}"
+                )
         if len({id(metric) for metric in metrics.values()}) != len(metrics):
-            raise ConfigError("MetricSet: one object under two names would count everything twice")
+            raise ConfigError("MetricSet: the same object under two names would count twice")
         self._metrics = dict(metrics)
 
     def update(self, predictions: Any, labels: Any, *, groups: Any = None) -> None:
-        """Counts one batch in every metric; arguments as of `Metric.update`."""
+        """Add one batch to every metric; arguments as for `Metric.update`."""
         batch = Batch(predictions, labels, groups)
         parts = [metric.measure(batch) for metric in self._metrics.values()]
         for metric, part in zip(self._metrics.values(), parts, strict=True):
             metric.add(part)
 
     def compute(self) -> dict[str, float]:
-        """Name -> figure; nan where a figure is undefined."""
+        """Return the metrics by name; nan if undefined."""
         return {name: metric.compute() for name, metric in self._metrics.items()}
 
     def reset(self) -> None:
-        """Forgets all examples."""
+        """Forget all examples."""
         for metric in self._metrics.values():
             metric.reset()
 
     def empty_copy(self) -> MetricSet:
-        """The same metrics having seen nothing, as for another thread."""
+        """Return the same metrics without examples, for example for a thread."""
         return MetricSet({name: metric.empty_copy() for name, metric in self._metrics.items()})
 
     def merge(self, other: MetricSet) -> None:
-        """Adds what `other` has seen; raises ConfigError unless names and settings are the same."""
+        """Add the examples of `other`. Raises ConfigError unless names and settings match."""
         if not isinstance(other, MetricSet):
             raise ConfigError(f"cannot merge a {type(other).__name__} into a MetricSet")
         self._require_names(list(other))
@@ -70,12 +71,12 @@ class MetricSet(Mapping[str, Metric]):
             metric.merge(other[name])
 
     def state(self) -> bytes:
-        """The states of all metrics in one; layout in docs/metrics.md."""
+        """Return the states of all metrics; layout in docs/metrics.md."""
         payload = b"".join(metric.state() for metric in self._metrics.values())
         return pack(_KIND, {"names": list(self._metrics)}, payload)
 
     def merge_state(self, state: bytes) -> None:
-        """As `merge`, from the bytes of the other's `state()`."""
+        """Merge the `state()` of another set."""
         frames = _members(state)
         self._require_names(list(frames))
         parts = []
@@ -88,7 +89,7 @@ class MetricSet(Mapping[str, Metric]):
 
     @classmethod
     def from_state(cls, state: bytes) -> MetricSet:
-        """The set whose `state()` this is."""
+        """Return the set with this `state()`."""
         metrics = {}
         for name, frame in _members(state).items():
             metrics[name] = Metric.from_settings(frame.kind, frame.settings)
@@ -115,10 +116,10 @@ class MetricSet(Mapping[str, Metric]):
 
 
 def _members(state: bytes) -> dict[str, Frame]:
-    """The frames in the state of a set, by name."""
+    """Return the frames in the state of a set, by name."""
     outer = unpack(state)
     if outer.kind != _KIND:
-        raise ConfigError(f"metric state: it is of {outer.kind!r}, wanted {_KIND}")
+        raise ConfigError(f"metric state: expected {_KIND}, got {outer.kind!r}")
     names = outer.settings.get("names")
     frames = unpack_all(outer.payload)
     if (
@@ -126,5 +127,5 @@ def _members(state: bytes) -> dict[str, Frame]:
         or not all(isinstance(name, str) for name in names)
         or not len(set(names)) == len(names) == len(frames)
     ):
-        raise ConfigError(f"metric state: {len(frames)} metrics do not go with names {names!r}")
+        raise ConfigError(f"metric state: {len(frames)} metrics do not match the names {names!r}")
     return dict(zip(names, frames, strict=True))

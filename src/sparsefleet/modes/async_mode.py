@@ -1,55 +1,58 @@
-"""Async: nobody waits for anybody, or only for workers that fall too far behind."""
+"""Async mode: no worker waits for another, except for those that fall too far behind."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_int, require_not_negative
-from sparsefleet.modes.gradient_sender import GradientSender
-from sparsefleet.modes.merge_gradients import merge_gradients
-from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode import Mode, ModeStats
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.modes.pace import Pace
-from sparsefleet.modes.presence import Presence
-from sparsefleet.modes.step_counter import StepCounter
+from sparsefleet.modes.rates import StepCounter
+from sparsefleet.modes.worker_group import WorkerGroup
 from sparsefleet.optim import SGD
+from sparsefleet.store.gradient_sender import GradientSender, SenderConfig
 
 _MANY = 2**31 - 1
-_FREE_MERGES = 4  # mini-batches of a thread in one push, where that changes nothing
+_FREE_MERGES = 4  # mini-batches per thread in one push, where merging does not change the result
 _LINGER_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AsyncConfig:
-    """Send in the background, fetch now and then."""
+    """Push gradients in the background and fetch dense values from time to time."""
 
     max_merge: int | None = None
-    """Most mini-batches merged into one push. None: the number of training threads; four times
-    as many where every table adds its gradients up and there is neither a schedule nor a
-    ``max_staleness``, so that merging changes nothing but the traffic."""
+    """The largest number of mini-batches merged into one push. None: the number of training
+    threads, or four times that if every table sums its gradients and there is neither a schedule
+    nor a ``max_staleness``, so that merging only reduces traffic.
+    """
 
     queue_size: int | None = None
-    """Mini-batches that may wait to be sent; when full, training waits. None: as ``max_merge``.
-    Larger: fewer stops, staler gradients."""
+    """The number of mini-batches that may wait to be sent; when the queue is full, training waits.
+    None: the same as ``max_merge``. Larger: fewer stalls, staler gradients.
+    """
 
     wait_s: float | None = None
-    """How long the sender lingers for another mini-batch while it has fewer than ``max_merge``.
-    0 sends what is there: while one push is under way, the next mini-batches gather anyhow. None:
-    0.05 s (Fluid's five naps of 10 ms) where merging changes nothing but the traffic, else 0."""
+    """How long the sender waits for another mini-batch while it has fewer than ``max_merge``. 0
+    sends whatever is queued; more mini-batches still accumulate while a push is in flight. None:
+    0.05 s (Fluid sleeps five times for 10 ms) if merging only reduces traffic, otherwise 0.
+    """
 
     steps_before_refresh: int | None = None
-    """Dense values are fetched when more than this many mini-batches were sent since the last
-    time. None: the number of training threads; with ``max_staleness``, after every push."""
+    """Dense values are fetched once more than this many mini-batches have been sent since the last
+    fetch. None: the number of training threads, or 0 with ``max_staleness``.
+    """
 
     merge: Literal["auto", "sum", "mean"] = "auto"
-    """How mini-batches are merged. "auto": sum for tables with plain SGD, which gives what single
-    pushes would; mean for all others, whose steps do not grow with the gradient."""
+    """How mini-batches are merged. "auto": sum for tables with plain SGD, which gives the same
+    result as separate pushes; mean for all others, whose step does not scale with the gradient.
+    """
 
     max_staleness: int | None = None
-    """A worker may be at most this many mini-batches ahead of the slowest. None: no bound."""
+    """How many mini-batches a worker may be ahead of the slowest one. None: no bound."""
 
     def __post_init__(self) -> None:
         for name, low in (("max_merge", 1), ("queue_size", 1)):
@@ -63,32 +66,30 @@ class AsyncConfig:
         require(self.merge in ("auto", "sum", "mean"), self, "merge", "'auto', 'sum' or 'mean'")
 
     def summed_tables(self, setting: ModeSetting) -> frozenset[str]:
-        """The tables whose gradients are added up; those of all others are averaged."""
+        """Return the tables whose gradients are summed; those of all others are averaged."""
         optimizers = setting.optimizers()
         if self.merge != "auto":
             return frozenset(optimizers) if self.merge == "sum" else frozenset()
         return frozenset(name for name, optimizer in optimizers.items() if type(optimizer) is SGD)
 
-    def sender(
-        self, setting: ModeSetting, send: Callable[[Sequence[StepGradients]], None]
-    ) -> GradientSender:
-        """A sender with these knobs."""
+    def sender_config(self, setting: ModeSetting) -> SenderConfig:
+        """Return the config of a sender that merges and waits as configured here."""
         linger_s = self.wait_s
         if linger_s is None:
             linger_s = _LINGER_S if self._merges_freely(setting) else 0.0
-        return GradientSender(
-            send,
+        return SenderConfig(
             max_merge=self._merge_limit(setting),
             queue_size=self.queue_size or self._merge_limit(setting),
-            # Under a bound, threads may all be waiting for this very push.
+            # With a bound, all threads may be waiting for this very push.
             linger_s=0.0 if self.max_staleness is not None else linger_s,
+            summed=self.summed_tables(setting),
             wait_s=setting.wait_s,
         )
 
     def _merges_freely(self, setting: ModeSetting) -> bool:
-        """Whether one push of merged gradients does what as many single pushes would."""
+        """Return whether one merged push has the same effect as separate pushes."""
         all_summed = self.summed_tables(setting) == frozenset(setting.optimizers())
-        # Under a schedule each would have a rate of its own.
+        # With a schedule, separate pushes would have different rates.
         return all_summed and self.max_staleness is None and setting.schedule is None
 
     def _merge_limit(self, setting: ModeSetting) -> int:
@@ -96,18 +97,19 @@ class AsyncConfig:
             return self.max_merge
         return setting.threads * (_FREE_MERGES if self._merges_freely(setting) else 1)
 
-    def pace(self, setting: ModeSetting) -> Pace | None:
-        """The bound on staleness, if there is one."""
+    def staleness_bound(self, setting: ModeSetting) -> StalenessBound | None:
+        """Return the bound on staleness, or None if there is none."""
         if self.max_staleness is None:
             return None
-        return Pace(setting, self.max_staleness, self.queue_size or setting.threads)
+        return StalenessBound(setting, self.max_staleness, self.queue_size or setting.threads)
 
 
 class AsyncMode(Mode):
-    """Training threads queue their gradients and go on with what parameters are in memory.
+    """Training threads queue their gradients and continue with the parameters in memory.
 
-    One background thread merges, pushes and now and then fetches the dense values. Rows are
-    pulled fresh for every batch. A schedule counts mini-batches of all workers.
+    One native thread merges and pushes them, and fetches the dense values from time to time. Rows
+    are pulled for every batch. A schedule counts the mini-batches of all workers: the count is
+    known only after a push, so the sender then calls back into Python for the new rates.
     """
 
     name: ClassVar[str] = "async"
@@ -118,22 +120,28 @@ class AsyncMode(Mode):
         super().__init__(setting)
         self.takes_parts = True
         config = config or AsyncConfig()
-        self._summed = config.summed_tables(setting)
-        self._sender = config.sender(setting, self._send)
-        self._pace = config.pace(setting)
+        self._bound = config.staleness_bound(setting)
         self._counter = StepCounter(setting)
-        self._refresh_after = setting.threads if self._pace is None else 0
+        refresh_after = setting.threads if self._bound is None else 0
         if config.steps_before_refresh is not None:
-            self._refresh_after = config.steps_before_refresh
-        self._since_refresh = 0
-        self._presence = Presence(setting.threads)
+            refresh_after = config.steps_before_refresh
+        self._sender = setting.store.sender(
+            replace(
+                config.sender_config(setting),
+                max_open=None if self._bound is None else self._bound.max_open,
+                dense=self._fetched(),
+                refresh_after=refresh_after,
+                on_pushed=None if setting.schedule is None else self._counter.add,
+            )
+        )
+        self._threads = ActiveThreads(setting.threads)
 
     def start(self) -> None:
-        """Fetches the dense values; under a bound, joins the other workers."""
+        """Fetch the dense values and, with a staleness bound, join the other workers."""
         super().start()
         self._counter.start()
-        if self._pace is not None:
-            self._pace.join()
+        if self._bound is not None:
+            self._bound.join(self._sender)
 
     @property
     def steps_of_schedule(self) -> int:
@@ -141,77 +149,118 @@ class AsyncMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
-        staleness = self._sender.open_copies + self._since_refresh
-        max_open = None if self._pace is None else self._pace.max_open
-        waited = self._sender.put(gradients, max_open=max_open)
-        self._record.stepped(waited, staleness)
+        self._record.stepped(*self._sender.put(gradients.sparse, gradients.all_dense()))
 
     def leave(self) -> None:
         self._raise_failure()
-        if self._presence.leave() == 0 and self._pace is not None:
+        if self._threads.leave() == 0 and self._bound is not None:
             self._sender.wait_empty()
-            self._pace.leave()
+            self._bound.leave()
 
     def rejoin(self) -> None:
         self._raise_failure()
-        self._presence.rejoin()
-        if self._pace is not None:
+        self._threads.rejoin()
+        if self._bound is not None:
             self._sender.wait_empty()
-            self._pace.next_pass()
+            self._bound.next_pass(self._sender)
 
     def set_threads(self, threads: int) -> None:
-        self._presence.set_threads(threads)
+        self._threads.set_threads(threads)
 
     def flush(self) -> None:
         self._raise_failure()
-        self._sender.wait_empty()
-        self._fetch_dense()
-        self._since_refresh = 0
+        self._sender.flush()
 
     def pause(self) -> None:
         self.flush()
-        if self._pace is not None:
-            self._pace.leave()
+        if self._bound is not None:
+            self._bound.leave()
 
     def resume(self) -> None:
         self._raise_failure()
-        if self._pace is not None:
-            self._pace.next_pass()
-            if not self._presence.present:
-                self._pace.leave()
+        if self._bound is not None:
+            self._bound.next_pass(self._sender)
+            if not self._threads.present:
+                self._bound.leave()
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
-        if self._pace is not None:
-            self._pace.give_up()
-        self._sender.fail(self._setting.worker_index, error)
+        self._sender.fail(self._worker_error(error))
 
-    def _send(self, copies: Sequence[StepGradients]) -> None:
-        """In the background thread."""
-        began = time.perf_counter()
-        merged = merge_gradients(copies, summed=self._summed)
-        is_due = self._since_refresh + len(copies) > self._refresh_after
-        # Under a bound, values are fetched when the others have caught up.
-        comes_along = is_due and self._pace is None
-        self._store.push_many(
-            merged.sparse,
-            merged.all_dense(),
-            values=self._fetched() if comes_along else None,
-            unique=len(copies) == 1,
-        )
-        self._record.pushed(time.perf_counter() - began, len(copies))
-        self._counter.add(len(copies))
-        self._since_refresh += len(copies)
-        if self._pace is not None:
-            self._pace.applied(len(copies))
-        if is_due:
-            self._fetch_dense(but=merged.all_dense() if comes_along else ())
-            self._since_refresh = 0
+    def stats(self) -> ModeStats:
+        return super().stats().with_sender(self._sender.stats)
 
-    def _say_goodbye(self) -> None:
-        if self._pace is not None:
-            self._pace.close()
+    def _leave_groups(self) -> None:
+        if self._bound is not None:
+            self._bound.close()
         self._counter.close()
 
     def _end_threads(self) -> None:
         self._sender.end()
+
+
+class StalenessBound:
+    """Keeps a worker at most ``max_staleness`` mini-batches ahead of the slowest one.
+
+    Stale synchronous parallel (Ho et al. 2013). The bound is split in two: up to ``max_open``
+    mini-batches may be handed over and not yet applied, for which the training thread waits; the
+    applied ones may be ahead of the slowest worker by the rest, for which the sender waits. So a
+    worker that has done c mini-batches knows that every other worker has applied at least
+    c - max_staleness. Not thread-safe.
+    """
+
+    def __init__(self, setting: ModeSetting, max_staleness: int, queue_size: int) -> None:
+        self.max_open = min(queue_size, (max_staleness + 1) // 2)
+        self._ahead = max_staleness - self.max_open
+        self._group = WorkerGroup(setting)
+
+    def join(self, sender: GradientSender) -> None:
+        """Join the first pass; from then on the other workers wait for this one."""
+        self._group.join()
+        sender.bound_staleness(self._group.member, self._ahead)
+
+    def leave(self) -> None:
+        """Leave the current pass, so that no worker waits for this one. Idempotent."""
+        self._group.leave()
+
+    def next_pass(self, sender: GradientSender) -> None:
+        """Wait for all workers, then start counting from 0 again."""
+        self._group.next_pass(0)
+        sender.bound_staleness(self._group.member, self._ahead)
+
+    def close(self) -> None:
+        """Leave the training. Idempotent."""
+        self._group.close()
+
+
+class ActiveThreads:
+    """Counts the training threads that still have data in this pass. Thread-safe."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._present = threads
+        self._lock = threading.Lock()
+
+    @property
+    def present(self) -> int:
+        """Return the number of threads that have not left."""
+        return self._present
+
+    def leave(self) -> int:
+        """Remove one thread and return the number of threads left."""
+        with self._lock:
+            if not self._present:
+                raise ConfigError(f"all {self._threads} threads have already left this pass")
+            self._present -= 1
+            return self._present
+
+    def set_threads(self, threads: int) -> None:
+        """Set the number of threads; if all have left, it takes effect with ``rejoin``."""
+        with self._lock:
+            self._threads = threads
+            self._present = threads if self._present else 0
+
+    def rejoin(self) -> None:
+        """Add all threads back."""
+        with self._lock:
+            self._present = self._threads

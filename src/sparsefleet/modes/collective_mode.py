@@ -1,43 +1,72 @@
-"""Collective: workers step dense parameters themselves, with the mean of all workers' gradients."""
+"""Collective mode: each worker updates dense parameters with the mean gradient of all workers.
+
+Letters: N keys, D row width.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from sparsefleet.collective import CollectiveTraining
+from sparsefleet.collective import CollectiveTraining, Traffic, World, gather_rows
+from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require
 from sparsefleet.modes.async_mode import AsyncMode
-from sparsefleet.modes.collective_config import CollectiveConfig
-from sparsefleet.modes.gathered_rows import GatheredRows, RowGradients, divided, merged
 from sparsefleet.modes.half_async import HalfAsyncMode
+from sparsefleet.modes.hybrid import HybridConfig
 from sparsefleet.modes.local import LocalMode
-from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode import Mode, ModeStats
 from sparsefleet.modes.mode_setting import ModeSetting, RankSetting, StepGradients
-from sparsefleet.modes.mode_stats import ModeStats
-from sparsefleet.modes.rates import RateKeeper
-from sparsefleet.modes.row_averaging import RowAveraging
+from sparsefleet.modes.rates import ScheduledRates
 from sparsefleet.modes.sync import SyncMode
-from sparsefleet.store import AdmitAlways, LocalStore
+from sparsefleet.nn.step_rows import merge_gradients
+from sparsefleet.store import AdmitAlways, LocalStore, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
 
-__all__ = ["CollectiveMode", "HybridCollectiveMode"]
+__all__ = ["CollectiveConfig", "CollectiveMode", "HybridCollectiveMode"]
+RowGradients = dict[str, tuple[Keys, Floats]]
+"""Table to distinct keys uint64[N] and gradients float32[N, D]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveConfig:
+    """Update dense parameters on every worker, with the mean of all workers' gradients.
+
+    >>> CollectiveConfig(strategy=CollectiveStrategy(num_rings=2)).rows is None
+    True
+    """
+
+    strategy: CollectiveStrategy = field(default_factory=CollectiveStrategy)
+    """How gradients travel between workers, and what else is part of their step."""
+
+    rows: HybridConfig | None = None
+    """How rows of tables on servers are sent. None: in the same step, with the mean over the
+    workers. A config: in the background, as in mode "hybrid".
+    """
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.strategy, CollectiveStrategy)
+        require(known, self, "strategy", "a CollectiveStrategy")
+        known = self.rows is None or isinstance(self.rows, HybridConfig)
+        require(known, self, "rows", "a HybridConfig or None")
 
 
 class CollectiveMode(Mode):
-    """Gradients of dense parameters travel between the workers, as a `CollectiveStrategy` says.
+    """Exchanges gradients of dense parameters between workers, as configured by the strategy.
 
-    Rows step with them. On servers that is a round of all workers; without servers every worker
-    holds the tables whole, and takes each step with the row gradients of all. With LocalSGD rows
-    go to the servers without waiting, or are averaged with the parameters. A schedule counts
-    optimizer steps. One training thread a worker.
+    Rows are updated in the same step. On servers that is a round of all workers; without servers
+    every worker holds all tables and updates them with the row gradients of all workers. With
+    LocalSGD, rows are pushed to the servers without waiting, or averaged with the parameters. A
+    schedule counts optimizer steps. Each worker has one training thread.
     """
 
     name: ClassVar[str] = "collective"
@@ -51,7 +80,7 @@ class CollectiveMode(Mode):
         self._step_dense = ranks.step
         self._is_averaging = config.strategy.gradient_merge_average
         self._is_local_sgd = config.strategy.local_sgd is not None
-        self._rates = RateKeeper.of(setting)
+        self._rates = ScheduledRates.of(setting)
         self._rounds = 0
         self._batches = 0
         self._has_left = False
@@ -66,7 +95,7 @@ class CollectiveMode(Mode):
             norm_group=ranks.norm_group,
             at_meeting=self._average_rows,
         )
-        """What of the step belongs to dense parameters."""
+        """The part of a step that concerns dense parameters."""
         self._config = config
         self._rows = self._make_rows()
         self._gathered: GatheredRows | None = None
@@ -75,10 +104,10 @@ class CollectiveMode(Mode):
             if self._is_local_sgd:
                 self._averaged = RowAveraging(setting.store, self._gathered)
 
-    # -- what training calls ------------------------------------------------------------------
+    # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Sets the first rates and joins the other workers."""
+        """Set the first rates and join the other workers."""
         super().start()
         self._rows.start()
 
@@ -102,14 +131,14 @@ class CollectiveMode(Mode):
         self._record.stepped(0.0)
 
     def leave(self) -> None:
-        """Also follows the others until none has data: so all have the same parameters."""
+        """Follow the others until none has data, so that all end with the same parameters."""
         self._raise_failure()
         self._has_left = True
         self._follow()
         self._leave_rows()
 
     def rejoin(self) -> None:
-        """Also waits for the other workers, and takes over their count of steps."""
+        """Start the next pass once all workers are ready; adopt the largest step count."""
         self._raise_failure()
         counts = self._world.all_gather_bytes(f"{self._rounds} {self._batches}".encode())
         self._rounds = max(int(each.split()[0]) for each in counts)
@@ -118,14 +147,14 @@ class CollectiveMode(Mode):
         self._has_left = self._rows_have_left = False
 
     def pause(self) -> None:
-        """All workers stop after the same step, and those without data cease to follow."""
+        """Stop all workers after the same step; those without data stop following."""
         self._raise_failure()
-        if not self._has_left:  # who has was let go by those that pause
+        if not self._has_left:  # one that has left was released by those that pause
             self._follow()
         self._rows.flush()
 
     def resume(self) -> None:
-        """Who has no more data follows the others again."""
+        """Resume; a worker without data follows the others again."""
         if self._has_left:
             self._follow()
 
@@ -146,11 +175,11 @@ class CollectiveMode(Mode):
         return self._batches
 
     def stats(self) -> ModeStats:
-        """Also what was sent between workers."""
+        """Return the counters so far, including the traffic between workers."""
         traffic = self.training.traffic
         return replace(super().stats(), sent_bytes=traffic.sent_bytes, collectives=traffic.calls)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- Internal -----------------------------------------------------------------------------
 
     def _pull_rows(
         self, keys: Mapping[str, Keys], train: bool, unknown: Unknown
@@ -161,7 +190,7 @@ class CollectiveMode(Mode):
         return found
 
     def _make_rows(self) -> Mode:
-        """The mode by which rows reach the store; it knows nothing of dense parameters."""
+        """Return the mode that pushes rows to the store; it has no dense parameters."""
         setting = replace(self._setting, schedule=None, ranks=None)
         if isinstance(setting.store, LocalStore):
             _require_admitting(setting)
@@ -171,19 +200,19 @@ class CollectiveMode(Mode):
         return SyncMode(setting)
 
     def _leave_rows(self) -> None:
-        """No other worker waits for rows of this one in this pass. Idempotent."""
+        """Leave the row mode's pass, so that no worker waits for this one's rows. Idempotent."""
         if not self._rows_have_left:
             self._rows_have_left = True
             self._rows.leave()
 
     def _follow(self) -> None:
-        """Until no worker has anything to do; what was merged and not applied is applied."""
+        """Follow until no worker has anything left to do; merged gradients are applied."""
         self.training.leave()
         self._pending.clear()
 
     def _apply(self) -> bool:
-        """One update, on all workers alike; False if rows overflow, and then nothing is done."""
-        count = self.training.num_merged  # others are of steps that were given up
+        """Take one update, the same on all workers; skip it and return False if rows overflow."""
+        count = self.training.num_merged  # earlier ones belong to abandoned steps
         own = self._pending[-count:] if count else []
         rows, is_finite = self._mean_rows(own)
         if not is_finite:
@@ -205,8 +234,10 @@ class CollectiveMode(Mode):
             self._averaged.forget()
 
     def _mean_rows(self, own: Sequence[RowGradients]) -> tuple[RowGradients, bool]:
-        """Row gradients of the step that `own` batches of this worker, if any, are part of; and
-        whether they are finite, as far as that is looked at."""
+        """Return the row gradients of a step to which this worker contributes its `own` batches,
+        and
+        whether they are finite. Finiteness is only checked with dynamic loss scaling.
+        """
         if not self._setting.tables:
             return {}, True
         scaler = self.training.scaler
@@ -224,11 +255,11 @@ class CollectiveMode(Mode):
         return rows, is_finite
 
     def _average_rows(self, num_present: int) -> None:
-        """When workers average their parameters."""
+        """Average rows whenever the workers average their parameters."""
         if self._averaged is not None:
             self._averaged.meet(num_present)
 
-    def _say_goodbye(self) -> None:
+    def _leave_groups(self) -> None:
         self._rows.finish()
 
     def _end_threads(self) -> None:
@@ -238,7 +269,7 @@ class CollectiveMode(Mode):
 
 
 class HybridCollectiveMode(CollectiveMode):
-    """Rows are sent to the servers in the background, as in mode "hybrid"."""
+    """Pushes rows to the servers in the background, as in mode "hybrid"."""
 
     name: ClassVar[str] = "hybrid"
     may_prefetch: ClassVar[bool] = True
@@ -248,8 +279,8 @@ class HybridCollectiveMode(CollectiveMode):
         assert self._config.rows is not None
         if isinstance(self._setting.store, LocalStore):
             raise ConfigError(
-                "mode 'hybrid' sends rows to servers, and this job has none: start it with "
-                "--servers, or choose mode 'collective'"
+                "mode 'hybrid' sends rows to servers, but this job has none; start it with "
+                "--servers, or use mode 'collective'"
             )
         setting = replace(self._setting, schedule=None, ranks=None)
         return AsyncMode(setting, self._config.rows.for_rows())
@@ -257,10 +288,12 @@ class HybridCollectiveMode(CollectiveMode):
 
 def _require_ranks(setting: ModeSetting) -> RankSetting:
     if setting.ranks is None:
-        raise ConfigError("mode 'collective' needs ModeSetting.ranks: the workers that step alike")
+        raise ConfigError(
+            "mode 'collective' needs ModeSetting.ranks, the workers that step together; got None"
+        )
     if setting.threads > 1:
         raise ConfigError(
-            f"mode 'collective' has one training thread a worker, got threads={setting.threads}: "
+            f"mode 'collective' has one training thread per worker, got threads={setting.threads}; "
             "start more workers instead (sparsefleet launch --workers), or let torch use more "
             "threads inside a step (TrainerConfig(torch_threads=...))"
         )
@@ -268,11 +301,125 @@ def _require_ranks(setting: ModeSetting) -> RankSetting:
 
 
 def _require_admitting(setting: ModeSetting) -> None:
-    """Workers see other keys: what admits a row by how often it was seen would differ."""
+    """Refuse admission by count: workers see different keys and would admit different rows."""
     for name, spec in setting.tables.items():
         if setting.worker_num > 1 and not isinstance(spec.admission, AdmitAlways):
             raise ConfigError(
-                f"table '{name}' has {type(spec.admission).__name__}, which counts what one store "
-                "sees, but without servers each of the workers has a store of its own: start the "
-                "job with --servers, or admit rows always"
+                f"table '{name}' has {type(spec.admission).__name__}, which counts keys per store, "
+                "but without servers every worker has its own store; start the job with "
+                "--servers, or use AdmitAlways"
             )
+
+
+class GatheredRows:
+    """Gathers the row gradients of all ranks. All ranks must make the same calls."""
+
+    def __init__(self, world: World, tables: Mapping[str, TableSpec], traffic: Traffic) -> None:
+        self._world = world
+        self._tables = tables
+        self._traffic = traffic
+
+    def sum(self, own: RowGradients) -> RowGradients:
+        """Return, by table, every key of any rank once with the sum of its gradients.
+
+        Ranks are added in order, so the result has the same bits on all of them.
+        """
+        found = {}
+        for table in sorted(self._tables):
+            keys, gradients = own.get(table) or self._nothing(table)
+            all_keys, all_gradients = gather_rows(
+                self._world,
+                torch.from_numpy(keys.view(np.int64)),
+                torch.from_numpy(gradients),
+                traffic=self._traffic,
+            )
+            if len(all_keys):
+                gathered = (all_keys.numpy().view(np.uint64), all_gradients.numpy())
+                found[table] = gathered if self._world.size == 1 else _every_key_once(gathered)
+        return found
+
+    def _nothing(self, table: str) -> tuple[Keys, Floats]:
+        return np.empty(0, np.uint64), np.empty((0, self._tables[table].dim), np.float32)
+
+
+def merged(parts: Sequence[RowGradients]) -> RowGradients:
+    """Return each table's keys once, with the sums of their gradients.
+
+    >>> one = (np.array([7], np.uint64), np.array([[1.0]], np.float32))
+    >>> merged([{"ads": one}, {"ads": one}])
+    {'ads': (array([7], dtype=uint64), array([[2.]], dtype=float32))}
+    """
+    if len(parts) == 1:
+        return parts[0]
+    tables = dict.fromkeys(table for part in parts for table in part)
+    return {
+        table: merge_gradients([part[table] for part in parts if table in part]) for table in tables
+    }
+
+
+def divided(rows: RowGradients, by: float) -> RowGradients:
+    """Return all gradients divided, in place where the array is writable."""
+    if by == 1:
+        return rows
+    return {
+        table: (keys, np.divide(g, np.float32(by), out=g if g.flags.writeable else None))
+        for table, (keys, g) in rows.items()
+    }
+
+
+def _every_key_once(gathered: tuple[Keys, Floats]) -> tuple[Keys, Floats]:
+    # Two parts are merged by key, even if the second is empty.
+    return merge_gradients([gathered, (gathered[0][:0], gathered[1][:0])])
+
+
+class RowAveraging:
+    """Keeps the rows looked up since the last averaging as they were then.
+
+    Averaging moves every row that any worker changed by the mean change of all workers, as
+    LocalSGD does with dense parameters. Optimizer state stays with its worker. Not thread-safe.
+    """
+
+    def __init__(self, store: LocalStore, gathered: GatheredRows) -> None:
+        self._store = store
+        self._gathered = gathered
+        self._before: dict[str, list[tuple[Keys, Floats]]] = {}
+        self._seen: dict[str, set[int]] = {}
+
+    def pulled(self, keys: Mapping[str, Keys], rows: Mapping[str, Floats]) -> None:
+        """Record rows (float32[N, D]) that may be trained from now on; keys must be distinct."""
+        for table, wanted in keys.items():
+            seen = self._seen.setdefault(table, set())
+            asked = wanted.tolist()
+            new = np.array([key not in seen for key in asked], bool)
+            if new.any():
+                seen.update(asked)
+                before = (wanted[new], rows[table][new])
+                self._before.setdefault(table, []).append(before)
+
+    def meet(self, num_present: int) -> None:
+        """Average the rows; all workers must call it.
+
+        num_present: how many of them have trained since the last time.
+        """
+        moved: RowGradients = {}
+        for table, parts in self._before.items():
+            keys = np.concatenate([keys for keys, _ in parts])
+            before = np.concatenate([rows for _, rows in parts])
+            now = self._store.pull(table, keys)
+            changed = (before != now).any(axis=1)
+            moved[table] = (keys[changed], (before - now)[changed])
+            self._write(table, keys[changed], before[changed])
+        for table, (keys, sums) in self._gathered.sum(moved).items():
+            common = self._store.pull(table, keys)  # equal on all workers, also for new rows
+            self._write(table, keys, common - sums / np.float32(num_present))
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the recorded rows: all workers have the same ones now."""
+        self._before.clear()
+        self._seen.clear()
+
+    def _write(self, table: str, keys: Keys, values: Floats) -> None:
+        """Set rows to exactly these values and keep their optimizer state."""
+        self._store.push(table, keys, -self._store.pull(table, keys), unique=True, add=True)
+        self._store.push(table, keys, values, unique=True, add=True)

@@ -1,44 +1,55 @@
-"""GEO-SGD: train on own copies, exchange differences with the servers now and then."""
+"""GEO-SGD mode: workers train their own copies and exchange differences with the servers.
+
+Letters: N keys, D row width, W workers. For each value: *train*, trained here; *old*, what the
+servers had when this worker last fetched it, plus its own changes sent since.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefleet.errors import ConfigError, WorkerError
+import numpy as np
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError, DeadlineError, NonFiniteError
 from sparsefleet.field_checks import require_int
-from sparsefleet.modes.exchange_window import ExchangeWindows
-from sparsefleet.modes.geo_replica import GeoReplica
 from sparsefleet.modes.mode import Mode
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.modes.mode_setting import DenseParts, ModeSetting, StepGradients
+from sparsefleet.modes.rates import ScheduledRates
 from sparsefleet.optim import SGD, Optimizer
 from sparsefleet.store import AdmitAlways
-from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.arrays import Floats, Keys, as_keys, as_values
+from sparsefleet.store.lowering import lower_table
+from sparsefleet.store.rows import RejectedRows
 from sparsefleet.store.store import Unknown
+
+_CHUNK_FLOATS = 1 << 18
+"""The number of differences sent at a time, small enough to stay in the processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeoConfig:
-    """Train on local copies; exchange differences with the servers now and then."""
+    """Train on local copies; exchange differences with the servers from time to time."""
 
     push_interval_steps: int = 100
     """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency).
-    Larger: less traffic, staler rows."""
+    Larger: less traffic, staler rows.
+    """
 
     def __post_init__(self) -> None:
         require_int(self, "push_interval_steps", 1, 2**31 - 1)
 
 
 class GeoMode(Mode):
-    """Every worker runs SGD on its own copy; differences, divided by the workers, are added up.
+    """Every worker runs SGD on its own copy; servers add up the differences over the workers.
 
-    A row unknown here is pulled at its first use, so all workers start from the servers' rows.
-    What was not yet sent of a change is offered again in later exchanges, and all of it by
-    ``flush``. Plain SGD only. A schedule counts this worker's mini-batches.
+    A row is pulled when a worker first uses it, so all workers start from the servers' rows. The
+    part of a change that was not sent is offered again in later exchanges, and ``flush`` sends all
+    of it. Plain SGD only. A schedule counts this worker's mini-batches.
     """
 
     name: ClassVar[str] = "geo"
@@ -56,7 +67,7 @@ class GeoMode(Mode):
         super().__init__(setting)
         self.takes_parts = True
         self._replica = GeoReplica(setting)
-        self._rates = RateKeeper.of(setting, self._replica)
+        self._rates = ScheduledRates.of(setting, self._replica)
         self._steps = 0
         self._has_residue = False
         self._steps_lock = threading.Lock()
@@ -65,7 +76,7 @@ class GeoMode(Mode):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Fetches the dense values and asks the servers to note which rows change."""
+        """Fetch the dense values and ask the servers to record which rows change."""
         for table in self._setting.tables:
             self._store.watch_changes(table)
         super().start()
@@ -95,7 +106,7 @@ class GeoMode(Mode):
         self._raise_failure()
 
     def flush(self) -> None:
-        """Sends what is left, undivided: what the exchanges to come would add up to."""
+        """Send the remaining differences undivided, as later exchanges would in total."""
         self._raise_failure()
         rest = self._windows.take_rest()
         if rest or self._has_residue:
@@ -105,9 +116,7 @@ class GeoMode(Mode):
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
-        wrapped = WorkerError({self._setting.worker_index: error})
-        wrapped.__cause__ = error
-        self._windows.fail(wrapped)
+        self._windows.fail(self._worker_error(error))
 
     def _pull_rows(
         self, keys: Mapping[str, Keys], train: bool, unknown: Unknown
@@ -117,7 +126,7 @@ class GeoMode(Mode):
         return self._replica.pull(keys, lambda missing: self._store.pull_many(missing)[0])
 
     def _run(self) -> None:
-        """The background thread: an exchange for each window that is full."""
+        """Run the background thread: one exchange per full window."""
         while steps := self._windows.next_full():
             try:
                 self._exchange(steps)
@@ -147,7 +156,7 @@ class GeoMode(Mode):
 
     def _send_rows(self, table: str, chunks: Iterable[tuple[Keys, Floats]], step: int) -> None:
         for keys, deltas in chunks:
-            self._store.step = step  # all of an exchange is one step of the tables' rules
+            self._store.step = step  # a whole exchange is one step for the tables' rules
             self._store.push(table, keys, deltas, unique=True, add=True)
 
     def _send_dense(self, share: int) -> None:
@@ -171,10 +180,216 @@ class GeoMode(Mode):
             self._thread.join(self._setting.wait_s)
 
 
+class ExchangeWindows:
+    """Counts one window of mini-batches while the previous one is exchanged.
+
+    Invariant: no window grows beyond its interval. So training is at most one interval ahead of
+    a running exchange. Thread-safe; one thread exchanges.
+    """
+
+    def __init__(self, interval_steps: int, *, wait_s: float) -> None:
+        self._interval = interval_steps
+        self._wait_s = wait_s
+        self._changed = threading.Condition()
+        self._filling = 0  # mini-batches
+        self._full = 0
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    def add(self) -> float:
+        """Count one mini-batch; block while both windows are full. Return the seconds blocked."""
+        began = time.monotonic()
+        with self._changed:
+            self._wait(lambda: self._filling < self._interval)
+            self._filling += 1
+            self._turn_if_full()
+        return time.monotonic() - began
+
+    def next_full(self) -> int:
+        """Wait for a full window; return its mini-batches, or 0 after a close or failure."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._full or self._closed or self._failure)
+            return 0 if self._failure else self._full
+
+    def exchanged(self) -> None:
+        """Mark the window that ``next_full`` returned as exchanged."""
+        with self._changed:
+            self._full = 0
+            self._turn_if_full()
+            self._changed.notify_all()
+
+    def take_rest(self) -> int:
+        """Wait for the running exchange, then empty the incomplete window; return its size."""
+        with self._changed:
+            self._wait(lambda: not self._full)
+            rest, self._filling = self._filling, 0
+            return rest
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Make all waits, pending or later, raise ``error``."""
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+
+    @property
+    def open_steps(self) -> int:
+        """Return the number of mini-batches not yet exchanged."""
+        return self._filling + self._full
+
+    def _turn_if_full(self) -> None:
+        if not self._full and self._filling >= self._interval:
+            self._full, self._filling = self._filling, 0
+            self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        if not self._changed.wait_for(lambda: condition() or self._failure, self._wait_s):
+            raise DeadlineError(
+                f"exchange of {self._full} mini-batches with the "
+                f"servers: not finished within {self._wait_s:g} s"
+            )
+        if self._failure is not None:
+            raise self._failure
+
+
 def _require_plain_sgd(what: str, optimizer: Optimizer) -> None:
     if type(optimizer) is not SGD or optimizer.l1 or optimizer.l2:
         raise ConfigError(
-            f"{what} has optimizer {optimizer!r}: mode 'geo' adds up the workers' own changes, "
-            "which makes sense for plain SGD only; use optim.SGD(lr=...) without weight decay, "
-            "or another mode"
+            f"{what} has optimizer {optimizer!r}, but mode 'geo' adds up the changes of all "
+            "workers, which needs plain SGD; use optim.SGD(lr=...) without weight decay, or "
+            "another mode"
         )
+
+
+class GeoReplica:
+    """The rows that this worker has used and all dense parameters, trained with plain SGD.
+
+    Thread-safe. ``train`` is only ever incremented, so that concurrent changes by other threads
+    are kept.
+    """
+
+    def __init__(self, setting: ModeSetting) -> None:
+        self._tables = {
+            name: _core.Replica.create(lower_table(spec)) for name, spec in setting.tables.items()
+        }
+        self._dims = {name: spec.dim for name, spec in setting.tables.items()}
+        self._rejected = RejectedRows()
+        self._live = setting.dense
+        self._old_dense = {name: live.copy() for name, live in setting.dense.items()}
+        self._rates = {name: made.lr for name, made in setting.dense_optimizers.items()}
+        self._dense_lock = threading.Lock()
+
+    def start_dense(self) -> None:
+        """Take the live parameters as the servers' current values."""
+        for name, live in self._live.items():
+            np.copyto(self._old_dense[name], live)
+
+    def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:  # noqa: ARG002
+        """Set the rate of a table, as a store does; rates must come in schedule order."""
+        if table in self._tables:
+            self._tables[table].set_learning_rate(lr)
+        else:
+            self._rates[table] = lr
+
+    # -- Training -----------------------------------------------------------------------------
+
+    def pull(
+        self, keys: Mapping[str, Keys], fetch: Callable[[dict[str, Keys]], Mapping[str, Floats]]
+    ) -> dict[str, Floats]:
+        """Return the rows as trained here; ``fetch`` pulls the new ones of all tables."""
+        rows: dict[str, Floats] = {}
+        places = {}
+        for table, wanted in keys.items():
+            rows[table] = np.empty((len(wanted), self._dims[table]), np.float32)
+            unknown = self._tables[table].pull(wanted, rows[table])
+            if unknown.size:
+                places[table] = unknown
+        if places:
+            missing = {table: keys[table][unknown] for table, unknown in places.items()}
+            for table, fetched in fetch(missing).items():
+                # Another thread may have inserted the row first: its version, perhaps trained
+                # already, stays.
+                self._tables[table].insert(missing[table], fetched)
+                self._tables[table].pull(missing[table], fetched)
+                rows[table][places[table]] = fetched
+        return rows
+
+    def apply(self, gradients: StepGradients) -> None:
+        """Take one step of plain SGD."""
+        for table, (raw_keys, raw_rows) in gradients.sparse.items():
+            keys = as_keys(table, raw_keys)
+            rows = as_values(table, "gradients", raw_rows, (len(keys), self._dims[table]))
+            if rejected := self._tables[table].step(keys, rows):
+                self._rejected.add(table, rejected)
+        for table, gradient in gradients.dense.items():
+            self._step_dense(table, [gradient])
+        for table, parts in gradients.dense_parts.items():
+            self._step_dense(table, parts)
+
+    def _step_dense(self, table: str, parts: DenseParts) -> None:
+        with self._dense_lock:
+            is_finite = _core.step_by_parts(parts, self._rates[table], self._live[table])
+        if not is_finite:
+            raise NonFiniteError(
+                f"dense table '{table}': NaN or infinity in the gradient; nothing was applied"
+            )
+
+    # -- Exchange -----------------------------------------------------------------------------
+
+    def take_row_deltas(self, table: str, share: int) -> Iterator[tuple[Keys, Floats]]:
+        """Yield (train - old) / share of the rows trained since the last call, and count it as
+        sent.
+
+        The arrays are valid until the next chunk is requested.
+        """
+        return self._chunks(table, self._tables[table].stepped(share))
+
+    def take_unsent_rows(self, table: str) -> Iterator[tuple[Keys, Floats]]:
+        """Yield all differences from the servers' values, undivided. No thread may train
+        meanwhile.
+        """
+        return self._chunks(table, self._tables[table].unsent())
+
+    def _chunks(self, table: str, walk: _core.ReplicaWalk) -> Iterator[tuple[Keys, Floats]]:
+        dim = self._dims[table]
+        keys: Keys = np.empty(max(1, _CHUNK_FLOATS // dim), np.uint64)
+        deltas: Floats = np.empty((len(keys), dim), np.float32)
+        while count := walk.next(keys, deltas):
+            yield keys[:count], deltas[:count]
+
+    def take_dense_deltas(self, share: int) -> dict[str, Floats]:
+        """Return (train - old) / share of all dense parameters, and count it as sent."""
+        deltas = {}
+        for table, live in self._live.items():
+            old = self._old_dense[table]
+            with self._dense_lock:
+                delta: Floats = live - old
+            if share > 1:
+                delta /= np.float32(share)
+            old += delta
+            deltas[table] = delta
+        return deltas
+
+    def take_over_rows(self, table: str, keys: Keys, served: Floats, *, exactly: bool) -> None:
+        """Merge in the servers' current rows; skip rows that this worker has never used.
+
+        ``exactly`` sets the rows, which requires that no thread trains, so that no rounding error
+        is left to send.
+        """
+        self._tables[table].take_over(keys, served, exactly)
+
+    def take_over_dense(self, served: Mapping[str, Floats], *, exactly: bool) -> None:
+        """Merge in the servers' current dense values; ``exactly`` as for rows."""
+        for table, values in served.items():
+            live, old = self._live[table], self._old_dense[table]
+            with self._dense_lock:
+                if exactly:
+                    np.copyto(live, values)
+                else:
+                    np.add(live, values - old, out=live)
+            np.copyto(old, values)

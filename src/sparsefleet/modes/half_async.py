@@ -1,4 +1,7 @@
-"""Half-async: the threads of a worker step together, workers do not wait for each other."""
+"""Half-async mode: the threads of a worker step together; workers do not wait for each other.
+
+Letters: N keys, D row width.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sparsefleet.errors import WorkerError
-from sparsefleet.modes.merge_gradients import merge_gradients
+import numpy as np
+
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.modes.rows_ahead import RowsAhead
-from sparsefleet.modes.step_counter import StepCounter
+from sparsefleet.modes.rates import StepCounter
 from sparsefleet.modes.thread_round import ThreadRound
+from sparsefleet.store import TableSpec
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.request_sections import Gradients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfAsyncConfig:
-    """Merge the threads of each worker. Nothing to choose: all threads, every step."""
+    """Merge the gradients of a worker's threads in every step. There is nothing to configure."""
 
 
-class MeetingMode(Mode):
-    """What half-async, sync and hybrid share: a worker's threads meet at the end of each step.
+class BarrierMode(Mode):
+    """The base of half-async, sync and hybrid: a worker's threads meet at the end of each step.
 
-    The last thread to come (or to leave) merges, pushes and fetches for all.
+    The last thread to arrive (or to leave) merges, pushes and fetches for all of them.
     """
 
     brings_rows: ClassVar[bool] = True
@@ -58,31 +62,28 @@ class MeetingMode(Mode):
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
-        wrapped = WorkerError({self._setting.worker_index: error})
-        wrapped.__cause__ = error
-        self._round.fail(wrapped)
+        self._round.fail(self._worker_error(error))
 
-    def _apply(self, copies: Sequence[StepGradients]) -> None:
-        ahead = RowsAhead(copies, self._setting.tables)
-        merged = merge_gradients(copies)
+    def _apply(self, steps: Sequence[StepGradients]) -> None:
+        ahead = NextRows(steps, self._setting.tables)
+        batches = [(step.sparse, step.all_dense()) for step in steps]
         began = time.perf_counter()
-        self._push(merged, len(copies), ahead.rows)
-        self._record.pushed(time.perf_counter() - began, len(copies))
+        self._push(batches, ahead.rows)
+        self._record.pushed(time.perf_counter() - began, len(steps))
         ahead.hand_out()
-        self._fetch_dense(but=merged.all_dense())
+        self._fetch_dense(but={table for _, dense in batches for table in dense})
 
     @abstractmethod
-    def _push(
-        self, merged: StepGradients, count: int, rows: Mapping[str, tuple[Keys, Floats]]
-    ) -> None:
-        """Brings the mean of ``count`` mini-batches to the store, and back the values of the dense
-        tables among them, and what ``rows`` are wanted."""
+    def _push(self, batches: Sequence[Gradients], rows: Mapping[str, tuple[Keys, Floats]]) -> None:
+        """Push the mean of the mini-batches; the reply brings the values of their dense tables and
+        the requested ``rows``.
+        """
 
 
-class HalfAsyncMode(MeetingMode):
-    """One push a step and worker, the mean over its threads; servers apply it as it arrives.
+class HalfAsyncMode(BarrierMode):
+    """Each worker pushes the mean over its threads once per step; servers apply it on arrival.
 
-    A schedule counts mini-batches of all workers.
+    A schedule counts the mini-batches of all workers.
     """
 
     name: ClassVar[str] = "half_async"
@@ -92,7 +93,7 @@ class HalfAsyncMode(MeetingMode):
         self._counter = StepCounter(setting)
 
     def start(self) -> None:
-        """Fetches the dense values and sets the first rates of a schedule."""
+        """Fetch the dense values and set the schedule's first rates."""
         super().start()
         self._counter.start()
 
@@ -100,17 +101,35 @@ class HalfAsyncMode(MeetingMode):
     def steps_of_schedule(self) -> int:
         return self._counter.total
 
-    def _push(
-        self, merged: StepGradients, count: int, rows: Mapping[str, tuple[Keys, Floats]]
-    ) -> None:
-        self._store.push_many(
-            merged.sparse,
-            merged.all_dense(),
-            values=self._fetched(),
-            rows=rows,
-            unique=count == 1,
-        )
-        self._counter.add(count)
+    def _push(self, batches: Sequence[Gradients], rows: Mapping[str, tuple[Keys, Floats]]) -> None:
+        self._store.push_mean(batches, values=self._fetched(), rows=rows)
+        self._counter.add(len(batches))
 
-    def _say_goodbye(self) -> None:
+    def _leave_groups(self) -> None:
         self._counter.close()
+
+
+class NextRows:
+    """Requests the rows of all threads' next mini-batches together.
+
+    A key that several threads need is requested once per thread, as separate pulls would do, so
+    that counters of pulls stay the same.
+    """
+
+    def __init__(self, copies: Sequence[StepGradients], tables: Mapping[str, TableSpec]) -> None:
+        self._copies = copies
+        self.rows: dict[str, tuple[Keys, Floats]] = {}
+        """Table to keys uint64[N] and the buffer float32[N, D] that takes their rows."""
+        for table in dict.fromkeys(table for copy in copies for table in copy.wanted):
+            parts = [copy.wanted[table] for copy in copies if table in copy.wanted]
+            keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            self.rows[table] = keys, np.empty((len(keys), tables[table].dim), np.float32)
+
+    def hand_out(self) -> None:
+        """Give each thread its rows; call it after the push."""
+        for table, (_, rows) in self.rows.items():
+            end = 0
+            for copy in self._copies:
+                if table in copy.wanted:
+                    begin, end = end, end + len(copy.wanted[table])
+                    copy.brought[table] = rows[begin:end]

@@ -1,4 +1,4 @@
-"""Local: one process, every thread applies its gradients at once."""
+"""Local mode: one process, in which every thread applies its gradients right away."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import ClassVar
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.modes.rates import ScheduledRates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalConfig:
-    """Train in this process alone. Nothing to choose."""
+    """Train in this process alone. There is nothing to configure."""
 
 
 class LocalMode(Mode):
-    """Each thread pushes its own gradients and fetches the dense values; nobody waits.
+    """Each thread pushes its own gradients and fetches the dense values; none waits.
 
-    With ``setting.dense_step`` dense gradients go there instead, one thread at a time. A schedule
-    counts mini-batches of all threads.
+    With ``setting.dense_step``, dense gradients go there instead, one thread at a time. A schedule
+    counts the mini-batches of all threads.
     """
 
     name: ClassVar[str] = "local"
@@ -30,11 +30,11 @@ class LocalMode(Mode):
     def __init__(self, setting: ModeSetting) -> None:
         if setting.worker_num > 1:
             raise ConfigError(
-                f"mode 'local' trains in one process, but there are {setting.worker_num} workers: "
-                "choose 'sync', 'half_async', 'async', 'hybrid' or 'geo'"
+                f"mode 'local' trains in one process, got {setting.worker_num} workers; "
+                "use 'sync', 'half_async', 'async', 'hybrid' or 'geo'"
             )
         super().__init__(setting)
-        self._rates = RateKeeper.of(setting)
+        self._rates = ScheduledRates.of(setting)
         self.takes_parts = setting.dense_is_live and setting.dense_step is None
         self._count = 0
         self._count_lock = threading.Lock()

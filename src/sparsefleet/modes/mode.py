@@ -1,20 +1,22 @@
-"""What a mode is: the rule by which gradients reach the store and new values come back.
+"""The interface of a mode: when gradients reach the store and when new values come back.
 
 Letters: N keys, D row width, S elements of a dense table.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sparsefleet import _core
 from sparsefleet.errors import ConfigError, WorkerError
 from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.modes.mode_stats import ModeStats, StatsRecorder
-from sparsefleet.modes.rates import begin_rates
+from sparsefleet.modes.rates import set_first_rates
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
 
@@ -22,57 +24,159 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Mode(ABC):
-    """Who waits for whom. One object a worker process, shared by its training threads.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeStats:
+    """Counters of one worker since the mode was created; seconds are summed over its threads.
 
-    A thread's step is ``pull`` → forward and backward → ``hand_over``. A thread without more data
-    calls ``leave``; before the next pass over the data ``rejoin`` is called once. Made by
-    :func:`~sparsefleet.modes.make_mode`. Thread-safe, but for ``start``, ``rejoin``,
-    ``set_threads``, ``flush``, ``pause``, ``resume`` and ``finish``: those are called while no
+    >>> ModeStats(pushes=2, merged_gradients=8).merge_factor
+    4.0
+    """
+
+    steps: int = 0
+    """Mini-batches handed over."""
+
+    pushes: int = 0
+    """Requests with gradients (geo: differences) that the store has applied."""
+
+    merged_gradients: int = 0
+    """Mini-batches in those pushes."""
+
+    pull_seconds: float = 0.0
+    """Seconds in pulls of rows and dense values."""
+
+    push_seconds: float = 0.0
+    """Seconds in pushes; in sync this includes the wait for other workers."""
+
+    wait_seconds: float = 0.0
+    """Seconds for which training threads waited for each other or for room in the queue."""
+
+    staleness_last: int = 0
+    """In the last step, how many of this worker's earlier mini-batches the dense values did not yet
+    include.
+    """
+
+    staleness_mean: float = 0.0
+    """The mean of that number over all steps."""
+
+    sent_bytes: int = 0
+    """Bytes that this worker sent to other workers; mode "collective" only."""
+
+    collectives: int = 0
+    """The number of collective calls that sent them."""
+
+    @property
+    def merge_factor(self) -> float:
+        """Return the mini-batches per push; 0 before the first."""
+        return self.merged_gradients / self.pushes if self.pushes else 0.0
+
+    def with_sender(self, sender: _core.SenderStats) -> ModeStats:
+        """Return these counters with those of a background sender added."""
+        return replace(
+            self,
+            pushes=self.pushes + sender.pushes,
+            merged_gradients=self.merged_gradients + sender.merged,
+            pull_seconds=self.pull_seconds + sender.pull_s,
+            push_seconds=self.push_seconds + sender.push_s,
+        )
+
+
+class StatsRecorder:
+    """Counts for `ModeStats`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps = 0
+        self._pushes = 0
+        self._merged = 0
+        self._pull_seconds = 0.0
+        self._push_seconds = 0.0
+        self._wait_seconds = 0.0
+        self._staleness_last = 0
+        self._staleness_sum = 0
+
+    def pulled(self, seconds: float) -> None:
+        with self._lock:
+            self._pull_seconds += seconds
+
+    def pushed(self, seconds: float, merged: int) -> None:
+        with self._lock:
+            self._pushes += 1
+            self._merged += merged
+            self._push_seconds += seconds
+
+    def stepped(self, waited_seconds: float, staleness: int = 0) -> None:
+        with self._lock:
+            self._steps += 1
+            self._wait_seconds += waited_seconds
+            self._staleness_last = staleness
+            self._staleness_sum += staleness
+
+    def snapshot(self) -> ModeStats:
+        with self._lock:
+            stats = ModeStats(
+                steps=self._steps,
+                pushes=self._pushes,
+                merged_gradients=self._merged,
+                pull_seconds=self._pull_seconds,
+                push_seconds=self._push_seconds,
+                wait_seconds=self._wait_seconds,
+                staleness_last=self._staleness_last,
+            )
+            mean = self._staleness_sum / self._steps if self._steps else 0.0
+        return replace(stats, staleness_mean=mean)
+
+
+class Mode(ABC):
+    """Decides who waits for whom. Each worker process has one, shared by its training threads.
+
+    A thread's step is ``pull`` → forward and backward → ``hand_over``. A thread that runs out of
+    data calls ``leave``; ``rejoin`` is called once before the next pass over the data. Created by
+    :func:`~sparsefleet.modes.make_mode`. Thread-safe, except for ``start``, ``rejoin``,
+    ``set_threads``, ``flush``, ``pause``, ``resume`` and ``finish``, which must be called while no
     thread is in a step.
     """
 
     name: ClassVar[str]
-    """What users call it."""
+    """The name that users type."""
 
     may_prefetch: ClassVar[bool] = False
-    """Whether rows may be pulled before the gradients of the step before are handed over."""
+    """Whether rows may be pulled before the gradients of the previous step are handed over."""
 
     brings_rows: ClassVar[bool] = False
-    """Whether the rows that the next mini-batch wants come back as ``hand_over`` returns."""
+    """Whether ``hand_over`` returns with the rows that the next mini-batch needs."""
 
     keeps_gradients: ClassVar[bool] = False
-    """Whether arrays handed over are still read after ``hand_over`` has returned."""
+    """Whether arrays that were handed over are still read after ``hand_over`` has returned."""
 
     keeps_dense: ClassVar[bool] = False
-    """Whether dense gradients stay with their parameters, where the mode takes them."""
+    """Whether dense gradients stay in ``parameter.grad``, where the mode reads them."""
 
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "nobody"
-    """Who takes each step together: none may stop while others wait for it in one."""
+    """Who takes each step together; none of them may stop while others wait for it in a step."""
 
     def __init__(self, setting: ModeSetting) -> None:
         self._setting = setting
         self._store = setting.store
         self._record = StatsRecorder()
         self.takes_parts = False
-        """Whether dense gradients are wanted in parts, as the backward pass left them."""
+        """Whether dense gradients are handed over in parts, as the backward pass left them."""
         self._failure: BaseException | None = None
         self._finished = False
 
-    # -- what training calls ------------------------------------------------------------------
+    # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fetches the dense values, so that all workers begin alike. Tables must be defined."""
+        """Fetch the dense values, so that all workers start alike. Tables must be defined."""
         if self._setting.worker_index == 0:
-            begin_rates(self._setting)
+            set_first_rates(self._setting)
         self._fetch_dense()
 
     def pull(
         self, keys: Mapping[str, Keys], *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        """The rows of each table's keys (uint64[N]): float32[N, D], in one request a server.
+        """Pull the rows float32[N, D] of each table's keys uint64[N], in one request per server.
 
-        ``train=False`` reads from the store and creates nothing; ``unknown`` says what keys
+        ``train=False`` reads from the store and creates no rows; ``unknown`` selects what keys
         without a row read as.
         """
         began = time.perf_counter()
@@ -81,62 +185,62 @@ class Mode(ABC):
         return rows
 
     def forward(self) -> AbstractContextManager[None] | None:
-        """What a forward pass in training is to run in; None if in nothing special."""
+        """Return the context for a training forward pass; None if it needs none."""
         return None
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass of a step, outside of `forward`."""
+        """Run the backward pass of a step, outside of the `forward` context."""
         loss.backward()  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def hand_over(self, gradients: StepGradients) -> None:
-        """Ends the calling thread's step; returns when the thread may begin its next one.
+        """End the calling thread's step; return when the thread may start its next one.
 
-        The arrays are the mode's from here on: it may overwrite them and, where
-        ``keeps_gradients``, read them later. Raises what went wrong in the background since.
+        The mode takes over the arrays: it may overwrite them and, if ``keeps_gradients``, read them
+        later. Raises errors that have occurred in the background since the last call.
         """
 
     @abstractmethod
     def leave(self) -> None:
-        """The calling thread has no more data in this pass; nobody waits for it any longer."""
+        """Leave the pass when the thread has no more data, so that no other waits for it."""
 
     @abstractmethod
     def rejoin(self) -> None:
-        """Begins the next pass: all threads are back. Not needed before the first."""
+        """Start the next pass with all threads. Not needed before the first."""
 
     def set_threads(self, threads: int) -> None:  # noqa: B027  (most modes wait for no thread)
-        """So many threads train from now on, in the pass under way or, if all left it, the next.
+        """Set the number of threads for the current pass or, if all have left it, the next.
 
-        Called while no thread is in a step and either none or all have left.
+        Must be called while no thread is in a step and either none or all have left.
         """
 
     @abstractmethod
     def flush(self) -> None:
-        """Returns when all that was handed over is applied and the dense values are fetched."""
+        """Wait until everything handed over is applied, then fetch the dense values."""
 
     def pause(self) -> None:
-        """`flush`, and no other worker waits for this one until it `resume`s."""
+        """Flush, and let no other worker wait for this one until it calls `resume`."""
         self.flush()
 
     def resume(self) -> None:  # noqa: B027  (most modes hold nobody up)
-        """Goes on after `pause`, in the same pass; all workers call it."""
+        """Continue after `pause`, in the same pass; all workers must call it."""
 
     def fail(self, error: BaseException) -> None:
-        """A thread of this worker failed: the others stop at their next call, or wake with it."""
+        """Report that a thread failed: the worker's other threads raise ``WorkerError``."""
         if self._failure is None:
             self._failure = error
 
     def finish(self) -> None:
-        """Flushes, leaves the group of workers and ends own threads. Idempotent.
+        """Flush, leave the group of workers and end the mode's own threads. Idempotent.
 
-        After ``fail`` nothing is flushed: others must not take half a step for a whole one.
+        After ``fail`` nothing is flushed: others must not mistake half a step for a whole one.
         """
         if self._finished:
             return
         try:
             if self._failure is None:
                 self.flush()
-                self._say_goodbye()
+                self._leave_groups()
         finally:
             self._finished = True
             self._end_threads()
@@ -144,39 +248,40 @@ class Mode(ABC):
     @property
     @abstractmethod
     def steps_of_schedule(self) -> int:
-        """Steps counted for the schedule since ``start``, as far as known here."""
+        """Return the schedule's steps since ``start``, as far as this worker knows."""
 
     @property
     def steps_taken(self) -> int:
-        """Where all workers take each step together: mini-batches that each was part of."""
+        """Return the mini-batches that each worker took part in, if all step together."""
         return self.steps_of_schedule
 
     def stats(self) -> ModeStats:
-        """The counters so far."""
+        """Return the counters so far."""
         return self._record.snapshot()
 
-    # -- for the modes ------------------------------------------------------------------------
+    # -- For subclasses -----------------------------------------------------------------------
 
     def _pull_rows(
         self, keys: Mapping[str, Keys], train: bool, unknown: Unknown
     ) -> dict[str, Floats]:
         return self._store.pull_many(keys, train=train, unknown=unknown)[0]
 
-    def _say_goodbye(self) -> None:  # noqa: B027  (most modes are in no group of workers)
-        """Leaves what other workers might wait in."""
+    def _leave_groups(self) -> None:  # noqa: B027  (most modes are in no group of workers)
+        """Leave the groups in which other workers might wait for this one."""
 
     def _end_threads(self) -> None:  # noqa: B027  (most modes have no threads of their own)
-        """Ends the threads that the mode started."""
+        """End the threads that the mode has started."""
 
     def _fetched(self) -> Mapping[str, Floats]:
-        """Dense table to the live array that its values are fetched into."""
+        """Return dense table to the live array that its values are fetched into."""
         setting = self._setting
         return {} if setting.dense_is_live or setting.dense_step is not None else setting.dense
 
     def _fetch_dense(self, *, but: Collection[str] = ()) -> None:
-        """Overwrites the live dense arrays with the store's values, ``but`` those of these tables.
+        """Overwrite the live dense arrays with the store's values, except for the tables in
+        ``but``.
 
-        A push can bring the values of its tables along: those need no fetching.
+        The values of tables in a push can come back with it; those need no fetching.
         """
         wanted = {table: live for table, live in self._fetched().items() if table not in but}
         if wanted:
@@ -184,8 +289,16 @@ class Mode(ABC):
             self._store.pull_many({}, wanted)
             self._record.pulled(time.perf_counter() - began)
 
+    def _worker_error(self, error: BaseException) -> WorkerError:
+        """Return the error that the other threads of this worker raise after one failed."""
+        wrapped = WorkerError({self._setting.worker_index: error})
+        wrapped.__cause__ = error
+        return wrapped
+
     def _raise_failure(self) -> None:
         if self._finished:
-            raise ConfigError(f"mode '{self.name}' is finished: make a new one to train on")
+            raise ConfigError(
+                f"mode '{self.name}' is finished; create a new one to continue training"
+            )
         if self._failure is not None:
-            raise WorkerError({self._setting.worker_index: self._failure}) from self._failure
+            raise self._worker_error(self._failure)

@@ -1,4 +1,4 @@
-"""From a mode's name or config to the mode."""
+"""Creates a mode from its name or config."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import difflib
 from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.async_mode import AsyncConfig, AsyncMode
-from sparsefleet.modes.collective_config import CollectiveConfig
-from sparsefleet.modes.collective_mode import CollectiveMode, HybridCollectiveMode
+from sparsefleet.modes.collective_mode import CollectiveConfig, CollectiveMode, HybridCollectiveMode
 from sparsefleet.modes.geo import GeoConfig, GeoMode
 from sparsefleet.modes.half_async import HalfAsyncConfig, HalfAsyncMode
 from sparsefleet.modes.hybrid import HybridConfig, HybridMode
@@ -39,7 +38,7 @@ _CONFIG_OF: dict[str, type[ModeConfig]] = {
 
 
 def mode_config(chosen: str | ModeConfig) -> ModeConfig:
-    """The config of a mode's name, with its defaults; a config is returned as it is."""
+    """Return the default config of a mode's name; a config is returned unchanged."""
     if isinstance(chosen, ModeConfig):
         return chosen
     found = _CONFIG_OF.get(chosen) if isinstance(chosen, str) else None
@@ -47,7 +46,7 @@ def mode_config(chosen: str | ModeConfig) -> ModeConfig:
         near = difflib.get_close_matches(str(chosen), _CONFIG_OF, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"mode must be one of {', '.join(map(repr, _CONFIG_OF))} or a config of one, "
+            f"mode must be one of {', '.join(map(repr, _CONFIG_OF))} or a mode config, "
             f"got {chosen!r}{hint}"
         )
     return found()
@@ -56,7 +55,7 @@ def mode_config(chosen: str | ModeConfig) -> ModeConfig:
 def with_strategy(
     chosen: str | ModeConfig | None, strategy: CollectiveStrategy | None
 ) -> str | ModeConfig | None:
-    """The mode with its dense part as the strategy says; without a strategy, what was chosen.
+    """Return the mode with the strategy applied to its dense part; unchanged without a strategy.
 
     >>> with_strategy("hybrid", CollectiveStrategy()).rows
     HybridConfig(max_merge=None, queue_size=None, wait_s=0.0, merge='auto')
@@ -69,7 +68,7 @@ def with_strategy(
         raise ConfigError(f"strategy must be a CollectiveStrategy(...) or None, got {strategy!r}")
     if isinstance(chosen, CollectiveConfig):
         raise ConfigError(
-            "the mode is a CollectiveConfig, which has a strategy of its own: leave strategy= out"
+            "the mode is a CollectiveConfig, which already has a strategy; remove strategy="
         )
     config = CollectiveConfig() if chosen is None else mode_config(chosen)
     if isinstance(config, CollectiveConfig):
@@ -77,18 +76,18 @@ def with_strategy(
     if isinstance(config, HybridConfig):
         return CollectiveConfig(strategy=strategy, rows=config)
     raise ConfigError(
-        "strategy= is for mode 'collective', or for 'hybrid', where rows alone go to the servers; "
+        "strategy= needs mode 'collective', or 'hybrid', where only rows go to the servers; "
         f"got mode {chosen!r}"
     )
 
 
 def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
-    """The mode of that name or config, not yet started.
+    """Create the mode with that name or config; it is not started.
 
     >>> import numpy as np
     >>> from sparsefleet.optim import SGD
     >>> from sparsefleet.store import Constant, LocalStore, TableSpec
-    >>> from sparsefleet.modes import StepGradients
+    >>> from sparsefleet.modes.mode_setting import StepGradients
     >>> spec = TableSpec(name="ads", dim=1, optimizer=SGD(lr=0.5), initializer=Constant(1.0))
     >>> store = LocalStore()
     >>> store.define(spec)
@@ -105,8 +104,8 @@ def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
     config = mode_config(chosen)
     if setting.dense_step is not None and not isinstance(config, LocalConfig):
         raise ConfigError(
-            "ModeSetting.dense_step is for mode 'local': in others the servers apply dense "
-            "gradients, by one of sparsefleet.optim"
+            "ModeSetting.dense_step needs mode 'local'; in other modes the servers apply dense "
+            "gradients, with an optimizer of sparsefleet.optim"
         )
     if isinstance(config, AsyncConfig):
         return AsyncMode(setting, config)

@@ -1,16 +1,18 @@
-"""What every mode is told when it is made, and what a step hands to it.
+"""What a mode is created with, and what each step hands over to it.
 
 Letters: N keys, D row width, S elements of a dense table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
+from sparsefleet import _core
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool, require_int, require_positive
 from sparsefleet.optim import Optimizer
@@ -22,15 +24,18 @@ if TYPE_CHECKING:
 
     from sparsefleet.collective import NormGroup, World
 
+
 _MAX_MEMBERS = 2**31 - 1
+DenseParts = Sequence[Floats]
+"""Flat float32 arrays that make up the gradient float32[S], one after another."""
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Learning rates that change while training; what a step is, depends on the mode."""
+    """Learning rates that change during training; the mode defines what counts as a step."""
 
     def rates_at(self, step: int) -> Mapping[str, float]:
-        """Table, sparse or dense, to the learning rate of the update after ``step`` steps."""
+        """Return the learning rate of each table, sparse or dense, after ``step`` steps."""
         ...
 
 
@@ -39,50 +44,64 @@ class StepGradients:
     """The gradients of one mini-batch."""
 
     sparse: dict[str, tuple[Keys, Floats]] = field(default_factory=dict)
-    """Table to keys uint64[N], each once, and gradients float32[N, D]."""
+    """Table to distinct keys uint64[N] and gradients float32[N, D]."""
 
     dense: dict[str, Floats] = field(default_factory=dict)
     """Dense table to gradient float32[S]."""
 
     dense_parts: dict[str, list[Floats]] = field(default_factory=dict)
-    """Dense table to its gradient in flat parts, in place of ``dense`` where the mode
-    ``takes_parts``."""
+    """Dense table to its gradient in flat parts; replaces ``dense`` if ``Mode.takes_parts``."""
 
     wanted: dict[str, Keys] = field(default_factory=dict)
-    """Table to keys uint64[N], those that the thread's next mini-batch looks up."""
+    """Table to keys uint64[N] that the thread's next mini-batch looks up."""
 
     brought: dict[str, Floats] = field(default_factory=dict)
-    """Table to the rows of ``wanted``, float32[N, D], once a mode that ``brings_rows`` has been
-    handed all this."""
+    """Table to the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
+
+    def clip(self, max_norm: float) -> float:
+        """Scale all gradients in place so that their norm is at most `max_norm`; return it before.
+
+        The norm is that of one vector of all of them, rows and dense, as in
+        `torch.nn.utils.clip_grad_norm_`.
+        """
+        parts = [values for _, values in self.sparse.values()]
+        parts += self.dense.values()
+        parts += [part for table in self.dense_parts.values() for part in table]
+        norm = math.sqrt(sum(float(np.vdot(part, part)) for part in parts))
+        if norm > max_norm:
+            scale = np.float32(max_norm / (norm + 1e-6))  # as torch
+            for part in parts:
+                np.multiply(part, scale, out=part)
+        return norm
 
     def all_dense(self) -> dict[str, Floats | list[Floats]]:
-        """Dense table to gradient, whole or in parts, as a push takes it."""
+        """Return dense table to gradient, whole or in parts, as a push takes it."""
         return {**self.dense, **self.dense_parts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSetting:
-    """What mode "collective" is told besides: the ranks, and what each of them steps itself."""
+    """What mode "collective" needs in addition: the ranks and the parameters they update."""
 
     world: World
     """The workers, connected to each other."""
 
     parameters: Mapping[str, Tensor]
-    """The dense parameters by name; gradients are taken from, and left in, their ``grad``."""
+    """The dense parameters by name; gradients are read from, and left in, their ``grad``."""
 
     step: Callable[[], None]
-    """Steps them with those gradients."""
+    """Updates the parameters with those gradients."""
 
     norm_group: NormGroup | None = None
-    """Of the batch norms of the model, where they are synchronised."""
+    """The group of the model's batch norms, if they are synchronized."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeSetting:
-    """The tables, the threads and the workers that a mode brings together."""
+    """The tables, threads and workers of a training."""
 
     store: Store
-    """Holds all tables below, already defined."""
+    """Holds all tables below, which are already defined."""
 
     tables: Mapping[str, TableSpec]
     """Sparse tables by name."""
@@ -91,50 +110,51 @@ class ModeSetting:
     """Dense table to the live parameters float32[S]; fetched values are written in place."""
 
     dense_is_live: bool = False
-    """Whether the arrays of ``dense`` are the store's own (``LocalStore.live_dense``): there is
-    nothing to fetch then."""
+    """Whether the arrays of ``dense`` are the store's own (``LocalStore.live_dense``), so that
+    nothing needs fetching.
+    """
 
     dense_optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
-    """Dense table to what the store does with its gradient."""
+    """Dense table to the optimizer that the store applies to its gradient."""
 
     threads: int = 1
     """Training threads of this worker."""
 
     worker_index: int = 0
-    """This worker among all, from 0."""
+    """The index of this worker among all workers, from 0."""
 
     worker_num: int = 1
-    """Workers that train together."""
+    """The number of workers that train together."""
 
     group: str = "train"
-    """What this training is called on the servers; the same on all workers. Two trainings that
-    follow each other on the same servers may share it only if all workers end the first before
-    any begins the second."""
+    """The name of this training on the servers, the same on all workers. Consecutive trainings on
+    the same servers may share it only if all workers finish the first before any starts the second.
+    """
 
     schedule: Schedule | None = None
-    """Learning rates by step; None leaves those of the tables alone, without any counting."""
+    """Learning rates by step; None keeps those of the tables and counts nothing."""
 
     first_step: int = 0
-    """Where the schedule is at the start: the steps of an earlier part of the same training."""
+    """The schedule's step at the start: the steps of an earlier part of the same training."""
 
-    go_on_without_lost: bool = False
-    """Whether a worker whose connection is lost counts as done, instead of ending the training."""
+    continue_without_lost: bool = False
+    """Whether a worker whose connection is lost counts as finished; else training ends."""
 
     wait_s: float = 600.0
-    """Longest wait for other threads, workers or a full queue."""
+    """Longest wait for other threads, other workers or room in a queue."""
 
     dense_step: Callable[[dict[str, Floats]], None] | None = None
-    """Mode "local" only: applies dense gradients to the live parameters, in place of the store."""
+    """Mode "local" only: applies dense gradients to the live parameters, instead of the store."""
 
     ranks: RankSetting | None = None
-    """Mode "collective" only: then there are no dense tables."""
+    """Mode "collective" only; there are no dense tables then."""
 
     def __post_init__(self) -> None:
         require_int(self, "threads", 1, _MAX_MEMBERS)
         require_int(self, "worker_num", 1, _MAX_MEMBERS)
         require_int(self, "worker_index", 0, self.worker_num - 1)
         require_int(self, "first_step", 0, 2**62)
-        require_bool(self, "go_on_without_lost")
+        require_bool(self, "continue_without_lost")
         require_positive(self, "wait_s")
         require(bool(self.group), self, "group", "some text")
         for name, live in self.dense.items():
@@ -145,16 +165,27 @@ class ModeSetting:
                 )
             if not (live.flags.writeable and live.flags.c_contiguous):
                 raise ConfigError(
-                    f"ModeSetting.dense['{name}'] must be writable and contiguous: "
-                    "it is a view of the live parameters"
+                    f"ModeSetting.dense['{name}'] must be writable and contiguous, because it is a "
+                    "view of the live parameters"
                 )
             if self.dense_step is None and name not in self.dense_optimizers:
                 raise ConfigError(
-                    f"ModeSetting.dense_optimizers has no optimizer of dense table '{name}', "
-                    f"only of: {', '.join(self.dense_optimizers) or 'none'}"
+                    f"ModeSetting.dense_optimizers has no optimizer for dense table '{name}', "
+                    f"only for: {', '.join(self.dense_optimizers) or 'none'}"
                 )
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Table, sparse or dense, to its optimizer."""
+        """Return table, sparse or dense, to its optimizer."""
         sparse = {name: spec.optimizer for name, spec in self.tables.items()}
         return {**sparse, **self.dense_optimizers}
+
+
+def join(parts: DenseParts) -> Floats:
+    """Return the whole gradient as a new array.
+
+    >>> join([np.array([1, 2], np.float32), np.array([3], np.float32)])
+    array([1., 2., 3.], dtype=float32)
+    """
+    whole = np.empty(sum(part.size for part in parts), np.float32)
+    _core.join_parts(parts, whole)
+    return whole

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from typing import Protocol
 
 from sparsefleet.modes.mode_setting import ModeSetting, Schedule
+from sparsefleet.store import RoundMember
 
 
-class TakesRates(Protocol):
-    """A store, as far as learning rates go."""
+class RateTarget(Protocol):
+    """Anything whose learning rates can be set, such as a store."""
 
     def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None: ...
 
@@ -18,10 +19,10 @@ class TakesRates(Protocol):
 _MANY_STEPS = 1000
 
 
-def begin_rates(setting: ModeSetting) -> None:
-    """Sets the rates that the schedule begins or goes on with: tables may know those of another.
+def set_first_rates(setting: ModeSetting) -> None:
+    """Set the rates at the schedule's first step; tables may still have those of another training.
 
-    Another worker that is already further loses its rate for as long as this one takes to join.
+    A worker that is already further along loses its rate until this one has joined.
     """
     if setting.schedule is None:
         return
@@ -31,13 +32,13 @@ def begin_rates(setting: ModeSetting) -> None:
         setting.store.set_learning_rate(table, rates[table])
 
 
-class RateKeeper:
-    """Keeps the tables at the schedule's rates; says nothing while they stay. Thread-safe."""
+class ScheduledRates:
+    """Sets the tables to the schedule's rates, and sends only those that change. Thread-safe."""
 
     def __init__(
         self,
         schedule: Schedule,
-        store: TakesRates,
+        store: RateTarget,
         tables: Collection[str],
         *,
         first_step: int = 0,
@@ -51,7 +52,7 @@ class RateKeeper:
         self._rates: dict[str, float] = {}
 
     def at(self, step: int) -> None:
-        """Sets the rates for the update ``step`` steps after the first; never goes back."""
+        """Set the rates for the update after ``step`` steps; earlier steps are ignored."""
         step += self._first
         with self._lock:
             if step <= self._step:
@@ -62,17 +63,17 @@ class RateKeeper:
                 self._store.set_learning_rate(table, self._rates[table], at=step)
 
     @classmethod
-    def of(cls, setting: ModeSetting, store: TakesRates | None = None) -> RateKeeper | None:
-        """For all tables of the setting; None if it has no schedule."""
+    def of(cls, setting: ModeSetting, store: RateTarget | None = None) -> ScheduledRates | None:
+        """Return one for all tables of the setting; None if it has no schedule."""
         if setting.schedule is None:
             return None
         tables = setting.tables if setting.dense_step is not None else setting.optimizers()
         return cls(setting.schedule, store or setting.store, tables, first_step=setting.first_step)
 
     def _changed_until(self, step: int) -> set[str]:
-        """The tables whose rate differs at any step since the last.
+        """Return the tables whose rate has changed at any step since the last call.
 
-        At the steps between, another worker may have set a rate that this one never knew of.
+        At a step in between, another worker may have set a rate that this one never sent.
         """
         changed: set[str] = set()
         first = self._step + 1
@@ -86,3 +87,42 @@ class RateKeeper:
                     self._rates[table] = rates[table]
                     changed.add(table)
         return changed
+
+
+class StepCounter:
+    """Sets learning rates by the mini-batches of all workers, which the servers count.
+
+    Without a schedule nothing is counted or sent. Not thread-safe: pushes follow one another.
+    """
+
+    def __init__(self, setting: ModeSetting) -> None:
+        self._store = setting.store
+        self._own = 0
+        self.total = 0
+        """Mini-batches of all workers, as far as this worker knows; 0 without a schedule."""
+        self._rates = ScheduledRates.of(setting)
+        self._member = RoundMember(
+            group=f"{setting.group}/steps",
+            rank=setting.worker_index,
+            size=setting.worker_num,
+            continue_without_lost=setting.continue_without_lost,
+        )
+
+    def start(self) -> None:
+        """Set the first rates, unless other workers are already further along."""
+        if self._rates is not None:
+            self.total = self._store.advance_clock(self._member, 0)
+            self._rates.at(self.total)
+
+    def add(self, count: int) -> None:
+        """Count the mini-batches of a push and set the rates for the next push of any worker."""
+        if self._rates is not None:
+            self._own += count
+            self.total = self._store.advance_clock(self._member, self._own)
+            self._rates.at(self.total)
+
+    def close(self) -> None:
+        """Stop counting; what this worker has counted stays in the sum."""
+        if self._rates is not None:
+            self._store.leave_group(self._member)
+            self._rates = None

@@ -1,40 +1,43 @@
-"""Sync: all threads of all workers take one step together."""
+"""Sync mode: all threads of all workers take each step together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sparsefleet.modes.half_async import MeetingMode
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
-from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.modes.half_async import BarrierMode
+from sparsefleet.modes.mode_setting import ModeSetting
+from sparsefleet.modes.rates import ScheduledRates
 from sparsefleet.modes.worker_group import WorkerGroup
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.request_sections import Gradients
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyncConfig:
-    """Step together. Nothing to choose: all threads of all workers, every step."""
+    """Take every step together with all threads of all workers. There is nothing to configure."""
 
 
-class SyncMode(MeetingMode):
-    """Servers take one optimizer step with the mean over the workers that delivered.
+class SyncMode(BarrierMode):
+    """Servers take one optimizer step with the mean over the workers that contributed.
 
-    Each worker delivers the mean over its threads. A schedule counts rounds.
+    Each worker contributes the mean over its threads. A schedule counts rounds.
     """
 
     name: ClassVar[str] = "sync"
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "workers"
+    rounds_count_steps: ClassVar[bool] = True
+    """Whether a round advances the step that eviction counts."""
 
     def __init__(self, setting: ModeSetting) -> None:
         super().__init__(setting)
         self._group = WorkerGroup(setting)
         self._rounds = 0
-        self._rates = RateKeeper.of(setting)
+        self._rates = ScheduledRates.of(setting)
 
     def start(self) -> None:
-        """Fetches the dense values and joins the other workers."""
+        """Fetch the dense values and join the other workers."""
         super().start()
         self._group.join()
 
@@ -48,32 +51,29 @@ class SyncMode(MeetingMode):
             self._group.leave()
 
     def rejoin(self) -> None:
-        """Also waits for the other workers, and takes over their count of rounds and what they did.
+        """Start the next pass once all workers are ready; adopt their round count and dense values.
 
-        A worker that ran out of data early has not seen the last rounds of the others.
+        A worker that ran out of data early has missed the last rounds of the others.
         """
         super().rejoin()
         self._rounds = self._group.next_pass(self._rounds)
         self._fetch_dense()
 
-    def _push(
-        self, merged: StepGradients, count: int, rows: Mapping[str, tuple[Keys, Floats]]
-    ) -> None:
-        # Every worker sets the rates: after the round before was applied everywhere, and before
-        # this one can be, so it does not matter who comes first or has left.
+    def _push(self, batches: Sequence[Gradients], rows: Mapping[str, tuple[Keys, Floats]]) -> None:
+        # Every worker sets the rates, after the previous round was applied everywhere and before
+        # this one can be: the order of workers, and whether one has left, does not matter.
         if self._rates is not None:
             self._rates.at(self._rounds)
-        self._store.push_round(
+        self._store.push_round_mean(
             self._group.member,
             self._rounds,
-            merged.sparse,
-            merged.all_dense(),
+            batches,
             values=self._fetched(),
             rows=rows,
-            unique=count == 1,
             timeout_s=self._setting.wait_s,
+            counts_step=self.rounds_count_steps,
         )
         self._rounds += 1
 
-    def _say_goodbye(self) -> None:
+    def _leave_groups(self) -> None:
         self._group.close()

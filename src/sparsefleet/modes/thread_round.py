@@ -1,4 +1,4 @@
-"""The threads of one worker meet, and the last to come works for all."""
+"""A barrier for the threads of one worker, at which the last to arrive works for all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Item = TypeVar("Item")
 
 
 class ThreadRound(Generic[Item]):
-    """A barrier that gathers what threads bring and may lose threads. Thread-safe.
+    """A barrier that gathers one item from each thread, and that threads may leave.
 
-    Invariant: while a thread waits, fewer have arrived than are expected, or the work runs. So a
-    thread that leaves does the work itself if all others were waiting for it alone.
+    Invariant: while a thread waits, either fewer threads have arrived than are expected, or the
+    work is running. So a thread that leaves does the work itself if it was the only one missing.
+    Thread-safe.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class ThreadRound(Generic[Item]):
         self._failure: BaseException | None = None
 
     def meet(self, item: Item) -> float:
-        """Waits until all threads came and the work on their items is done; seconds waited.
+        """Wait until all threads have arrived and their items are processed; return seconds waited.
 
-        Raises the error of the work in every thread of the round, or the one of ``fail``.
+        Raises the error of the work, or the one passed to ``fail``, in every thread of the round.
         """
         with self._changed:
             self._raise_failure()
             if not self._expected:
-                raise ConfigError("all threads have left this pass: call rejoin() first")
+                raise ConfigError("all threads have left this pass; call rejoin() first")
             self._arrived.append(item)
             if len(self._arrived) < self._expected:
                 return self._wait_for_work()
@@ -49,10 +50,10 @@ class ThreadRound(Generic[Item]):
         return 0.0
 
     def leave(self) -> int:
-        """One thread fewer is expected from now on; returns how many are left."""
+        """Expect one thread fewer from now on; return how many are left."""
         with self._changed:
             if not self._expected:
-                raise ConfigError(f"all {self._threads} threads have left this pass already")
+                raise ConfigError(f"all {self._threads} threads have already left this pass")
             self._expected -= 1
             left = self._expected
             if not left or len(self._arrived) < left or self._working or self._failure:
@@ -62,19 +63,19 @@ class ThreadRound(Generic[Item]):
         return left
 
     def rejoin(self) -> None:
-        """All threads are expected again."""
+        """Expect all threads again."""
         with self._changed:
             self._raise_failure()
             self._expected = self._threads
 
     def set_threads(self, threads: int) -> None:
-        """So many are expected from now on; if all have left, from ``rejoin`` on."""
+        """Set the number of threads; if all have left, it takes effect with ``rejoin``."""
         with self._changed:
             self._threads = threads
             self._expected = threads if self._expected else 0
 
     def fail(self, error: BaseException) -> None:
-        """Wakes all who wait with ``error``; so ends every later meeting."""
+        """Make all threads that wait, now or later, raise ``error``."""
         with self._changed:
             if self._failure is None:
                 self._failure = error
@@ -101,24 +102,24 @@ class ThreadRound(Generic[Item]):
     def _wait_for_work(self) -> float:
         began = time.monotonic()
         own_round = self._rounds
-        # Others first come within wait_s; then the work, whose waits have limits of their own.
+        # The others must arrive within wait_s; the work that follows has time limits of its own.
         gathered = self._changed.wait_for(
             lambda: self._working or self._rounds > own_round or self._failure, self._wait_s
         )
         if not gathered:
-            self._raise_late(f"{len(self._arrived)} of {self._expected} threads handed over")
+            self._raise_late(f"{len(self._arrived)} of {self._expected} threads arrived")
         done = self._changed.wait_for(
             lambda: self._rounds > own_round or self._failure, 3 * self._wait_s
         )
         if not done:
-            self._raise_late("the push of their gradients had not ended")
+            self._raise_late("the push of their gradients has not finished")
         self._raise_failure()
         return time.monotonic() - began
 
     def _raise_late(self, found: str) -> None:
         error = DeadlineError(
             f"the threads of this worker did not meet within {self._wait_s:g} s: {found}; "
-            "a thread without data must leave()"
+            "a thread without data must call leave()"
         )
         self._failure = self._failure or error
         self._changed.notify_all()

@@ -1,18 +1,20 @@
-"""The workers that wait for each other, pass by pass."""
+"""Groups of workers that wait for each other, one per pass."""
 
 from __future__ import annotations
 
-from sparsefleet.errors import NotFoundError
+import contextlib
+
+from sparsefleet.errors import NotFoundError, NotOwnerError
 from sparsefleet.modes.mode_setting import ModeSetting
 from sparsefleet.store import RoundMember
 
 
 class WorkerGroup:
-    """This worker's place in the group of each pass, known to the servers. Not thread-safe.
+    """This worker's membership in the group of each pass, which the servers keep.
 
-    A worker that has no more data leaves the group of its pass and is back in that of the next.
-    Another group, ``present``, lasts for the whole training. By it workers meet between
-    passes, and one that was lost meanwhile is noticed: the servers know only who has joined.
+    A worker that runs out of data leaves the group of its pass and joins that of the next. Another
+    group, ``present``, lasts for the whole training: workers meet in it between passes, and one
+    that is lost then is noticed, since servers only know workers that have joined. Not thread-safe.
     """
 
     def __init__(self, setting: ModeSetting) -> None:
@@ -24,24 +26,31 @@ class WorkerGroup:
 
     @property
     def member(self) -> RoundMember:
-        """This worker in the group of the present pass."""
+        """Return this worker as a member of the current pass's group."""
         return self._member(f"pass-{self._pass}", self._setting.worker_index)
 
     def join(self) -> None:
-        """Takes part in the first pass; from here on the loss of this worker is noticed."""
+        """Join the first pass; from now on the loss of this worker is noticed.
+
+        Raises NotOwnerError if another live worker has this index; its note is left alone.
+        """
         self._in_training = self._in_pass = True
+        try:
+            self._store.advance_clock(self._present(), 1)
+            self._store.advance_clock(self.member, 0)
+        except NotOwnerError:
+            self._in_training = self._in_pass = False  # there is nothing to leave
+            raise
         self._put_note(0)
-        self._store.advance_clock(self._present(), 1)
-        self._store.advance_clock(self.member, 0)
 
     def leave(self) -> None:
-        """Nobody waits for this worker any longer in this pass. Idempotent."""
+        """Leave the current pass, so that no worker waits for this one. Idempotent."""
         if self._in_pass:
             self._in_pass = False
             self._store.leave_group(self.member)
 
     def next_pass(self, count: int) -> int:
-        """Waits for all workers to begin the next pass; returns the largest ``count`` of all."""
+        """Wait for all workers to begin the next pass; return the largest ``count`` of all."""
         self.leave()
         self._pass += 1
         self._in_pass = True
@@ -53,21 +62,23 @@ class WorkerGroup:
         return max(count, *(self._count_of(rank) for rank in range(self._setting.worker_num)))
 
     def close(self) -> None:
-        """Leaves for good. Idempotent."""
+        """Leave the training. Idempotent."""
         self.leave()
         if self._in_training:
             self._in_training = False
             self._store.leave_group(self._present())
 
     def _count_of(self, rank: int) -> int:
-        """What a worker counted when it began this pass; one that did not begin it is left out."""
+        """Return a worker's count at the start of this pass; exclude it if it has not started."""
         try:
             note = self._store.get_note(self._note_of(rank))
         except NotFoundError:  # it was lost before it joined
             note = b"-1 0"
         its_pass, count = map(int, note.split())
         if its_pass < self._pass:
-            self._store.leave_group(self._member(f"pass-{self._pass}", rank))
+            # One that was taken for lost and is back will be told so, and then counts as lost.
+            with contextlib.suppress(NotOwnerError):
+                self._store.leave_group(self._member(f"pass-{self._pass}", rank))
             return 0
         return count
 
@@ -86,5 +97,5 @@ class WorkerGroup:
             group=f"{self._setting.group}/{name}",
             rank=rank,
             size=self._setting.worker_num,
-            go_on_without_lost=self._setting.go_on_without_lost,
+            continue_without_lost=self._setting.continue_without_lost,
         )

@@ -1,4 +1,4 @@
-"""From modules to the tables of a store."""
+"""Binds the sparse modules of a model to a store, and applies their gradients in plain loops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from torch import nn
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.nn.sparse_module import SparseModule
-from sparsefleet.store import Store, TableSpec
+from sparsefleet.nn.step_rows import Gradient, merge_gradients
+from sparsefleet.store import PushResult, Store, TableSpec
 from sparsefleet.store.optimizers import Optimizer
 
 
 def sparse_modules(model: nn.Module) -> list[SparseModule]:
-    """The SparseEmbedding and SparseEmbeddingBag modules in ``model``, in its order."""
+    """Return the SparseEmbedding and SparseEmbeddingBag modules of ``model``, in order."""
     return [module for module in model.modules() if isinstance(module, SparseModule)]
 
 
@@ -24,12 +25,12 @@ def bind(
     *,
     track_dirty: bool = False,
 ) -> dict[str, TableSpec]:
-    """Puts the tables of all sparse modules of ``model`` into ``store``; returns their specs.
+    """Move the tables of all sparse modules of ``model`` into ``store`` and return their specs.
 
-    Modules of the same name share a table and must describe it alike. ``default_optimizer``
-    (else Adagrad) is for tables whose modules name none. Rows that modules already have in this
-    process move to ``store``, with their optimizer state where the optimizer stays the same.
-    ``track_dirty`` switches that on for all tables.
+    Modules with the same name share a table and must describe it identically.
+    ``default_optimizer`` (Adagrad if None) applies to tables whose modules specify none. Rows
+    that modules already hold in this process move to ``store``, and keep their optimizer state if
+    the optimizer stays the same. ``track_dirty`` enables dirty tracking for all tables.
 
     >>> from sparsefleet.nn import SparseEmbedding
     >>> from sparsefleet.store import LocalStore
@@ -56,9 +57,11 @@ def bind(
 def _common_spec(
     users: list[tuple[str, SparseModule]], default_optimizer: Optimizer | None
 ) -> TableSpec:
-    """The spec all modules of a table agree on; a module without an optimizer takes any."""
+    """Return the spec that all modules of a table agree on; one without an optimizer accepts
+    any.
+    """
     first_path, first = users[0]
-    for path, module in users:  # the first that names an optimizer speaks for all
+    for path, module in users:  # the first module that names an optimizer decides
         if module.own_optimizer is not None:
             first_path, first = path, module
             break
@@ -68,18 +71,18 @@ def _common_spec(
         if other != spec:
             raise ConfigError(
                 f"modules '{first_path}' and '{path}' share table '{spec.name}' but describe it "
-                f"differently: {_difference(spec, other)}; make them alike or name two tables"
+                f"differently: {_difference(spec, other)}; use equal settings or two table names"
             )
         if module.unknown != first.unknown:
             raise ConfigError(
                 f"modules '{first_path}' and '{path}' share table '{spec.name}' but differ in "
-                f"unknown: {first.unknown!r} and {module.unknown!r}; make them alike"
+                f"unknown: {first.unknown!r} and {module.unknown!r}; use the same value"
             )
     return spec
 
 
 def _difference(one: TableSpec, other: TableSpec) -> str:
-    """The first field in which two specs differ, with both values."""
+    """Describe the first field in which two specs differ, with both values."""
     for field in one.__dataclass_fields__:
         mine, theirs = getattr(one, field), getattr(other, field)
         if mine != theirs:
@@ -88,7 +91,9 @@ def _difference(one: TableSpec, other: TableSpec) -> str:
 
 
 def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Store) -> None:
-    """Two modules with stores of their own have two rows for an id: neither is right."""
+    """Raise if two modules of a table have private stores: each would have its own row for an
+    id.
+    """
     sources: dict[int, str] = {}
     for path, module in users:
         home = module.home
@@ -97,6 +102,50 @@ def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Sto
     if len(sources) > 1:
         first, second, *_ = sources.values()
         raise ConfigError(
-            f"modules '{first}' and '{second}' share table '{users[0][1].name}' but each has "
-            "rows of its own already: give them one store= from the start, or bind before use"
+            f"modules '{first}' and '{second}' share table '{users[0][1].name}' but each already "
+            "has its own rows: give both the same store= from the start, or bind before first use"
         )
+
+
+def apply_gradients(model: nn.Module) -> PushResult:
+    """Push the gradients that backward() left in the sparse modules of ``model``, and clear them.
+
+    This is ``optimizer.step()`` for tables in your own training loop without fleet; it sends one
+    request per server. Lookups of several forward passes accumulate, as parameter gradients do.
+    Loops with steps (`fleet.step`, `Trainer`) do not need it.
+
+    >>> import torch
+    >>> from sparsefleet.nn import SparseEmbedding
+    >>> ads = SparseEmbedding("ads", 4)
+    >>> ads(torch.tensor([1, 2, 1])).sum().backward()
+    >>> apply_gradients(ads)
+    PushResult(applied=2, rejected_non_finite=0, not_admitted=0)
+    >>> apply_gradients(ads)
+    PushResult(applied=0, rejected_non_finite=0, not_admitted=0)
+    """
+    stores: dict[int, Store] = {}
+    found: dict[int, dict[str, list[Gradient]]] = {}
+    for module in sparse_modules(model):
+        gradients = module.take_gradients()
+        store = module.store
+        if not gradients or store is None:
+            continue
+        stores[id(store)] = store
+        parts = found.setdefault(id(store), {})
+        for table, gradient in gradients.items():
+            parts.setdefault(table, []).append(gradient)
+    totals = [0, 0, 0]
+    for key, tables in found.items():
+        merged = {table: merge_gradients(parts) for table, parts in tables.items()}
+        result = stores[key].push_many(merged, unique=True)
+        totals = [total + part for total, part in zip(totals, result, strict=True)]
+    return PushResult(*totals)
+
+
+def discard_gradients(model: nn.Module) -> None:
+    """Discard the gradients that backward() left in the sparse modules of ``model``.
+
+    This is ``optimizer.zero_grad()`` for tables, for a step that should not be applied.
+    """
+    for module in sparse_modules(model):
+        module.take_gradients()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
-from sparsefleet.nn.distinct_rows import DistinctRows
+from sparsefleet.nn.pulled_rows import DistinctRows
 from sparsefleet.nn.sparse_embedding import SparseEmbedding
 from sparsefleet.nn.step_rows import is_traced
 
@@ -24,17 +24,18 @@ __all__ = ["embedding_dots"]
 def embedding_dots(
     left: SparseEmbedding, left_ids: Tensor, right: SparseEmbedding, right_ids: Tensor
 ) -> Tensor:
-    """The product of each row of ``left`` with its rows of ``right``: float32[*right_ids.shape].
+    """Return the dot product of each row of ``left`` with its rows of ``right``.
 
-    left_ids: int64 of any shape, such as [N]. right_ids: int64 of that shape, for one row each,
-    or of that shape and more, such as [N, K], for K rows each. What it computes is
+    left_ids: int64 of any shape, such as [N]. right_ids: int64 of the same shape, for one row
+    each, or of that shape with further dimensions, such as [N, K], for K rows each. The result,
+    float32[*right_ids.shape], is
 
         (left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)
 
-    but on the distinct rows of the batch: no row is copied for each of its ids, nor a gradient.
-    Skip-gram, matrix factorisation, BPR and two-tower models whose towers are tables are made of
-    it. Both sides may be of one table. Padding gives 0. Products are summed in an order that does
-    not depend on the processor. It has no second derivative.
+    computed on the distinct rows of the batch: neither rows nor gradients are copied per id. Use
+    it for skip-gram, matrix factorization, BPR, and two-tower models whose towers are tables. Both
+    sides may use the same table. Padding gives 0. The order of summation does not depend on the
+    processor. There is no second derivative.
 
     >>> from sparsefleet.nn import apply_gradients
     >>> from sparsefleet.optim import SGD
@@ -70,7 +71,9 @@ def embedding_dots(
 
 
 class _Dots(torch.autograd.Function):
-    """Rows enter as tensors for autograd alone; what is read is their memory."""
+    """Dot products for autograd; the row tensors are only graph inputs, values come from their
+    memory.
+    """
 
     @staticmethod
     def forward(
@@ -89,10 +92,10 @@ class _Dots(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise ConfigError(
                 "embedding_dots has no second derivative, but backward() was called with "
-                "create_graph=True: multiply the rows by torch's operators there, "
+                "create_graph=True; use torch operators there instead: "
                 "(left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)"
             )
-        left_rows, right_rows = ctx.saved_tensors  # raises where an earlier backward freed them
+        left_rows, right_rows = ctx.saved_tensors  # raises if an earlier backward pass freed them
         left, right = ctx.sides
         needs_left, needs_right = ctx.needs_input_grad[:2]
         left_sums = np.empty_like(left.array) if needs_left else None
@@ -129,13 +132,12 @@ def _check(
     for module in (left, right):
         if not isinstance(module, SparseEmbedding):
             raise ConfigError(
-                "embedding_dots multiplies rows of two SparseEmbedding modules, got a "
-                f"{type(module).__name__}"
+                f"embedding_dots takes two SparseEmbedding modules, got a {type(module).__name__}"
             )
     if left.dim != right.dim:
         raise ShapeError(
-            f"embedding_dots: rows of table '{left.name}' are {left.dim} wide, those of table "
-            f"'{right.name}' {right.dim}: make them alike"
+            f"embedding_dots: table '{left.name}' has width {left.dim}, table "
+            f"'{right.name}' has width {right.dim}; both must have the same width"
         )
     for module, ids in ((left, left_ids), (right, right_ids)):
         if not isinstance(ids, Tensor):
@@ -146,6 +148,6 @@ def _check(
     if right_ids.shape[: left_ids.dim()] != left_ids.shape:
         raise ShapeError(
             f"embedding_dots: ids of table '{right.name}' have shape {list(right_ids.shape)}, "
-            f"wanted that of the ids of table '{left.name}', {list(left_ids.shape)}, or one that "
-            "begins with it"
+            f"expected {list(left_ids.shape)}, the shape of the ids of table '{left.name}', "
+            "or a shape that starts with it"
         )

@@ -1,6 +1,6 @@
-"""Pictures as floats, made where they are.
+"""Image scaling as a module, so that images travel to the device as bytes.
 
-Letters: B pictures, C channels, H and W sizes.
+Letters: B images, C channels, H height, W width.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["ImageScaling"]
 
 
 class ImageScaling(nn.Module):
-    """Turns uint8[B, C, H, W] into float32[B, C, H, W]: (x / 255 - mean) / std for each channel.
+    """Convert uint8[B, C, H, W] to float32[B, C, H, W]: (x / 255 - mean) / std per channel.
 
-    As the first module of a model, what is read, queued and copied to the device are bytes, a
-    quarter of the floats.
+    As the first module of a model, it lets bytes be read, queued and copied to the device: a
+    quarter of the size of floats.
 
     >>> scale = ImageScaling(mean=[0.5], std=[0.25])
     >>> scale(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
@@ -33,15 +33,15 @@ class ImageScaling(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not mean or any(number <= 0 for number in std):
             raise ConfigError(
-                f"ImageScaling: mean and std must have a number for each channel, those of std "
-                f"> 0, got {list(mean)} and {list(std)}"
+                f"ImageScaling: mean and std need one number per channel, and every std must be "
+                f"> 0; got {list(mean)} and {list(std)}"
             )
         means, deviations = (torch.tensor(x).reshape(-1, 1, 1) for x in (mean, std))
         self.register_buffer("factor", 1.0 / (255.0 * deviations), persistent=False)
         self.register_buffer("shift", means / deviations, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The pictures, scaled."""
+        """Return the scaled images."""
         if images.dtype is not torch.uint8:
-            raise ConfigError(f"ImageScaling: wanted pictures of uint8, got {images.dtype}")
+            raise ConfigError(f"ImageScaling: expected uint8 images, got {images.dtype}")
         return images * self.factor - self.shift

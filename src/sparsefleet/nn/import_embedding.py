@@ -1,4 +1,4 @@
-"""Weights of torch's own embeddings into tables.
+"""Imports the weights of torch embeddings into tables.
 
 Letters: N rows, D row width.
 """
@@ -22,11 +22,11 @@ _CHUNK_ROWS = 65536
 
 
 def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) -> int:
-    """Sets rows of the module's table to `weight` (float[N, D]); returns N.
+    """Set rows of the module's table to `weight` (float[N, D]); return N.
 
-    keys: the id of each row, int64[N]; None is 0 .. N - 1, as `nn.Embedding` counts. Rows that
-    are there already are overwritten, others stay; optimizer state begins anew. Of several
-    workers one calls it.
+    keys: the id of each row, int64[N]; None means 0 .. N - 1, as in `nn.Embedding`. Existing rows
+    with these ids are overwritten and lose their optimizer state; other rows are untouched. In a
+    job, exactly one worker calls it.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
@@ -48,7 +48,7 @@ def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) 
         ids = as_keys(module.name, keys).reshape(-1)
     if len(ids) != len(values):
         raise ShapeError(
-            f"table '{module.name}': there are {len(values)} rows to import but {len(ids)} keys"
+            f"table '{module.name}': got {len(values)} rows to import but {len(ids)} keys"
         )
     module.home.open(module.spec)
     store = module.home.store
@@ -62,10 +62,10 @@ def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) 
 
 
 def import_embeddings(model: nn.Module, state: Mapping[str, Any]) -> dict[str, int]:
-    """Fills the tables of a model from the `state_dict` of one with `nn.Embedding` in their place.
+    """Fill the tables of a model from the `state_dict` of one that uses `nn.Embedding` instead.
 
-    A sparse module at `path` takes the tensor `<path>.weight`. Returns path -> rows. The rest of
-    the state is for `model.load_state_dict(state, strict=False)`.
+    A sparse module at `path` takes the tensor `<path>.weight`. Returns the number of rows by path.
+    Load the rest of the state with `model.load_state_dict(state, strict=False)`.
     """
     imported = {}
     for path, module in model.named_modules():
@@ -77,7 +77,7 @@ def import_embeddings(model: nn.Module, state: Mapping[str, Any]) -> dict[str, i
             f"{path}.weight" for path, m in model.named_modules() if isinstance(m, SparseModule)
         ]
         raise ConfigError(
-            f"the state has no weights for any table of the model: wanted one of {wanted}, found "
+            f"the state has no weights for any table of the model: expected one of {wanted}, found "
             f"{sorted(state)[:20]}"
         )
     return imported

@@ -1,12 +1,15 @@
-"""Ids on their way into a table.
+"""Ids that are looked up in a table, and objects that hold the ids of several features.
 
-Letters: N ids of all lookups, U distinct ones, D row width.
+The latter look like TorchRec's KeyedJaggedTensor and are recognized by their methods, so TorchRec
+itself is not needed.
+
+Letters: N ids of all lookups, U distinct ids, D row width, K keys (features), B examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -17,6 +20,9 @@ from sparsefleet.errors import ShapeError
 from sparsefleet.store.arrays import Keys
 from sparsefleet.store.store import Unknown
 
+__all__ = ["KeyedJagged", "check_keyed_jagged", "is_keyed_jagged", "weights_of"]
+
+
 Inverse = NDArray[np.uint32]
 Identity = tuple[Any, ...]
 
@@ -24,17 +30,17 @@ _KEY_MASK = 2**64 - 1
 
 
 class Lookup:
-    """Ids looked up in one table: int64 of any shape, on the CPU.
+    """Ids to look up in one table: int64 of any shape, on the CPU.
 
-    Ids equal to ``padding_id`` have no row: they read as zeros and give no gradient. Other
-    negative ids are keys like any others, taken bit for bit as uint64. Who makes one has
-    checked the ids (`check_ids`).
+    Ids equal to ``padding_idx`` have no row: they read as zeros and get no gradient. Any other
+    negative id is an ordinary key, reinterpreted as uint64. The caller has validated the ids
+    with `check_ids`.
 
-    >>> Lookup("ads", 8, torch.tensor([[3, 4], [4, 0]]), padding_id=0)
+    >>> Lookup("ads", 8, torch.tensor([[3, 4], [4, 0]]), padding_idx=0)
     Lookup('ads', 8, ids of shape (2, 2))
     """
 
-    __slots__ = ("dim", "ids", "padding_id", "table", "unknown", "version")
+    __slots__ = ("dim", "ids", "padding_idx", "table", "unknown", "version")
 
     def __init__(
         self,
@@ -42,19 +48,20 @@ class Lookup:
         dim: int,
         ids: torch.Tensor,
         *,
-        padding_id: int | None = None,
+        padding_idx: int | None = None,
         unknown: Unknown = "zeros",
     ) -> None:
         self.table = table
         self.dim = dim
         self.ids = ids
-        self.padding_id = padding_id
+        self.padding_idx = padding_idx
         self.unknown: Unknown = unknown
-        # Inference tensors count no changes; nobody rewrites ids between pull and lookup there.
+        # Inference tensors have no version counter; nothing rewrites ids between pull and lookup
+        # there.
         self.version = -1 if ids.is_inference() else ids._version
 
     def identity(self) -> Identity:
-        """Equal for two lookups that read the same ids, unchanged, in the same memory."""
+        """Return a key that is equal for lookups of the same unchanged ids in the same memory."""
         ids = self.ids
         return (
             self.table,
@@ -62,7 +69,7 @@ class Lookup:
             ids.shape,
             ids.stride(),
             self.version,
-            self.padding_id,
+            self.padding_idx,
         )
 
     def __repr__(self) -> str:
@@ -70,7 +77,7 @@ class Lookup:
 
 
 def check_ids(table: str, ids: object) -> None:
-    """Raises unless ``ids`` is an int64 tensor on the CPU."""
+    """Raise unless ``ids`` is an int64 tensor on the CPU."""
     if isinstance(ids, torch.Tensor) and ids.dtype is torch.int64 and ids.is_cpu:
         return
     what = f"table '{table}': ids must be an int64 tensor on the CPU"
@@ -79,31 +86,33 @@ def check_ids(table: str, ids: object) -> None:
     if ids.dtype is not torch.int64:
         hint = "" if ids.is_floating_point() else "; convert them with .long()"
         raise ShapeError(f"{what}, got {ids.dtype}{hint}")
-    raise ShapeError(f"{what}, got one on {ids.device}; move them with .cpu()")
+    raise ShapeError(f"{what}, got a tensor on {ids.device}; move it with .cpu()")
 
 
 def unique_keys(lookups: Sequence[Lookup]) -> tuple[Keys, Inverse]:
-    """The distinct keys uint64[U] of lookups of one table, and where each id went: uint32[N].
+    """Return the distinct keys uint64[U] of a table's lookups, and each id's index into them:
+    uint32[N].
 
-    The ids of the lookups count one after another; padding goes to ``_core.PADDING_PLACE``.
+    The ids of all lookups are concatenated; padding maps to ``_core.PADDING_PLACE``.
     """
     padding = []
     end = 0
     for lookup in lookups:
         begin = end
         end += lookup.ids.numel()
-        if lookup.padding_id is not None:
-            padding.append((begin, end, lookup.padding_id & _KEY_MASK))
-    # By NumPy: every operator of torch gives the GIL away and has to get it back.
+        if lookup.padding_idx is not None:
+            padding.append((begin, end, lookup.padding_idx & _KEY_MASK))
+    # NumPy rather than torch: every torch operator releases the GIL and must reacquire it.
     flat = [lookup.ids.numpy().reshape(-1) for lookup in lookups]
     ids = np.ascontiguousarray(flat[0]) if len(flat) == 1 else np.concatenate(flat)
     return _core.unique(ids.view(np.uint64), padding)
 
 
 def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bool) -> None:
-    """Raises unless ``offsets`` cut ``num_ids`` ids into bags.
+    """Raise unless ``offsets`` split ``num_ids`` ids into bags.
 
-    They start at 0, never fall and stay within the ids; with ``closed`` the last one is the end.
+    Offsets start at 0, never decrease and stay within the ids; with ``closed`` the last one must
+    equal the number of ids.
     """
     what = f"table '{table}': offsets"
     if not isinstance(offsets, torch.Tensor) or offsets.dtype is not torch.int64:
@@ -111,14 +120,14 @@ def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bo
         raise ShapeError(f"{what} must be an int64 tensor, got {found}; convert with .long()")
     if offsets.dim() != 1 or not offsets.is_cpu:
         raise ShapeError(
-            f"{what} must have one dimension and be on the CPU, got shape "
+            f"{what} must be one-dimensional and on the CPU, got shape "
             f"{tuple(offsets.shape)} on {offsets.device}"
         )
     if offsets.numel() == 0:
         if closed:
-            raise ShapeError(f"{what} are empty: with include_last_offset there is at least one")
+            raise ShapeError(f"{what} are empty; include_last_offset requires at least one")
         if num_ids:
-            raise ShapeError(f"{what} are empty, but there are {num_ids} ids: no bag holds them")
+            raise ShapeError(f"{what} are empty, but there are {num_ids} ids that belong to no bag")
         return
     steps = offsets.numpy()
     if steps[0] != 0:
@@ -127,12 +136,54 @@ def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bo
     if falls.size:
         at = int(falls[0])
         raise ShapeError(
-            f"{what} must not fall, but offset {at + 1} is {steps[at + 1]} after {steps[at]}"
+            f"{what} must not decrease, but offset {at + 1} is {steps[at + 1]} after {steps[at]}"
         )
     if steps[-1] > num_ids:
-        raise ShapeError(f"{what} go up to {steps[-1]}, but there are only {num_ids} ids")
+        raise ShapeError(f"{what} reach {steps[-1]}, but there are only {num_ids} ids")
     if closed and steps[-1] != num_ids:
         raise ShapeError(
             f"{what} must end at the number of ids, {num_ids}, with include_last_offset; "
-            f"the last is {steps[-1]}"
+            f"the last offset is {steps[-1]}"
         )
+
+
+class KeyedJagged(Protocol):
+    """The ids of K features for B examples each, feature by feature."""
+
+    def keys(self) -> Sequence[str]:
+        """Return the K feature names."""
+
+    def values(self) -> torch.Tensor:
+        """Return the ids of all bags: int64[N]."""
+
+    def offsets(self) -> torch.Tensor:
+        """Return where each bag starts, and the end: int64[K * B + 1]; feature 0 comes first."""
+
+
+def is_keyed_jagged(value: Any) -> TypeGuard[KeyedJagged]:
+    """Return whether ``value`` has the methods of a KeyedJaggedTensor; a dict has not.
+
+    >>> is_keyed_jagged({"ads": 1}), is_keyed_jagged(torch.tensor([1]))
+    (False, False)
+    """
+    return not isinstance(value, (torch.Tensor, Mapping)) and all(
+        callable(getattr(value, name, None)) for name in ("keys", "values", "offsets")
+    )
+
+
+def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
+    """Return B; raise ShapeError if the offsets do not describe the same B for every key."""
+    num_keys, num_offsets = len(ids.keys()), ids.offsets().numel()
+    if num_keys == 0 or num_offsets < 1 or (num_offsets - 1) % num_keys:
+        raise ShapeError(
+            f"table '{table}': a keyed jagged tensor with {num_keys} keys has {num_offsets} "
+            "offsets, expected K * B + 1 for K keys and B examples"
+        )
+    return (num_offsets - 1) // num_keys
+
+
+def weights_of(ids: KeyedJagged) -> torch.Tensor | None:
+    """Return the weight of each id, float32[N], if the object has weights."""
+    read = getattr(ids, "weights_or_none", None)
+    weights: torch.Tensor | None = read() if callable(read) else None
+    return weights

@@ -1,4 +1,4 @@
-"""Which lookups a batch will cause, before its forward pass."""
+"""Predicts the lookups of a batch before its forward pass."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sparsefleet.nn.lookup import Lookup
+from sparsefleet.nn.lookup import Lookup, is_keyed_jagged
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store.store import Unknown
 
 Path = tuple[Any, ...]
 
+_VALUES = object()  # in a path: the values of an object like KeyedJaggedTensor
+_MAX_PLANS = 8
+
 
 class _View(NamedTuple):
-    """How ids lie in the memory of a batch tensor: of this size and stride, from this offset on."""
+    """How ids lie in the memory of a batch tensor: size, stride and offset."""
 
     of_shape: torch.Size
     of_stride: tuple[int, ...]
@@ -30,23 +33,23 @@ class _View(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A lookup seen in the step the plan was learnt from."""
+    """A lookup in the step that the plan was learned from."""
 
     path: Path
     view: _View | None
-    """None: the batch tensor itself, whatever its shape"""
+    """None: the batch tensor itself, whatever its shape."""
     table: str
     dim: int
-    padding_id: int | None
+    padding_idx: int | None
     unknown: Unknown
 
 
 class LookupPlan:
-    """Which tensors of a batch, or views of them, feed which lookups; learnt from one step.
+    """Which tensors of a batch, or views of them, feed which lookups; learned from one step.
 
-    With it the rows of a batch are pulled before its forward pass, all in one request. Lookups
-    of ids that the forward pass computes are not in the batch, hence not in the plan: they
-    cost a request of their own.
+    With a plan, all rows of a batch are pulled in one request before its forward pass. Ids that
+    the forward pass computes are not in the batch and so not in the plan: each such lookup costs
+    a request of its own.
 
     >>> from sparsefleet.nn import SparseEmbedding, bind
     >>> from sparsefleet.store import LocalStore
@@ -69,9 +72,10 @@ class LookupPlan:
 
     @staticmethod
     def learn(step: StepRows, batch: Any) -> LookupPlan:
-        """What ``step``, whose input was ``batch``, looked up.
+        """Learn from ``step``, whose input was ``batch``.
 
-        A batch is a tensor, or tuples, lists and dicts of tensors, nested as you like.
+        A batch is a tensor, or any nesting of tuples, lists and dicts of tensors and of objects
+        like KeyedJaggedTensor.
         """
         tensors = list(_id_tensors(batch, ()))
         entries = []
@@ -80,7 +84,7 @@ class LookupPlan:
             if place is not None:
                 path, view = place
                 entries.append(
-                    _Entry(path, view, lookup.table, lookup.dim, lookup.padding_id, lookup.unknown)
+                    _Entry(path, view, lookup.table, lookup.dim, lookup.padding_idx, lookup.unknown)
                 )
         return LookupPlan(tuple(entries))
 
@@ -88,10 +92,10 @@ class LookupPlan:
         return len(self._entries)
 
     def lookups(self, batch: Any) -> list[Lookup] | None:
-        """The lookups that ``batch`` will cause; None if it is laid out in another way.
+        """Return the lookups that ``batch`` will cause; None if its layout differs from the plan's.
 
-        A tensor that is looked up whole may have any shape; one of which slices are looked up
-        must have the shape and strides it had when the plan was learnt.
+        A tensor that is looked up whole may have any shape. If only slices of it are looked up, its
+        shape and strides must be those it had when the plan was learned.
         """
         found = []
         for entry in self._entries:
@@ -105,7 +109,7 @@ class LookupPlan:
                     entry.table,
                     entry.dim,
                     ids,
-                    padding_id=entry.padding_id,
+                    padding_idx=entry.padding_idx,
                     unknown=entry.unknown,
                 )
             )
@@ -122,13 +126,18 @@ def _id_tensors(part: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
     elif isinstance(part, (tuple, list)):
         for index, value in enumerate(part):
             yield from _id_tensors(value, (*path, index))
+    elif is_keyed_jagged(part):
+        yield from _id_tensors(part.values(), (*path, _VALUES))
 
 
 def _at(batch: Any, path: Path) -> torch.Tensor | None:
     part = batch
     try:
         for key in path:
-            part = part[key]
+            if key is _VALUES:
+                part = part.values() if is_keyed_jagged(part) else None
+            else:
+                part = part[key]
     except (LookupError, TypeError):
         return None
     return part if isinstance(part, torch.Tensor) and _holds_ids(part) else None
@@ -141,11 +150,11 @@ def _holds_ids(tensor: torch.Tensor) -> bool:
 def _find(
     tensors: list[tuple[Path, torch.Tensor]], ids: torch.Tensor
 ) -> tuple[Path, _View | None] | None:
-    """Where in the batch ``ids`` come from: a tensor as it is, else a view of one."""
+    """Find where in the batch ``ids`` come from: a whole tensor, otherwise a view of one."""
     for path, tensor in tensors:
         if tensor is ids:
             return path, None
-    if ids.numel() == 0:  # has no memory to know it by
+    if ids.numel() == 0:  # no memory to identify it by
         return None
     for path, tensor in tensors:
         if (
@@ -162,7 +171,7 @@ def _find(
 
 
 def _view_in(tensor: torch.Tensor, ids: torch.Tensor) -> _View | None:
-    """How ``ids`` lie within the elements of ``tensor``, if they do."""
+    """Return how ``ids`` lie within the elements of ``tensor``; None if they do not."""
     if tensor.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
         return None
     offset = int(ids.storage_offset()) - int(tensor.storage_offset())
@@ -172,9 +181,44 @@ def _view_in(tensor: torch.Tensor, ids: torch.Tensor) -> _View | None:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Elements of memory from the first to the last of the tensor's."""
+    """Return the number of elements of memory from the tensor's first to its last."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
+
+
+class LookupPlans:
+    """One plan per recently seen batch layout. Thread-safe.
+
+    >>> plans = LookupPlans()
+    >>> plans.lookups({"ads": 1}) is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._plans: tuple[LookupPlan, ...] = ()  # replaced as a whole, never modified
+        self._most_lookups = 0  # the most lookups in any step that a plan was learned from
+
+    def lookups(self, batch: Any) -> list[Lookup] | None:
+        """Return the lookups that the batch will cause; None if no batch like it was seen
+        before.
+        """
+        for plan in self._plans:
+            lookups = plan.lookups(batch)
+            if lookups is not None:
+                return lookups
+        return None
+
+    def learn(self, rows: StepRows, batch: Any, *, planned: bool = False) -> None:
+        """Learn from a step whose input was `batch`.
+
+        planned: `lookups` already knew the batch. Such a step is only learned from if it made more
+        lookups than any before: the plan may come from evaluation, which makes fewer lookups.
+        """
+        if planned and len(rows.lookups) <= self._most_lookups:
+            return
+        # Newest first; constantly changing shapes evict the oldest.
+        self._plans = (LookupPlan.learn(rows, batch), *self._plans[: _MAX_PLANS - 1])
+        self._most_lookups = max(self._most_lookups, len(rows.lookups))

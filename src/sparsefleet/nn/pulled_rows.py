@@ -1,12 +1,12 @@
 """The rows of one batch: every key once, in one request.
 
-Letters: N ids of all lookups of a table, U distinct ones, D row width.
+Letters: N ids of all lookups of a table, U distinct ids, D row width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from sparsefleet.store.store import Unknown
 
 
 class Pull(Protocol):
-    """Brings rows: table -> keys uint64[U] in, table -> rows float32[U, D] out."""
+    """A function that fetches rows: table -> keys uint64[U] in, table -> rows float32[U, D] out."""
 
     def __call__(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
@@ -26,7 +26,7 @@ class Pull(Protocol):
 
 
 class TableRows:
-    """Rows of all lookups of one table."""
+    """The rows of all lookups in one table."""
 
     __slots__ = ("dim", "inverse", "keys", "lookups", "rows", "sizes", "table")
 
@@ -35,31 +35,31 @@ class TableRows:
         self.dim = lookups[0].dim
         self.lookups = lookups
         self.sizes = [lookup.ids.numel() for lookup in lookups]
-        """Ids of each lookup."""
+        """The number of ids in each lookup."""
         keys, inverse = unique_keys(lookups)
         self.keys: Keys = keys
-        """uint64[U], each key once"""
+        """uint64[U], each key once."""
         self.inverse: Inverse = inverse
-        """uint32[N], the place in ``keys`` of each id; ``_core.PADDING_PLACE`` for padding"""
+        """uint32[N], each id's index into ``keys``; ``_core.PADDING_PLACE`` for padding."""
         self.rows: Floats | None = None
-        """float32[U, D], once pulled; None where all is padding"""
+        """float32[U, D] after the pull; None if every id is padding."""
 
     def gather(self) -> torch.Tensor:
-        """The rows of all ids: float32[N, D], zeros for padding."""
+        """Return the rows of all ids: float32[N, D], zeros for padding."""
         return gather(self.rows, self.inverse, self.dim)
 
     def gather_one(self, index: int) -> torch.Tensor:
-        """The rows of the ids of one lookup."""
+        """Return the rows of one lookup's ids."""
         return gather(self.rows, self.places_of(index), self.dim)
 
     def places_of(self, index: int) -> Inverse:
-        """The part of ``inverse`` that is of one lookup."""
+        """Return the part of ``inverse`` that belongs to one lookup."""
         begin = sum(self.sizes[:index])
         return self.inverse[begin : begin + self.sizes[index]]
 
 
 class PulledRows:
-    """Unique keys, inverse and rows of the lookups of one batch, per table. See `pull_rows`."""
+    """Distinct keys, inverse and rows of one batch's lookups, per table. See `pull_rows`."""
 
     __slots__ = ("tables",)
 
@@ -67,7 +67,7 @@ class PulledRows:
         self.tables = tables
 
     def wanted(self) -> dict[str, Keys]:
-        """The keys whose rows are not here yet, by table."""
+        """Return the keys whose rows have not been fetched yet, by table."""
         return {
             table: rows.keys
             for table, rows in self.tables.items()
@@ -76,7 +76,7 @@ class PulledRows:
 
 
 def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
-    """``rows[inverse]``: float32[N, D], zeros for padding."""
+    """Return ``rows[inverse]``: float32[N, D], zeros for padding."""
     if rows is None:
         return torch.from_numpy(np.zeros((len(inverse), dim), np.float32))
     out = np.empty((len(inverse), dim), np.float32)
@@ -85,7 +85,9 @@ def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
 
 
 def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
-    """The distinct keys of all lookups, by table; their rows are for the caller to bring."""
+    """Return the distinct keys of all lookups, by table, without their rows; the caller fetches
+    them.
+    """
     by_table: dict[str, list[Lookup]] = {}
     for lookup in lookups:
         by_table.setdefault(lookup.table, []).append(lookup)
@@ -93,10 +95,10 @@ def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
 
 
 def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> PulledRows:
-    """The rows of all lookups by one call of ``pull``, with every key of a table once.
+    """Fetch the rows of all lookups with one call of ``pull``, every key of a table once.
 
-    ``train=False`` creates no rows; tables whose modules differ in what they make of unknown
-    keys are then pulled by a call each. May run ahead, in another thread than the step's.
+    ``train=False`` creates no rows; tables whose modules disagree on unknown keys then need a
+    call each. May run ahead of the step, on another thread.
 
     >>> from sparsefleet.store import LocalStore, TableSpec
     >>> store = LocalStore()
@@ -116,3 +118,60 @@ def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> P
         for table in wanted:
             pulled.tables[table].rows = found[table]
     return pulled
+
+
+class DistinctRows(NamedTuple):
+    """Rows for an operator that reads them in place; read-only."""
+
+    rows: torch.Tensor
+    """float32[U, D]; part of the autograd graph when the lookup trains."""
+    array: Floats
+    """The memory behind ``rows``."""
+    places: Inverse
+    """uint32[N], the row index of each id; ``_core.PADDING_PLACE`` for padding."""
+
+
+def distinct_rows(rows: TableRows, index: int) -> DistinctRows:
+    """Return the rows of one lookup, without autograd."""
+    array = _array_of(rows)
+    return DistinctRows(torch.from_numpy(array), array, rows.places_of(index))
+
+
+class DistinctLeaf:
+    """The distinct rows of a table's lookups as one leaf tensor of autograd."""
+
+    __slots__ = ("_array", "_made", "_rows", "_values", "table")
+
+    def __init__(self, rows: TableRows) -> None:
+        self.table = rows.table
+        self._rows = rows
+        self._array = _array_of(rows)
+        self._values = torch.from_numpy(self._array).requires_grad_()
+        self._made: set[int] = set()
+
+    @property
+    def has_gradient(self) -> bool:
+        return self._values.grad is not None
+
+    def take(self, indexes: Collection[int]) -> DistinctRows:
+        """Return the rows of a lookup, given its indexes in the table; several lookups may have
+        equal ids.
+        """
+        self._made.update(indexes)
+        return DistinctRows(self._values, self._array, self._rows.places_of(min(indexes)))
+
+    def gradient(self) -> tuple[Keys, Floats] | None:
+        """Return the distinct keys and summed gradients of the lookups that were made."""
+        grad = self._values.grad
+        if grad is None:
+            return None
+        sums = np.ascontiguousarray(grad.numpy())
+        if len(self._made) == len(self._rows.lookups):
+            return self._rows.keys, sums
+        places = np.unique(np.concatenate([self._rows.places_of(i) for i in self._made]))
+        places = places[places != _core.PADDING_PLACE]
+        return self._rows.keys[places], sums[places]
+
+
+def _array_of(rows: TableRows) -> Floats:
+    return np.empty((0, rows.dim), np.float32) if rows.rows is None else rows.rows

@@ -1,4 +1,4 @@
-"""One row for each id."""
+"""An embedding with one row per id."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sparsefleet.store.store import Unknown
 
 
 class SparseEmbedding(SparseModule):
-    """`nn.Embedding` over a table that grows: any int64 is an id, rows are born on first use.
+    """`nn.Embedding` over a growing table: any int64 is an id, rows are created on first use.
 
-    ``forward(ids)``: ids int64 of any shape -> float32[*ids.shape, dim]. Ragged ids, a pair
-    ``(values int64[N], offsets)``, give the rows of the values: float32[N, dim].
+    ``forward(ids)``: ids int64 of any shape -> float32[*ids.shape, dim]. Ragged ids, given as a
+    pair ``(values int64[N], offsets)``, return the rows of the values: float32[N, dim].
 
-    The module has no parameters: rows are in the store it is bound to by a trainer or `bind`,
-    else in one of its own (or ``store``) from its first use on. In ``eval()`` and under
-    ``torch.no_grad()`` no row is created; ids not known read as zeros or, with
-    ``unknown="initial"``, as the values their rows would start with. See docs/embeddings.md.
+    The module has no parameters. Its rows live in the store that a trainer or `bind` bound it to;
+    until then in ``store``, or in a private store created on first use. In ``eval()`` and under
+    ``torch.no_grad()`` no row is created; unknown ids read as zeros or, with
+    ``unknown="initial"``, as the values that their rows would start with. See docs/embeddings.md.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding, apply_gradients
@@ -57,7 +57,7 @@ class SparseEmbedding(SparseModule):
         eviction: Evict | None = None,
         seed: int = 0,
         non_finite: NonFinitePolicy = "reject_row",
-        padding_id: int | None = None,
+        padding_idx: int | None = None,
         unknown: Unknown = "zeros",
         store: Store | None = None,
     ) -> None:
@@ -71,11 +71,13 @@ class SparseEmbedding(SparseModule):
             non_finite=non_finite,
         )
         super().__init__(
-            spec, optimizer=optimizer, padding_id=padding_id, unknown=unknown, store=store
+            spec, optimizer=optimizer, padding_idx=padding_idx, unknown=unknown, store=store
         )
 
     def forward(self, ids: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The rows of ``ids``: float32[*ids.shape, dim]; of ragged ids, the rows of the values."""
+        """Return the rows of ``ids``: float32[*ids.shape, dim]; for ragged ids, the rows of the
+        values.
+        """
         if isinstance(ids, tuple):
             values, offsets = ids
             if not is_traced():

@@ -1,18 +1,26 @@
-"""Rows of a bag of ids, brought into one.
+"""An embedding that reduces the rows of each bag of ids to one.
 
-Letters: B bags, L ids in a bag, N ids in all, D row width.
+Letters: B bags, L ids per bag, N ids in total, D row width.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, cast, get_args
 
 import torch
+from torch import Tensor
 
 from sparsefleet.errors import ConfigError, ShapeError
-from sparsefleet.nn.bag_sums import SumBags, bags_of_lengths, traced_bags
-from sparsefleet.nn.lookup import check_ids, check_offsets
+from sparsefleet.nn.lookup import (
+    KeyedJagged,
+    check_ids,
+    check_keyed_jagged,
+    check_offsets,
+    is_keyed_jagged,
+    weights_of,
+)
 from sparsefleet.nn.sparse_module import SparseModule
 from sparsefleet.nn.step_rows import is_traced
 from sparsefleet.store import (
@@ -29,31 +37,70 @@ from sparsefleet.store import (
 from sparsefleet.store.optimizers import Optimizer
 from sparsefleet.store.store import Unknown
 
+SumBags = Callable[[Tensor, int], Tensor]
+"""Sums the values of all ids by bag, given the dimension of the ids: N becomes B."""
 BagMode = Literal["sum", "mean", "sqrtn"]
 
 
+def bags_of_lengths(lengths: Tensor) -> SumBags:
+    """Return a sum over consecutive bags with the given lengths, int64[B].
+
+    >>> bags_of_lengths(torch.tensor([2, 0, 1]))(torch.tensor([1.0, 2.0, 3.0]), -1)
+    tensor([3., 0., 3.])
+    """
+
+    def sum_bags(values: Tensor, dim: int) -> Tensor:
+        del dim
+        # "unsafe" trusts the lengths; they come from validated offsets.
+        return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True, initial=0.0)
+
+    return sum_bags
+
+
+def traced_bags(ids: Tensor, starts: Tensor) -> SumBags:
+    """Return a sum over bags that begin at ``starts`` (int64[B]), built from traceable operators.
+
+    Offsets beyond the ids fail in ``index_add``; nothing is read out of bounds.
+
+    >>> traced_bags(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 2]))(torch.ones(3), -1)
+    tensor([2., 0., 1.])
+    """
+    num_ids, num_bags = ids.shape[0], starts.shape[0]
+    begins = ids.new_zeros(num_ids + 1).index_add(0, starts, torch.ones_like(starts))
+    bag_of_id = begins.cumsum(0)[:num_ids] - 1
+
+    def sum_bags(values: Tensor, dim: int) -> Tensor:
+        del dim
+        return values.new_zeros(num_bags, *values.shape[1:]).index_add(0, bag_of_id, values)
+
+    return sum_bags
+
+
 class SparseEmbeddingBag(SparseModule):
-    """`nn.EmbeddingBag` over a table that grows: the rows of each bag as their sum or mean.
+    """`nn.EmbeddingBag` over a growing table: the sum or mean of the rows of each bag.
 
-    ``forward(ids, offsets=None, weights=None)``:
+        ``forward(ids, offsets=None, weights=None)``:
 
-    * ids int64[..., L] without offsets: bags of L ids along the last dimension -> [..., D];
-    * ids int64[N] with offsets int64[B], where each bag begins -> float32[B, D]. With
-      ``include_last_offset`` offsets is int64[B + 1] and ends with N. The pair (ids, offsets)
-      may also come as one argument.
+        * ids int64[..., L] without offsets: bags of L ids along the last dimension -> [..., D];
+        * ids int64[N] with offsets int64[B], the start of each bag -> float32[B, D]. With
+          ``include_last_offset``, offsets is int64[B + 1] and ends with N. The pair (ids, offsets)
+          may also be passed as one argument;
+    * an object with the methods ``keys()``, ``values()`` and ``offsets()`` of TorchRec's
+      KeyedJaggedTensor, with K keys of B bags each -> float32[B, K * D], the keys side by side. Its
+      ``weights_or_none()``, if it has one, gives the weights.
 
-    With w the weights (float32, as many as ids; 1 if none) and x the rows of a bag, ``mode`` is
-    "sum": sum(w x); "mean": sum(w x) / sum(w); "sqrtn": sum(w x) / sqrt(sum(w w)). Padding ids
-    count nowhere. A bag of nothing, or of weights that come to 0 below the line, is zeros.
-    Weights that require it get gradients. Everything else is as in `SparseEmbedding`.
+        With weights w (float32, one per id; 1 if omitted) and the rows x of a bag, ``mode`` is
+        "sum": sum(w x); "mean": sum(w x) / sum(w); "sqrtn": sum(w x) / sqrt(sum(w w)). Padding ids
+        are ignored. An empty bag, or one whose divisor is 0, gives zeros. Weights that require
+        gradients receive them. Everything else works as in `SparseEmbedding`.
 
-    >>> import torch
-    >>> from sparsefleet.nn import SparseEmbeddingBag
-    >>> from sparsefleet.store import Constant
-    >>> tags = SparseEmbeddingBag("tags", 2, mode="sum", initializer=Constant(1.0))
-    >>> tags(torch.tensor([5, 6, 7]), torch.tensor([0, 2])).detach()
-    tensor([[2., 2.],
-            [1., 1.]])
+        >>> import torch
+        >>> from sparsefleet.nn import SparseEmbeddingBag
+        >>> from sparsefleet.store import Constant
+        >>> tags = SparseEmbeddingBag("tags", 2, mode="sum", initializer=Constant(1.0))
+        >>> tags(torch.tensor([5, 6, 7]), torch.tensor([0, 2])).detach()
+        tensor([[2., 2.],
+                [1., 1.]])
     """
 
     def __init__(
@@ -69,7 +116,7 @@ class SparseEmbeddingBag(SparseModule):
         eviction: Evict | None = None,
         seed: int = 0,
         non_finite: NonFinitePolicy = "reject_row",
-        padding_id: int | None = None,
+        padding_idx: int | None = None,
         unknown: Unknown = "zeros",
         store: Store | None = None,
     ) -> None:
@@ -87,27 +134,57 @@ class SparseEmbeddingBag(SparseModule):
             non_finite=non_finite,
         )
         super().__init__(
-            spec, optimizer=optimizer, padding_id=padding_id, unknown=unknown, store=store
+            spec, optimizer=optimizer, padding_idx=padding_idx, unknown=unknown, store=store
         )
         self.mode = mode
         self.include_last_offset = include_last_offset
 
     def forward(
         self,
-        ids: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        ids: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | KeyedJagged,
         offsets: torch.Tensor | None = None,
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One row for each bag; see the class for shapes."""
+        """Return one row per bag; see the class for shapes."""
+        if is_keyed_jagged(ids):
+            return self._reduce_keyed(ids, offsets, weights)
         if isinstance(ids, tuple):
             if offsets is not None:
-                raise ShapeError(f"table '{self.name}': ids is a pair with offsets; give no others")
+                raise ShapeError(
+                    f"table '{self.name}': ids already includes offsets; do not pass offsets again"
+                )
             ids, offsets = ids
         if isinstance(ids, torch.Tensor) and ids.is_cuda:
             others = (None if value is None else value.cpu() for value in (offsets, weights))
             return self.forward(ids.cpu(), *others).to(ids.device)
         check_ids(self.name, ids)
-        sum_bags = self._bags(ids, offsets)
+        flat = cast(Tensor, ids)
+        bags = self._bags(flat, offsets, closed=self.include_last_offset)
+        return self._reduce(flat, bags, weights)
+
+    def _reduce_keyed(
+        self, ids: KeyedJagged, offsets: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        if offsets is not None or weights is not None:
+            raise ShapeError(
+                f"table '{self.name}': a keyed jagged tensor already includes offsets and weights; "
+                "pass it alone"
+            )
+        values, starts, weights = ids.values(), ids.offsets(), weights_of(ids)
+        device = values.device
+        if values.is_cuda:
+            values, starts = values.cpu(), starts.cpu()
+            weights = None if weights is None else weights.cpu()
+        num_bags = check_keyed_jagged(self.name, ids)
+        check_ids(self.name, values)
+        rows = self._reduce(values, self._bags(values, starts.long(), closed=True), weights)
+        by_key = rows.view(len(ids.keys()), num_bags, self.dim)
+        return by_key.transpose(0, 1).reshape(num_bags, -1).to(device)
+
+    def _reduce(
+        self, ids: torch.Tensor, sum_bags: SumBags, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return one row per bag, by the mode of the module."""
         if weights is not None:
             self._check_weights(ids, weights)
         rows = self._look_up(ids)  # zeros for padding
@@ -119,44 +196,44 @@ class SparseEmbeddingBag(SparseModule):
         if self.mode == "sqrtn" and weights is not None:
             shares = shares * shares
         divisor = sum_bags(shares, -1).unsqueeze(-1)
-        # Infinity makes zeros of what has nothing below the line, in value and in gradient.
+        # Dividing by infinity gives zeros where the divisor is 0, in the value and in the gradient.
         divisor = divisor.masked_fill(divisor == 0, math.inf)
         return total / (divisor.sqrt() if self.mode == "sqrtn" else divisor)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
 
-    def _bags(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> SumBags:
-        """How the values of ids become those of bags."""
+    def _bags(self, ids: torch.Tensor, offsets: torch.Tensor | None, *, closed: bool) -> SumBags:
+        """Return the function that sums values of ids by bag."""
         if offsets is None:
             if ids.dim() < 2:
                 raise ShapeError(
                     f"table '{self.name}': ids of shape {tuple(ids.shape)} need offsets, "
-                    "or bags along the last of two or more dimensions"
+                    "or at least two dimensions with the bags along the last"
                 )
             return torch.sum
         if ids.dim() != 1:
             raise ShapeError(
-                f"table '{self.name}': ids with offsets must have one dimension, "
+                f"table '{self.name}': ids with offsets must be one-dimensional, "
                 f"got shape {tuple(ids.shape)}"
             )
         if is_traced():
-            return traced_bags(ids, offsets[:-1] if self.include_last_offset else offsets)
-        check_offsets(self.name, offsets, ids.numel(), closed=self.include_last_offset)
-        if self.include_last_offset:
+            return traced_bags(ids, offsets[:-1] if closed else offsets)
+        check_offsets(self.name, offsets, ids.numel(), closed=closed)
+        if closed:
             return bags_of_lengths(offsets.diff())
         return bags_of_lengths(offsets.diff(append=offsets.new_tensor([ids.numel()])))
 
     def _check_weights(self, ids: torch.Tensor, weights: torch.Tensor) -> None:
         if weights.dtype is not torch.float32 or weights.shape != ids.shape:
             raise ShapeError(
-                f"table '{self.name}': weights must be float32 of the shape of ids, "
+                f"table '{self.name}': weights must be float32 with the shape of ids, "
                 f"{tuple(ids.shape)}, got {weights.dtype} of shape {tuple(weights.shape)}"
             )
 
     def _shares(self, ids: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """What each id counts below the line: its weight, nothing for padding."""
+        """Return each id's share of the divisor: its weight, or 0 for padding."""
         shares = torch.ones(ids.shape) if weights is None else weights
-        if self.padding_id is None:
+        if self.padding_idx is None:
             return shares
-        return shares.masked_fill(ids == self.padding_id, 0.0)
+        return shares.masked_fill(ids == self.padding_idx, 0.0)

@@ -1,4 +1,4 @@
-"""What all modules over a sparse table have in common."""
+"""The base of all modules whose rows live in a sparse table."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from typing import Any, get_args
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn.distinct_rows import DistinctRows
 from sparsefleet.nn.lookup import Lookup, check_ids
-from sparsefleet.nn.row_state import from_state, no_rows, state_without_rows, to_state
+from sparsefleet.nn.pulled_rows import DistinctRows
 from sparsefleet.nn.step_rows import Gradient, StepRows, active_step
-from sparsefleet.nn.table_home import PendingStep, TableHome
+from sparsefleet.nn.table_home import (
+    PendingStep,
+    TableHome,
+    from_state,
+    no_rows,
+    state_without_rows,
+    to_state,
+)
 from sparsefleet.store import RemoteStore, Store, TableSpec
 from sparsefleet.store.optimizers import Adagrad, Optimizer
 from sparsefleet.store.store import Unknown
 
 _log = logging.getLogger("sparsefleet.nn")
 
-# Lookups kept for apply_gradients() at which somebody seems to have forgotten to call it.
-_MANY_PENDING = 10_000
+# At this many pending lookups, apply_gradients() has probably been forgotten. Small enough to warn
+# within the first minute, large enough for gradient accumulation over a few steps.
+_MANY_PENDING = 200
 
 
 class SparseModule(nn.Module):
@@ -36,7 +44,7 @@ class SparseModule(nn.Module):
         spec: TableSpec,
         *,
         optimizer: Optimizer | None,
-        padding_id: int | None,
+        padding_idx: int | None,
         unknown: Unknown,
         store: Store | None,
     ) -> None:
@@ -46,20 +54,20 @@ class SparseModule(nn.Module):
                 f"{type(self).__name__} '{spec.name}': unknown must be 'zeros' or 'initial', "
                 f"got {unknown!r}"
             )
-        if padding_id is not None and not _is_id(padding_id):
+        if padding_idx is not None and not _is_id(padding_idx):
             raise ConfigError(
-                f"{type(self).__name__} '{spec.name}': padding_id must be None or an int64, "
-                f"got {padding_id!r}"
+                f"{type(self).__name__} '{spec.name}': padding_idx must be None or an int64, "
+                f"got {padding_idx!r}"
             )
         self.name = spec.name
-        """The table's name; modules of one name share rows where they share a store."""
+        """The table's name; modules with the same name and store share rows."""
         self.dim = spec.dim
-        self.padding_id = padding_id
+        self.padding_idx = padding_idx
         self.unknown: Unknown = unknown
         self.own_optimizer = optimizer
-        """As given; None takes the trainer's."""
+        """The optimizer as given; None uses the trainer's."""
         self.carries_rows = True
-        """False where another module of the same table puts the rows into the state_dict."""
+        """False if another module of the same table puts the rows into the state_dict."""
         self._spec = spec
         self.home = TableHome(spec.name, store)
         """Where the rows live; shared with copies of this module."""
@@ -67,15 +75,17 @@ class SparseModule(nn.Module):
 
     @property
     def store(self) -> Store | None:
-        """The store with the rows, or None before the first use."""
+        """The store that holds the rows; None before first use."""
         return self.home.store
 
     def spec(self, default: Optimizer | None = None) -> TableSpec:
-        """The table as this module wants it; ``default`` is the optimizer if it names none."""
+        """Return this module's table; ``default`` is the optimizer if the module has none."""
         return replace(self._spec, optimizer=self.own_optimizer or default or Adagrad())
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Keys, values and optimizer state for `state_dict`, if they are in this process."""
+        """Return keys, values and optimizer state for `state_dict` if the rows are in this
+        process.
+        """
         if not self.carries_rows:
             return state_without_rows("shared")
         saved = self.home.save()
@@ -84,15 +94,15 @@ class SparseModule(nn.Module):
         return to_state(saved or no_rows(self.spec()))
 
     def set_extra_state(self, state: Any) -> None:
-        """Takes the rows of `load_state_dict` over, in place of those there are."""
+        """Replace the table's rows with those of `load_state_dict`."""
         saved = from_state(self.name, self.dim, state)
         if saved is not None:
             self.home.load(saved)
 
     def take_gradients(self) -> dict[str, Gradient]:
-        """Table -> unique keys and summed gradients of lookups outside of any step.
+        """Return distinct keys and summed gradients, by table, of lookups outside any step.
 
-        They are forgotten here: whoever takes them pushes them (see `apply_gradients`).
+        The module forgets them: the caller pushes them (see `apply_gradients`).
         """
         step, self._pending.step = self._pending.step, None
         return step.gradients() if step else {}
@@ -100,25 +110,37 @@ class SparseModule(nn.Module):
     def extra_repr(self) -> str:
         bound = self.home.spec
         optimizer = self.own_optimizer or (bound and bound.optimizer)
-        padding = "" if self.padding_id is None else f", padding_id={self.padding_id}"
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.name!r}, dim={self.dim}, optimizer={optimizer}{padding}"
 
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ``ids``: float32[*ids.shape, D]; where the ids are, if that is a GPU."""
+        """Return the rows of ``ids``: float32[*ids.shape, D], on the device of the ids."""
+        if torch.compiler.is_dynamo_compiling():
+            return _look_up_outside_graph(self, ids)
+        return self._look_up_eagerly(ids)
+
+    def _look_up_eagerly(self, ids: torch.Tensor) -> torch.Tensor:
         if isinstance(ids, torch.Tensor) and ids.is_cuda:
-            return self._look_up(ids.cpu()).to(ids.device)
+            return self._look_up_eagerly(ids.cpu()).to(ids.device)
         step, lookup, train = self._begin_lookup(ids)
         return step.look_up(lookup, train=train)
 
     def look_up_distinct(self, ids: torch.Tensor) -> DistinctRows:
-        """The distinct rows of ``ids``, for operators that need no copy for every id."""
+        """Return the distinct rows of ``ids``, for operators that need no copy per id."""
+        if torch.compiler.is_dynamo_compiling():
+            return _look_up_distinct_outside_graph(self, ids)
+        return self._look_up_distinct_eagerly(ids)
+
+    def _look_up_distinct_eagerly(self, ids: torch.Tensor) -> DistinctRows:
         step, lookup, train = self._begin_lookup(ids)
         return step.look_up_distinct(lookup, train=train)
 
     def _begin_lookup(self, ids: torch.Tensor) -> tuple[StepRows, Lookup, bool]:
-        """The step to look up in, and whether rows take part in training."""
+        """Return the step to look up in, the lookup, and whether its rows are trained."""
         check_ids(self.name, ids)
-        lookup = Lookup(self.name, self.dim, ids, padding_id=self.padding_id, unknown=self.unknown)
+        lookup = Lookup(
+            self.name, self.dim, ids, padding_idx=self.padding_idx, unknown=self.unknown
+        )
         train = self.training and torch.is_grad_enabled()
         step = active_step()
         if step is None:
@@ -132,12 +154,25 @@ class SparseModule(nn.Module):
             step = self._pending.step = StepRows(self.home.pull)
         if len(step.lookups) == _MANY_PENDING:
             _log.warning(
-                "table '%s': %d lookups in training and no apply_gradients(model) since; "
-                "their gradients wait in memory (evaluate under eval() or torch.no_grad())",
+                "table '%s': %d training lookups without apply_gradients(model): rows are "
+                "not trained, and gradients pile up in memory. Call sparsefleet.nn.apply_gradients("
+                "model) beside optimizer.step(); predict under eval() or torch.no_grad()",
                 self.name,
                 _MANY_PENDING,
             )
         return step
+
+
+# torch.compile breaks its graph at these: rows come from a store, which it cannot trace. This is
+# torch.compiler.disable, except that dynamo, which is large, is only loaded on first use.
+@_disable_dynamo
+def _look_up_outside_graph(module: SparseModule, ids: torch.Tensor) -> torch.Tensor:
+    return module._look_up_eagerly(ids)
+
+
+@_disable_dynamo
+def _look_up_distinct_outside_graph(module: SparseModule, ids: torch.Tensor) -> DistinctRows:
+    return module._look_up_distinct_eagerly(ids)
 
 
 def _is_id(value: object) -> bool:

@@ -1,6 +1,6 @@
 """The rows of one training step: looked up in the forward pass, with gradients after backward.
 
-Letters: N ids, U distinct ones, D row width.
+Letters: N ids, U distinct ids, D row width.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ import torch
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn.distinct_rows import DistinctLeaf, DistinctRows, distinct_rows
 from sparsefleet.nn.lookup import Identity, Inverse, Lookup, unique_keys
-from sparsefleet.nn.pulled_rows import Pull, PulledRows, TableRows, pull_rows
+from sparsefleet.nn.pulled_rows import (
+    DistinctLeaf,
+    DistinctRows,
+    Pull,
+    PulledRows,
+    TableRows,
+    distinct_rows,
+    pull_rows,
+)
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:
@@ -28,7 +35,7 @@ AnyLeaf = TypeVar("AnyLeaf", "_Leaf", DistinctLeaf)
 
 
 class _ActiveSteps(threading.local):
-    """The steps this thread is in, the innermost last."""
+    """The steps that this thread has entered, innermost last."""
 
     def __init__(self) -> None:
         self.steps: list[StepRows] = []
@@ -38,12 +45,14 @@ _active = _ActiveSteps()
 
 
 def active_step() -> StepRows | None:
-    """The step this thread is in, if any."""
+    """Return the innermost step that this thread has entered, if any."""
     return _active.steps[-1] if _active.steps else None
 
 
 def is_traced() -> bool:
-    """Whether this thread records a model as a graph: what depends on values must wait."""
+    """Return whether this thread is tracing a model into a graph, where values are not
+    available.
+    """
     step = active_step()
     return step is not None and step.traced
 
@@ -51,11 +60,11 @@ def is_traced() -> bool:
 class StepRows:
     """One step: while it is active, all lookups of this thread go through it.
 
-    ``pull`` brings rows (`modes.Mode.pull`, or a store's): called with keys alone in training,
-    with ``train=False, unknown=...`` where no row may be created. ``pulled`` holds rows that
-    were fetched ahead for this batch; a lookup not among them pulls by itself.
+    ``pull`` fetches rows (`modes.Mode.pull`, or a store's). It is called with keys alone in
+    training, and with ``train=False, unknown=...`` where no row may be created. ``pulled`` holds
+    rows that were prefetched for this batch; a lookup that is not among them does its own pull.
 
-    After ``backward()``, `gradients` has what to push. Not thread-safe: a step belongs to the
+    After ``backward()``, `gradients` returns what to push. Not thread-safe: a step belongs to the
     thread that entered it.
 
     >>> from sparsefleet.nn import SparseEmbedding, bind
@@ -70,11 +79,11 @@ class StepRows:
     """
 
     traced = False
-    """True in a step that records a model as a graph: tensors have shapes but no values there."""
+    """True while a model is traced into a graph: tensors then have shapes but no values."""
 
     def __init__(self, pull: Pull, *, train: bool = True, pulled: PulledRows | None = None) -> None:
         self.lookups: list[Lookup] = []
-        """What was looked up, in order."""
+        """The lookups so far, in order."""
         self._pull = pull
         self._train = train
         self._leaves: list[_Leaf | DistinctLeaf] = []
@@ -96,13 +105,15 @@ class StepRows:
         trace: TracebackType | None,
     ) -> None:
         if not _active.steps or _active.steps[-1] is not self:
-            raise ConfigError("a StepRows must be left in the thread and order it was entered in")
+            raise ConfigError(
+                "a StepRows must be exited on the thread that entered it, innermost first"
+            )
         _active.steps.pop()
 
     def look_up(self, lookup: Lookup, *, train: bool) -> torch.Tensor:
-        """The rows: float32[*ids.shape, D].
+        """Return the rows: float32[*ids.shape, D].
 
-        With ``train``, here and in the step, they take part in autograd; without, no row is
+        If both ``train`` and the step say so, the rows take part in autograd; otherwise no row is
         created.
         """
         self.lookups.append(lookup)
@@ -116,7 +127,9 @@ class StepRows:
         return found if lookup.ids.dim() == 1 else found.view(*lookup.ids.shape, lookup.dim)
 
     def look_up_distinct(self, lookup: Lookup, *, train: bool) -> DistinctRows:
-        """The same rows, each distinct one once, for an operator that reads them in place."""
+        """Return the same rows, each distinct row once, for an operator that reads them in
+        place.
+        """
         self.lookups.append(lookup)
         train = train and self._train
         places = self._planned.get(lookup.identity()) if self._planned else None
@@ -132,9 +145,9 @@ class StepRows:
         return leaf.take([index for _, index in places])
 
     def gradients(self) -> dict[str, Gradient]:
-        """Table -> unique keys uint64[U] and their summed gradients float32[U, D].
+        """Return, by table, the distinct keys uint64[U] and their summed gradients float32[U, D].
 
-        To be called after ``backward()``. Keys that no loss depended on are left out.
+        Call it after ``backward()``. Keys that no loss depends on are omitted.
         """
         parts: dict[str, list[Gradient]] = {}
         for leaf in self._leaves:
@@ -145,7 +158,7 @@ class StepRows:
 
     @property
     def had_backward(self) -> bool:
-        """Whether a loss depended on what was looked up, be it padding only."""
+        """Return whether a loss depended on any lookup, even if it was only padding."""
         return any(leaf.has_gradient for leaf in self._leaves)
 
     def _planned_rows(self, places: list[tuple[TableRows, int]], train: bool) -> torch.Tensor:
@@ -158,8 +171,8 @@ class StepRows:
         for _, index in places:
             if leaf.is_free(index):
                 return leaf.take(index)
-        # Looked up more often than planned (a recomputed forward): the pulled rows once more,
-        # as a tensor of its own, since the caller may have written into the first.
+        # Looked up more often than planned (a recomputed forward pass): hand out the pulled rows
+        # again as a separate tensor, since the caller may have written into the first.
         again = TableRows([rows.lookups[index]])
         return self._added(_Leaf(again, rows.gather_one(index))).take(0)
 
@@ -169,7 +182,7 @@ class StepRows:
 
 
 class _Leaf:
-    """The rows of some lookups of a table as one tensor that autograd knows."""
+    """The rows of some lookups in a table as one leaf tensor of autograd."""
 
     __slots__ = ("_inverse", "_keys", "_lookups", "_pieces", "_values", "table")
 
@@ -179,10 +192,10 @@ class _Leaf:
         self._keys = rows.keys
         self._inverse: Inverse = rows.inverse
         self._values = (rows.gather() if values is None else values).requires_grad_()
-        # The pieces are no views to autograd, so that callers may change them in place as they
-        # may the output of nn.Embedding; each is handed out once, and nobody sees the whole.
-        # Splitting also gives the leaf a gradient in memory of its own: through a mere view it
-        # would get that of whoever else the gradient was passed to.
+        # Autograd does not treat the pieces as views, so callers may modify them in place like the
+        # output of nn.Embedding; each piece is handed out once and the whole is never exposed.
+        # Splitting also gives the leaf a gradient buffer of its own: through a plain view it would
+        # share the buffer with every other consumer of that gradient.
         self._pieces: list[torch.Tensor | None] = list(
             torch.unsafe_split_with_sizes(self._values, rows.sizes)
         )
@@ -195,14 +208,14 @@ class _Leaf:
         return self._values.grad is not None
 
     def take(self, index: int) -> torch.Tensor:
-        """The rows of one lookup, float32[n, D]; each is given out once."""
+        """Return the rows of one lookup, float32[n, D]; each is handed out once."""
         piece = self._pieces[index]
         assert piece is not None
         self._pieces[index] = None
         return piece
 
     def gradient(self) -> Gradient | None:
-        """Unique keys and summed gradients of the lookups that were made."""
+        """Return the distinct keys and summed gradients of the lookups that were made."""
         grad = self._values.grad
         if grad is None:
             return None
@@ -218,8 +231,8 @@ class _Leaf:
 
 
 def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:
-    """The sum of ``rows`` (float32[N, D]) for each of the U keys, in order of occurrence."""
-    if len(keys) == len(inverse):  # no repeats, no padding: every row is its key's sum
+    """Sum ``rows`` (float32[N, D]) for each of the U keys, in order of occurrence."""
+    if len(keys) == len(inverse):  # no repeats and no padding: every row is already its key's sum
         return keys, rows
     sums = np.empty((len(keys), rows.shape[1]), np.float32)
     _core.sum_rows(rows, inverse, sums)
@@ -227,7 +240,7 @@ def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:
 
 
 def merge_gradients(parts: Sequence[Gradient]) -> Gradient:
-    """Gradients of the same table from several places as one, every key once."""
+    """Merge gradients of one table from several lookups, so that every key occurs once."""
     if len(parts) == 1:
         return parts[0]
     keys, inverse = _core.unique(np.concatenate([keys for keys, _ in parts]))

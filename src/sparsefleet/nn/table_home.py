@@ -1,42 +1,51 @@
-"""Where the rows of a module live."""
+"""The store that holds a module's rows, and its rows as tensors for state_dict.
+
+Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from sparsefleet.errors import ConfigError
-from sparsefleet.nn.row_state import SavedRows, put_rows, take_rows
+import numpy as np
+import torch
+
+from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.nn.step_rows import StepRows
-from sparsefleet.store import LocalStore, Store, TableSpec
+from sparsefleet.store import LocalStore, Rows, Store, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.rows import rows_by_key
 from sparsefleet.store.store import Unknown
+
+_FORMAT = 1
+_CHUNK_ROWS = 65536
 
 
 class TableHome:
-    """The store of a module's table: none, a private one, or the one it was bound to.
+    """The store of a module's table: none yet, a private one, or the one it was bound to.
 
-    Copies of a module share it, so that they look up the same rows. Thread-safe.
+    Copies of a module share it, so they look up the same rows. Thread-safe.
     """
 
     def __init__(self, table: str, store: Store | None = None) -> None:
         self.table = table
         self.store = store
         self.spec: TableSpec | None = None
-        """What the table was defined as, once it is."""
-        self._waiting: SavedRows | None = None  # loaded before there was a table to put them in
+        """The table's definition, once it is defined."""
+        self._waiting: SavedRows | None = None  # loaded before the table was defined
         self._lock = threading.Lock()
 
     @property
     def holds_rows(self) -> bool:
-        """Are there rows in this process, and only here?"""
+        """Return whether this process, and only this process, holds rows."""
         return self._waiting is not None or (
             self.spec is not None and isinstance(self.store, LocalStore)
         )
 
     def open(self, describe: Callable[[], TableSpec]) -> None:
-        """Defines the table, in a private LocalStore if there is no store yet."""
+        """Define the table, in a private LocalStore if there is no store yet."""
         with self._lock:
             if self.spec is None:
                 if self.store is None:
@@ -44,7 +53,9 @@ class TableHome:
                 self._settle(self.store, describe())
 
     def bind(self, store: Store, spec: TableSpec) -> None:
-        """From now on the table is ``spec`` in ``store``. Rows kept in this process move along."""
+        """Make ``spec`` in ``store`` the table from now on. Rows held in this process move
+        there.
+        """
         with self._lock:
             moving = self._waiting
             if moving is None and store is not self.store and self.holds_rows:
@@ -53,17 +64,19 @@ class TableHome:
             self._settle(store, spec)
 
     def save(self) -> SavedRows | None:
-        """The rows as of now; None where they are not in this process, or there are none yet."""
+        """Return the current rows; None if they are not in this process or none exist."""
         with self._lock:
             return self._waiting or (self._saved_rows() if self.holds_rows else None)
 
     def load(self, saved: SavedRows) -> None:
-        """Makes the table hold these rows: now, or as soon as it is defined."""
+        """Make the table hold these rows: now, or as soon as it is defined."""
         with self._lock:
             if self.store is None or self.spec is None:
                 self._waiting = saved if len(saved.rows.keys) else None
                 return
-            if isinstance(self.store, LocalStore):  # of servers, others may have rows by now
+            if isinstance(
+                self.store, LocalStore
+            ):  # on servers, other workers may have added rows since
                 for chunk in self.store.rows(self.table):
                     self.store.erase(self.table, chunk.keys)
             put_rows(self.store, self.spec, saved)
@@ -71,7 +84,7 @@ class TableHome:
     def pull(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> Mapping[str, Floats]:
-        """`nn.Pull` from the store; REQUIRES that the home is open."""
+        """Fetch rows from the store, as `nn.Pull` does. REQUIRES: `open` was called."""
         assert self.store is not None
         return self.store.pull_many(keys, train=train, unknown=unknown)[0]
 
@@ -82,7 +95,7 @@ class TableHome:
         if self.store is not None or self._waiting is not None:
             raise ConfigError(
                 f"the module of table '{self.table}' cannot be pickled: its rows live in a store, "
-                "not in the module. Save model.state_dict() instead, and load it into a new model"
+                "not in the module; save model.state_dict() and load it into a new model"
             )
         return (TableHome, (self.table,))
 
@@ -103,7 +116,7 @@ class TableHome:
 class PendingStep:
     """The lookups of a module since gradients were last applied, in a loop without steps.
 
-    A copy of the module starts without any.
+    A copy of the module starts with none.
     """
 
     def __init__(self) -> None:
@@ -114,3 +127,86 @@ class PendingStep:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (PendingStep, ())
+
+
+class SavedRows(NamedTuple):
+    """Rows, and the kind of optimizer that their state belongs to."""
+
+    rows: Rows
+    optimizer: str
+
+
+def no_rows(spec: TableSpec) -> SavedRows:
+    """Return the rows of an empty table."""
+    rows = Rows(
+        np.empty(0, np.uint64),
+        np.empty((0, spec.dim), np.float32),
+        np.empty((0, 0), np.float32),
+        np.empty((0, 0), np.uint32),
+    )
+    return SavedRows(rows, spec.optimizer.kind)
+
+
+def take_rows(store: Store, spec: TableSpec) -> SavedRows:
+    """Return all current rows of the table, sorted by key."""
+    chunks = list(store.rows(spec.name))
+    if not chunks:
+        return no_rows(spec)
+    return SavedRows(rows_by_key(chunks), spec.optimizer.kind)
+
+
+def put_rows(store: Store, spec: TableSpec, saved: SavedRows) -> None:
+    """Write the rows into the table, replacing rows with the same keys.
+
+    Optimizer state is kept if the table has the same optimizer; otherwise it starts fresh.
+    """
+    keys, values, state, counters = saved.rows
+    info = store.info(spec.name)
+    if saved.optimizer != spec.optimizer.kind or state.shape[1] != info.state_dim:
+        state = state[:, :0]
+    if counters.shape[1] != info.counter_dim:
+        counters = counters[:, :0]
+    for begin in range(0, len(keys), _CHUNK_ROWS):
+        part = slice(begin, begin + _CHUNK_ROWS)
+        store.import_rows(spec.name, Rows(keys[part], values[part], state[part], counters[part]))
+
+
+def to_state(saved: SavedRows) -> dict[str, Any]:
+    """Return rows as a dict of tensors and strings that `torch.load` accepts with weights_only."""
+    keys, values, state, counters = saved.rows
+    return {
+        "format": _FORMAT,
+        "rows": "here",
+        "optimizer": saved.optimizer,
+        "keys": torch.from_numpy(keys.view(np.int64)),
+        "values": torch.from_numpy(values),
+        "state": torch.from_numpy(state),
+        "counters": torch.from_numpy(counters.astype(np.int64)),
+    }
+
+
+def state_without_rows(where: str) -> dict[str, Any]:
+    """Return a placeholder for rows kept elsewhere: "servers", or "shared" with another module."""
+    return {"format": _FORMAT, "rows": where}
+
+
+def from_state(table: str, dim: int, state: Any) -> SavedRows | None:
+    """Return the rows in a state; None if it says that they are kept elsewhere."""
+    if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
+        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+        raise ConfigError(
+            f"table '{table}': the state to load has format {found!r}, expected {_FORMAT}; "
+            "it was not written by this version of sparsefleet"
+        )
+    if state["rows"] != "here":
+        return None
+    width = state["values"].shape[1]
+    if width != dim:
+        raise ShapeError(f"table '{table}': rows to load have width {width}, expected {dim}")
+    rows = Rows(
+        state["keys"].numpy().view(np.uint64),
+        state["values"].numpy(),
+        state["state"].numpy(),
+        state["counters"].numpy().astype(np.uint32),
+    )
+    return SavedRows(rows, state["optimizer"])

@@ -1,10 +1,11 @@
-"""Row optimizers: what a table does with a gradient."""
+"""Row optimizers: how a table applies a gradient."""
 
 from sparsefleet.store.optimizers import (
     SGD,
     Adagrad,
     Adam,
     Adamax,
+    AdamW,
     DecayedAdagrad,
     Ftrl,
     Momentum,
@@ -16,6 +17,7 @@ from sparsefleet.store.optimizers import (
 __all__ = [
     "Adagrad",
     "Adam",
+    "AdamW",
     "Adamax",
     "DecayedAdagrad",
     "Ftrl",

@@ -1,15 +1,8 @@
-"""The server process: its settings, its life, the commands it answers."""
+"""The server process: its configuration, life cycle and commands."""
 
-from sparsefleet.server.command_loop import CommandLoop, Handler
-from sparsefleet.server.handlers import default_handlers
-from sparsefleet.server.run_server import run_server
-from sparsefleet.server.server_config import ServerConfig, TransportName
+from sparsefleet.server.run_server import ServerConfig, run_server
 
 __all__ = [
-    "CommandLoop",
-    "Handler",
     "ServerConfig",
-    "TransportName",
-    "default_handlers",
     "run_server",
 ]

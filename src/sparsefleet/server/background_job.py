@@ -1,4 +1,4 @@
-"""Work of a server that outlasts the command that began it."""
+"""Work of a server that outlives the command that started it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sparsefleet.errors import DeadlineError
 
 __all__ = ["BackgroundJob"]
 
-_NICENESS = 5  # a thread that hardly ever runs would hold a shard's lock for long
+_NICENESS = 5  # more, and a starved thread would hold the lock of a shard for too long
 
 
 class BackgroundJob:
-    """Runs ``work`` in a thread of its own and keeps what came of it. Thread-safe.
+    """Runs ``work`` in its own thread and keeps the result. Thread-safe.
 
-    Whoever began it must ask after it now and then: after ``lease_s`` without a question it counts
-    as given up. ``clean_up`` is called once, when it is given up or ended. ``gives_way``: the
-    requests that the server answers meanwhile come first.
+    The client that started it must renew the lease by calling ``wait`` or ``renew`` at least every
+    ``lease_s`` seconds. ``clean_up`` is called once, when the job is ended or its lease expires.
+    With ``gives_way`` the thread runs at lower priority than the server's requests.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class BackgroundJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was ended or given up, and has cleaned up."""
+        """Return whether the job has ended, or its lease expired, and it has cleaned up."""
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """What the work gave, or None if it takes longer than that; raises what it raised."""
+        """Return the result, or None if the work takes longer; raises the error of the work."""
         with self._changed:
             self._asked = time.monotonic()
             self._changed.wait_for(lambda: self._is_done, timeout_s)
@@ -63,23 +63,23 @@ class BackgroundJob:
             return self._result if self._is_done else None
 
     def renew(self) -> None:
-        """Somebody still wants what came of it."""
+        """Renew the lease."""
         with self._changed:
             self._asked = time.monotonic()
 
     def check(self) -> None:
-        """For the work, now and then: raises when nobody wants it any more."""
+        """Raise if the job was ended or its lease expired; the work calls this regularly."""
         with self._changed:
             if self._is_ended:
-                raise DeadlineError(f"{self._name} was called off")
+                raise DeadlineError(f"{self._name} was canceled")
             if self._left_s() <= 0:
                 raise DeadlineError(
-                    f"{self._name}: who began it has not asked after it for {self._lease_s:g} s; "
-                    "it was given up"
+                    f"{self._name} was canceled: its client has not polled it for "
+                    f"{self._lease_s:g} s"
                 )
 
     def end(self, timeout_s: float) -> None:
-        """Nobody wants it any more; waits for the thread, within ``timeout_s``."""
+        """Cancel the job and wait up to ``timeout_s`` for its thread."""
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
@@ -93,7 +93,7 @@ class BackgroundJob:
             _lower_priority()
         try:
             self._result = self._work(self)
-        except Exception as error:  # the thread's edge: raised where somebody asks
+        except Exception as error:  # raised again by `wait`
             self._error = error
         with self._changed:
             self._is_done = True
@@ -104,6 +104,6 @@ class BackgroundJob:
 
 
 def _lower_priority() -> None:
-    """Only Linux has priorities of threads; elsewhere the work runs like any other."""
+    """Lower the priority of this thread; only Linux has thread priorities."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,38 +1,127 @@
-"""Threads that hand a server's commands to their handlers."""
+"""Commands to a server: their bodies, the sessions that own things, and the threads that run
+handlers.
+
+Format of a body with a head: length of the head u32, head (JSON in UTF-8), bytes. Little-endian.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet import _core
-from sparsefleet.errors import ShuttingDownError, code_name_of
+from sparsefleet.errors import NotOwnerError, ProtocolError, ShuttingDownError, code_name_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CommandLoop", "Handler"]
+__all__ = [
+    "CommandLoop",
+    "Handler",
+    "HasSession",
+    "Holders",
+    "pack_body",
+    "unpack_body",
+]
+
+_LENGTH = struct.Struct("<I")
+
+
+def pack_body(head: Mapping[str, Any], data: bytes = b"") -> bytes:
+    """Return the body of a command or reply.
+
+    >>> unpack_body(pack_body({"to": 1}, b"bytes"))
+    ({'to': 1}, b'bytes')
+    """
+    text = json.dumps(head).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, data])
+
+
+def unpack_body(body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what was passed to `pack_body`. Raises ProtocolError for a malformed body."""
+    if len(body) >= _LENGTH.size:
+        end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+        if end <= len(body):
+            try:
+                head = json.loads(body[_LENGTH.size : end])
+            except ValueError as error:
+                raise ProtocolError(f"command head: expected JSON: {error}") from error
+            if isinstance(head, dict):
+                return head, body[end:]
+    raise ProtocolError(f"command body of {len(body)} bytes: expected a head, found none")
+
+
+HasSession = Callable[[int], bool]
+"""Returns whether a session is alive: its client has neither left nor been lost."""
+
+
+class Holders:
+    """Tracks which session owns a thing; the first to claim it does. Not thread-safe.
+
+    >>> alive = {1, 2}
+    >>> holders = Holders(alive.__contains__)
+    >>> holders.claim("box 0", 1, "mailbox 0")
+    >>> alive.remove(1)
+    >>> holders.claim("box 0", 2, "mailbox 0")  # while 1 was alive: NotOwnerError
+    >>> holders.is_present("box 0")
+    True
+    """
+
+    def __init__(self, has_session: HasSession) -> None:
+        self._has_session = has_session
+        self._sessions: dict[Hashable, int] = {}
+
+    def claim(self, thing: Hashable, session: int, called: str) -> None:
+        """Make the session the owner. Raises NotOwnerError if another live session owns it."""
+        holder = self._sessions.get(thing, session)
+        if holder != session and self._has_session(holder):
+            raise NotOwnerError(
+                f"{called} belongs to session {holder}, which is alive; session {session} cannot "
+                "take over. Give each worker its own index, or end the other process: ownership is "
+                "released when it closes its store or is silent for the server's peer timeout"
+            )
+        self._sessions[thing] = session
+
+    def is_present(self, thing: Hashable) -> bool:
+        """Return whether a live session owns it."""
+        holder = self._sessions.get(thing)
+        return holder is not None and self._has_session(holder)
+
+    def release(self, thing: Hashable) -> None:
+        """Remove the owner."""
+        self._sessions.pop(thing, None)
+
+    def dump(self) -> list[tuple[Any, int]]:
+        """Return the owners; `load` restores them."""
+        return list(self._sessions.items())
+
+    def load(self, held: Iterable[tuple[Any, int]]) -> None:
+        """Restore what `dump` returned, whether those sessions are alive or not."""
+        self._sessions = dict(held)
+
 
 Handler = Callable[[_core.Command], None]
-"""Answers a command, now or, keeping it, later from any thread; one dropped without an answer
-fails. What it raises becomes the answer: see `CommandLoop`."""
+"""Answers a command, immediately or later from any thread; a command that is garbage-collected
+unanswered fails. For exceptions see `CommandLoop`."""
 
 _log = logging.getLogger("sparsefleet.server")
 
-# A thread that waits costs nothing, and draining wakes it; the call needs some end.
+# Waiting costs nothing and draining wakes the thread, but the call needs a timeout.
 _WAIT_S = 3600.0
 
 
 class CommandLoop:
-    """Takes the commands of ``server`` and gives each to the handler of its name.
+    """Dispatches the commands of ``server`` to handlers by name.
 
-    ``threads`` handlers run at a time; one that would wait for another command should keep its own
-    and return. An error of this package, or an ``OSError``, goes to the caller as the same kind
-    of error; any other exception is logged and goes there as ``InternalError``. A
-    command without a handler is a ``NotFoundError`` at its caller.
+    Up to ``threads`` handlers run at a time; a handler that has to wait for another command should
+    keep its command, return, and answer later. The caller gets errors of this package and
+    ``OSError`` with their class; any other exception is logged and becomes ``InternalError``.
+    A command without a handler raises ``NotFoundError`` at its caller.
     """
 
     def __init__(
@@ -46,16 +135,16 @@ class CommandLoop:
         ]
 
     def start(self) -> Self:
-        """Begins to take commands."""
+        """Start taking commands."""
         for thread in self._threads:
             thread.start()
         return self
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Takes no more commands: those that wait, and new ones, fail with ``ShuttingDownError``.
+        """Stop taking commands: waiting and new ones fail with ``ShuttingDownError``.
 
-        Returns when the handlers at work have ended, or after ``timeout_s``: then False.
-        Commands that a handler has kept are not waited for. Idempotent.
+        Waits up to ``timeout_s`` for running handlers, but not for commands to be answered later;
+        returns whether all handlers have finished. Idempotent.
         """
         self._server.drain_commands()
         deadline = time.monotonic() + timeout_s
@@ -64,7 +153,7 @@ class CommandLoop:
                 thread.join(max(0.0, deadline - time.monotonic()))
         busy = sum(thread.is_alive() for thread in self._threads)
         if busy:
-            _log.warning("%d commands were still at work after %g s", busy, timeout_s)
+            _log.warning("%d commands were still running after %g s", busy, timeout_s)
         return not busy
 
     def _work(self) -> None:
@@ -75,17 +164,17 @@ class CommandLoop:
                 return
             if command is not None:
                 self._handle(command)
-            del command  # kept, or answered: by its handler alone
+            del command  # only its handler may keep it alive
 
     def _handle(self, command: _core.Command) -> None:
         handler = self._handlers.get(command.name)
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
-            command.fail("NOT_FOUND", f"this server has no such command; it has: {known}")
+            command.fail("NOT_FOUND", f"unknown command; this server has: {known}")
             return
         try:
             handler(command)
-        except Exception as error:  # the edge at which a handler fails without the server
+        except Exception as error:  # a failing handler must not stop the server
             code = code_name_of(error)
             if code is None or code == "INTERNAL":
                 _log.exception("command '%s' of %s failed", command.name, command.client)

@@ -1,17 +1,78 @@
-"""The commands that every server answers."""
+"""The command handlers of every server."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sparsefleet import _core
-from sparsefleet.server.command_loop import Handler
-from sparsefleet.server.file_handlers import file_handlers
+from sparsefleet.server.command_loop import Handler, HasSession
+from sparsefleet.server.command_states import CommandStates
 from sparsefleet.server.mailbox import Mailboxes
 from sparsefleet.server.work_lists import work_list_handlers
 
-__all__ = ["default_handlers"]
+if TYPE_CHECKING:
+    from sparsefleet.server.table_files import TableFiles
+
+__all__ = [
+    "default_handlers",
+    "file_handlers",
+]
+
+_COMMANDS = (
+    "dense_place",
+    "dense_write",
+    "files_ready",
+    "load_apply",
+    "load_begin",
+    "load_end",
+    "load_wait",
+    "save_begin",
+    "save_dense",
+    "save_end",
+    "save_wait",
+    "save_write",
+    "sees_saves",
+)
+
+
+ChangeInBulk = Callable[[Callable[[], None]], None]
+"""Calls a function that changes many rows; they are durable when it returns."""
+
+
+def file_handlers(
+    tables: _core.Store,
+    index: int,
+    num_servers: int,
+    *,
+    save_root: str = "",
+    change_in_bulk: ChangeInBulk | None = None,
+) -> dict[str, Handler]:
+    """Return the handlers of commands that save and load, by name; see `TableFiles`.
+
+    Their code is imported by the first command, so servers that never save do not load it.
+    """
+    lock = threading.Lock()
+    made: list[TableFiles] = []
+
+    def handle(command: _core.Command) -> None:
+        from sparsefleet.server.table_files import TableFiles
+
+        with lock:
+            if not made:
+                files = TableFiles(
+                    tables,
+                    index,
+                    num_servers,
+                    save_root=save_root,
+                    change_in_bulk=change_in_bulk,
+                )
+                made.append(files)
+        command.reply(made[0].calls()[command.name](command.body))
+
+    return dict.fromkeys(_COMMANDS, handle)
 
 
 def default_handlers(
@@ -20,20 +81,28 @@ def default_handlers(
     num_servers: int,
     *,
     save_root: str = "",
-    has_client: Callable[[str], bool] = lambda _: True,
+    has_session: HasSession = lambda _: True,
+    states: CommandStates | None = None,
+    change_in_bulk: ChangeInBulk | None = None,
 ) -> dict[str, Handler]:
-    """Handlers by the name of their command, for server ``index`` of ``num_servers``.
+    """Return all handlers of server ``index`` of ``num_servers``, by command name.
 
-    ``tables`` is what this server holds of all tables; below ``save_root`` it saves and loads;
-    ``has_client`` tells whether a client of that name is still there.
+    ``tables`` is this server's part of all tables. Saves and loads are restricted to ``save_root``.
+    ``has_session`` returns whether the session of a client is alive. On a durable
+    server, ``states`` keeps what commands change, and loads run in ``change_in_bulk``.
     """
+    mailboxes = Mailboxes(has_session=has_session)
+    if states is not None:
+        states.add("mail.", mailboxes)
 
     def ping(command: _core.Command) -> None:
         command.reply(json.dumps({"index": index, "num_servers": num_servers}).encode())
 
     return {
         "ping": ping,
-        **file_handlers(tables, index, num_servers, save_root=save_root),
-        **Mailboxes().handlers(),
-        **work_list_handlers(has_client),
+        **file_handlers(
+            tables, index, num_servers, save_root=save_root, change_in_bulk=change_in_bulk
+        ),
+        **mailboxes.handlers(),
+        **work_list_handlers(has_session, states),
     }

@@ -1,13 +1,14 @@
-"""Mail between workers: kept on a server until the one it is for takes it.
+"""Mail between workers, stored on a server until the recipient takes it.
 
-A room is one exchange of all workers, a box is what one of them has not taken yet. Commands, with
-heads as in `command_body`:
+A room is one exchange between all workers; a box holds what one of them has not taken yet. The
+first client to take from a box owns it: while its session is alive, no other client may take from
+the box or close it. Commands, with bodies as in `command_loop`:
 
-    mail.put    room, to, wait_s + letter  ->  stored: true, or false if there was no room in time
-    mail.take   room, to, wait_s           ->  sizes of the letters + letters; none if none came
-    mail.check  room, to                   ->  nothing; as the others, it fails if the room has
-    mail.fail   room, reason               ->  whoever waits in the room, or comes to it, fails
-    mail.close  room, to                   ->  the worker has everything
+    mail.put    room, to, wait_s + letter  ->  stored: false if the box stayed full until wait_s
+    mail.take   room, to, wait_s           ->  sizes + letters; none if no letter arrived in time
+    mail.check  room, to                   ->  nothing; fails, like the others, if the room failed
+    mail.fail   room, reason               ->  all pending and later calls in the room fail
+    mail.close  room, to                   ->  the worker has received everything
 """
 
 from __future__ import annotations
@@ -21,21 +22,24 @@ from time import monotonic
 from typing import Protocol
 
 from sparsefleet.errors import PeerLostError, ProtocolError, SparseFleetError
-from sparsefleet.server.command_body import pack_body, unpack_body
-from sparsefleet.server.command_loop import Handler
+from sparsefleet.server.command_loop import Handler, HasSession, Holders, pack_body, unpack_body
+from sparsefleet.server.command_states import Answered
 
 __all__ = ["Mailboxes"]
 
 _log = logging.getLogger("sparsefleet.server")
 _MAX_FAILED_ROOMS = 1024
-_MAX_TAKEN_BYTES = 8 << 20  # a reply holds at least one letter and stops growing here
+_MAX_TAKEN_BYTES = 8 << 20  # limit of a reply with more than one letter
 
 
 class Asked(Protocol):
-    """A command that waits for its answer: `_core.Command`."""
+    """A command waiting for its reply: `_core.Command`."""
 
     @property
     def body(self) -> bytes: ...
+
+    @property
+    def session(self) -> int: ...
 
     def reply(self, body: bytes) -> None: ...
 
@@ -44,18 +48,18 @@ class Asked(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A command that is answered later."""
+    """A command to be answered later."""
 
     asked: Asked
     deadline: float
     letter: bytes = b""
 
     def answer(self, data: bytes = b"", **head: object) -> bool:
-        """False if nobody waits for it any more."""
+        """Send the reply; return False if the client is gone."""
         try:
             self.asked.reply(pack_body(head, data))
         except SparseFleetError as error:
-            _log.warning("an answer to a worker's mail command went nowhere: %s", error)
+            _log.warning("a reply to a worker's mail command could not be delivered: %s", error)
             return False
         return True
 
@@ -73,20 +77,24 @@ class _Box:
 
 
 class Mailboxes:
-    """All rooms of one server. Thread-safe; waits hold no thread.
+    """All rooms of one server. Thread-safe; waiting commands occupy no thread.
 
-    capacity_bytes: of letters in a box; one more letter waits at its sender.
+    capacity_bytes: limit of the letters in a box; while it is full, senders wait.
+    has_session: returns whether the session of a client is alive.
     """
 
-    def __init__(self, capacity_bytes: int = 16 << 20) -> None:
+    def __init__(
+        self, capacity_bytes: int = 16 << 20, *, has_session: HasSession = lambda _: True
+    ) -> None:
         self._capacity_bytes = capacity_bytes
+        self._holders = Holders(has_session)
         self._rooms: dict[str, dict[int, _Box]] = {}
         self._failed: dict[str, str] = {}
         self._changed = threading.Condition()
         self._expiring: threading.Thread | None = None
 
     def put(self, asked: Asked) -> None:
-        """Keeps a letter; answers when there is room for it, or after `wait_s`."""
+        """Store a letter; reply when it is stored, or after `wait_s`."""
         head, letter = unpack_body(asked.body)
         with self._changed:
             box = self._box(head)
@@ -95,51 +103,111 @@ class Mailboxes:
             self._settle(box)
 
     def take(self, asked: Asked) -> None:
-        """Gives out letters; answers when there is one, or after `wait_s`."""
+        """Reply with letters as soon as there is one, or after `wait_s`."""
         head, _ = unpack_body(asked.body)
         with self._changed:
             box = self._box(head)
+            self._claim(asked, str(head["room"]), int(head["to"]))
             box.taking.append(_Waiting(asked, self._deadline(head)))
             self._settle(box)
 
     def check(self, asked: Asked) -> None:
-        """Tells whether the room has failed."""
+        """Raise if the room has failed."""
         head, _ = unpack_body(asked.body)
         with self._changed:
             self._box(head)
         asked.reply(pack_body({}))
 
     def fail(self, asked: Asked) -> None:
-        """Ends the room; its letters are gone."""
+        """Mark the room as failed and drop its letters."""
         head, _ = unpack_body(asked.body)
         with self._changed:
-            room, reason = str(head["room"]), str(head["reason"])
-            self._failed.setdefault(room, reason)
-            while len(self._failed) > _MAX_FAILED_ROOMS:
-                del self._failed[next(iter(self._failed))]
-            for box in self._rooms.pop(room, {}).values():
-                for waiting in box.waiting():
-                    waiting.asked.fail("PEER_LOST", self._failed[room])
-        asked.reply(pack_body({}))
+            self._fail(str(head["room"]), str(head["reason"]))
+            asked.reply(pack_body({}))  # here: the log has answers in the order of their effects
 
     def close(self, asked: Asked) -> None:
-        """The box is no longer needed."""
+        """Delete the box."""
         head, _ = unpack_body(asked.body)
         with self._changed:
-            boxes = self._rooms.get(str(head["room"]), {})
-            boxes.pop(int(head["to"]), None)
-            if not boxes:
-                self._rooms.pop(str(head["room"]), None)
-        asked.reply(pack_body({}))
+            room, to = str(head["room"]), int(head["to"])
+            self._claim(asked, room, to)
+            self._close(room, to)
+            asked.reply(pack_body({}))
+
+    def _fail(self, room: str, reason: str) -> None:
+        self._failed.setdefault(room, reason)
+        while len(self._failed) > _MAX_FAILED_ROOMS:
+            del self._failed[next(iter(self._failed))]
+        for to, box in self._rooms.pop(room, {}).items():
+            self._holders.release((room, to))
+            for waiting in box.waiting():
+                waiting.asked.fail("PEER_LOST", self._failed[room])
+
+    def _close(self, room: str, to: int) -> None:
+        self._holders.release((room, to))
+        boxes = self._rooms.get(room, {})
+        boxes.pop(to, None)
+        if not boxes:
+            self._rooms.pop(room, None)
 
     def handlers(self) -> dict[str, Handler]:
-        """By the name of their command."""
+        """Return the handlers by command name."""
         calls = (self.put, self.take, self.check, self.fail, self.close)
         return {f"mail.{call.__name__}": call for call in calls}
 
+    # -- what outlives the server: see `command_states` ----------------------------------------
+
+    def hold(self) -> threading.Condition:
+        """Return a context in which no letter is stored or taken."""
+        return self._changed
+
+    def dump(self) -> bytes:
+        """Return rooms with their letters, the owners of boxes, and failed rooms."""
+        boxes = [(room, to, box) for room, by in self._rooms.items() for to, box in by.items()]
+        head = {
+            "boxes": [[room, to, [len(one) for one in box.letters]] for room, to, box in boxes],
+            "held": [[*thing, session] for thing, session in self._holders.dump()],
+            "failed": self._failed,
+        }
+        return pack_body(head, b"".join(one for _, _, box in boxes for one in box.letters))
+
+    def load(self, state: bytes) -> None:
+        """Restore what `dump` returned."""
+        head, letters = unpack_body(state)
+        self._rooms, self._failed = {}, dict(head["failed"])
+        self._holders.load(((room, to), session) for room, to, session in head["held"])
+        at = 0
+        for room, to, sizes in head["boxes"]:
+            box = self._rooms.setdefault(room, {}).setdefault(to, _Box())
+            for size in sizes:
+                self._keep(box, letters[at : at + size])
+                at += size
+
+    def replay(self, answered: Answered) -> None:
+        """Repeat the effect of an answered command."""
+        head, letter = unpack_body(answered.body)
+        reply, _ = unpack_body(answered.reply)
+        room, to = str(head["room"]), int(head.get("to", -1))
+        if answered.name == "mail.put" and reply["stored"]:
+            self._keep(self._box(head), letter)
+        elif answered.name == "mail.take":
+            self._holders.load([*self._holders.dump(), ((room, to), answered.session)])
+            box = self._box(head)
+            for _ in reply["sizes"]:
+                box.num_bytes -= len(box.letters.popleft())
+        elif answered.name == "mail.fail":
+            self._fail(room, str(head["reason"]))
+        elif answered.name == "mail.close":
+            self._close(room, to)
+
+    @staticmethod
+    def _keep(box: _Box, letter: bytes) -> None:
+        box.letters.append(letter)
+        box.num_bytes += len(letter)
+
     @property
     def num_rooms(self) -> int:
-        """Rooms that somebody is in."""
+        """Return the number of rooms in use."""
         with self._changed:
             return len(self._rooms)
 
@@ -151,6 +219,9 @@ class Mailboxes:
             raise PeerLostError(self._failed[room])
         return self._rooms.setdefault(room, {}).setdefault(to, _Box())
 
+    def _claim(self, asked: Asked, room: str, to: int) -> None:
+        self._holders.claim((room, to), asked.session, f"'{room}': the mail of worker {to}")
+
     def _deadline(self, head: dict[str, object]) -> float:
         wait_s = head.get("wait_s")
         if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 3600:
@@ -158,14 +229,13 @@ class Mailboxes:
         return monotonic() + wait_s
 
     def _settle(self, box: _Box) -> None:
-        """Answers what can be answered now; has the rest watched."""
+        """Answer the commands that can be answered now; start the timer for the rest."""
         moved = True
         while moved:
             moved = False
             while box.putting and self._has_room(box, box.putting[0].letter):
                 waiting = box.putting.popleft()
-                box.letters.append(waiting.letter)
-                box.num_bytes += len(waiting.letter)
+                self._keep(box, waiting.letter)
                 waiting.answer(stored=True)
                 moved = True
             if box.letters and box.taking:
@@ -191,8 +261,6 @@ class Mailboxes:
             for _ in letters:
                 box.letters.popleft()
 
-    # -- time ---------------------------------------------------------------------------------
-
     def _watch(self) -> None:
         if self._expiring is None:
             self._expiring = threading.Thread(
@@ -202,7 +270,7 @@ class Mailboxes:
         self._changed.notify()
 
     def _expire(self) -> None:
-        """Answers those who have waited long enough; ends when nobody waits."""
+        """Answer commands whose time is up; return when none is waiting."""
         with self._changed:
             while True:
                 now = monotonic()

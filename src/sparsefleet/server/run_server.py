@@ -1,47 +1,187 @@
-"""The life of a server process: listen, say so, serve until told to end, drain."""
+"""Runs a server process: listen, announce the port, serve until asked to end, drain."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from sparsefleet import _core
 from sparsefleet.endpoint import Endpoint, parse_endpoint
+from sparsefleet.field_checks import require, require_int, require_positive
 from sparsefleet.job_key import find_job_key
 from sparsefleet.server.command_loop import CommandLoop
+from sparsefleet.server.command_states import CommandStates
 from sparsefleet.server.handlers import default_handlers
-from sparsefleet.server.server_config import ServerConfig
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from typing_extensions import Self
 
-__all__ = ["run_server"]
+__all__ = [
+    "DurabilityName",
+    "ServerConfig",
+    "TransportName",
+    "durable_settings",
+    "run_server",
+]
+
+TransportName = Literal["auto", "tls", "plain"]
+DurabilityName = Literal["off", "process", "disk"]
+
+_MAX_CONNECTIONS = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerConfig:
+    """Configuration of one server of a fleet.
+
+    >>> ServerConfig(endpoint="127.0.0.1:0").transport
+    'auto'
+    """
+
+    endpoint: str = "127.0.0.1:9100"
+    """HOST:PORT to listen on; port 0 picks a free port. Other machines can connect only if HOST is
+    not loopback, which requires a job key (docs/running_servers.md)."""
+
+    index: int = 0
+    """Position of this server in the clients' list of endpoints, from 0."""
+
+    num_servers: int = 1
+    """Number of servers in the fleet. Clients with another number are rejected."""
+
+    transport: TransportName = "auto"
+    """"auto": TLS 1.3 with the job key over the network, shared memory for clients of the same
+    user on this host; "tls": always TLS; "plain": clients prove the key, nothing is encrypted."""
+
+    num_threads: int = 0
+    """Threads that execute requests; 0 means one per core, at most 8."""
+
+    max_connections: int = 10_000
+    """Limit of client connections. A worker uses one for heartbeats and one per concurrent request.
+    The server raises its soft limit of open files; if the hard limit is too low, it accepts
+    fewer."""
+
+    max_unproven_connections: int = 0
+    """Limit of connections that have not proven the job key yet; a new one replaces the oldest. 0
+    means a quarter of `max_connections`, at most 512."""
+
+    max_unproven_per_address: int = 0
+    """The same limit per IPv4 address or IPv6 /64 network; 0 means half of it."""
+
+    max_frame_bytes: int = 256 << 20
+    """Larger requests and replies are rejected. Costs memory only while they are in progress."""
+
+    peer_timeout_s: float = 10.0
+    """A client silent for this long counts as lost. Larger values tolerate longer pauses but
+    detect losses later."""
+
+    handshake_timeout_s: float = 10.0
+    """Time within which a new connection must prove the job key."""
+
+    frame_timeout_s: float = 30.0
+    """Longest pause within a message."""
+
+    drain_timeout_s: float = 30.0
+    """Time that requests in progress get at the end."""
+
+    save_root: str = ""
+    """Directory or fsspec URL to which saves and loads are restricted, including bases of deltas
+    and symbolic links; empty means no restriction."""
+
+    durability: DurabilityName = "off"
+    """Failures that an acknowledged change survives: "off": none; "process": the death of this
+    process (`kill -9`), since records are written before replies are sent; "disk": also power loss,
+    since replies wait until records are on disk. See docs/running_servers.md."""
+
+    log_dir: str = ""
+    """Directory of the log and its snapshots, for this server alone; required unless `durability`
+    is "off". Its contents are recovered at the start."""
+
+    snapshot_bytes: int = 128 << 20
+    """Minimum log size before a snapshot is written; the log must also be as large as the last
+    snapshot. Smaller: faster recovery, more writing."""
+
+    notes: Mapping[str, bytes] = field(default_factory=dict)
+    """Initial notes; clients read those of the first server."""
+
+    def __post_init__(self) -> None:
+        parse_endpoint(self.endpoint)
+        require_int(self, "num_servers", 1, 2**16)
+        require_int(self, "index", 0, self.num_servers - 1)
+        wanted = " or ".join(repr(name) for name in get_args(TransportName))
+        require(self.transport in get_args(TransportName), self, "transport", wanted)
+        wanted = " or ".join(repr(name) for name in get_args(DurabilityName))
+        require(self.durability in get_args(DurabilityName), self, "durability", wanted)
+        has_place = self.durability == "off" or bool(self.log_dir)
+        require(has_place, self, "log_dir", "a directory, since durability is not 'off'")
+        require_int(self, "snapshot_bytes", 1, 2**62)
+        require_int(self, "num_threads", 0, 1024)
+        require_int(self, "max_connections", 1, _MAX_CONNECTIONS)
+        require_int(self, "max_unproven_connections", 0, _MAX_CONNECTIONS)
+        require_int(self, "max_unproven_per_address", 0, _MAX_CONNECTIONS)
+        require_int(self, "max_frame_bytes", 1 << 16, _core.MAX_BODY_BYTES)
+        for name in (
+            "peer_timeout_s",
+            "handshake_timeout_s",
+            "frame_timeout_s",
+            "drain_timeout_s",
+        ):
+            require_positive(self, name)
+
+
+class DurableSettings(TypedDict):
+    """Two fields of `ServerConfig`."""
+
+    durability: DurabilityName
+    log_dir: str
+
+
+def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> DurableSettings:
+    """Return the settings from the environment for server `index`, started by a script.
+
+    >>> asked = {"SPARSEFLEET_DURABILITY": "process", "SPARSEFLEET_LOG_DIR": "/tmp/job"}
+    >>> durable_settings(1, asked)
+    {'durability': 'process', 'log_dir': '/tmp/job/server-1'}
+    """
+    environ = os.environ if environ is None else environ
+    durability = environ.get("SPARSEFLEET_DURABILITY", "off")
+    log_dir = environ.get("SPARSEFLEET_LOG_DIR", "")
+    place = os.path.join(log_dir, f"server-{index}") if log_dir else ""
+    return {"durability": durability, "log_dir": place}  # type: ignore[typeddict-item]
+
 
 _log = logging.getLogger("sparsefleet.server")
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SIGNAL_LATENCY_S = 0.1  # Python runs a signal's handler between native calls only
+_SIGNAL_LATENCY_S = 0.1  # Python runs signal handlers only between native calls
 
 
 def run_server(config: ServerConfig) -> None:
-    """Serves until SIGTERM, SIGINT or a client's shutdown request, then drains and returns.
+    """Serve until SIGTERM, SIGINT or a client's shutdown request, then drain and return.
 
-    Prints one line when ready, with the port it has. A second signal ends the process at
-    once. Must run in the main thread, as signals are handled there; restores the handlers.
+    Prints one line with the port when ready. A second signal ends the process immediately. Must run
+    in the main thread, where Python handles signals; restores the signal handlers.
+    Raises OSError if the log of a durable server failed; its successor recovers.
     """
     with _EndingSignals() as ending:
-        server = _start(config)
+        states = CommandStates()
+        server = _start(config, states)
         handlers = default_handlers(
             server.tables(),
             config.index,
             config.num_servers,
             save_root=config.save_root,
-            has_client=server.has_client,
+            has_session=server.has_session,
+            states=states,
+            change_in_bulk=server.change_in_bulk,
         )
+        states.recover(server)
         commands = CommandLoop(server, handlers)
         try:
             commands.start()
@@ -54,19 +194,22 @@ def run_server(config: ServerConfig) -> None:
             _log.info("draining: %s", _wait_for_the_end(server, ending))
         finally:
             commands.stop(config.drain_timeout_s)
+            failure = server.failure
             server.stop()
-        _log.info("drained, ending")
+        if failure:
+            raise OSError(f"server {config.index}: {failure}")
+        _log.info("drained, exiting")
 
 
 def _wait_for_the_end(server: _core.Server, ending: _EndingSignals) -> str:
-    """Returns why the server is to end."""
+    """Wait until the server should end; return the reason."""
     while ending.received is None:
         if server.wait_for_shutdown_request(_SIGNAL_LATENCY_S):
-            return "a client asked for shutdown"
+            return "a client requested shutdown"
     return ending.received.name
 
 
-def _start(config: ServerConfig) -> _core.Server:
+def _start(config: ServerConfig, states: CommandStates) -> _core.Server:
     endpoint = parse_endpoint(config.endpoint)
     return _core.Server(
         host=endpoint.host,
@@ -76,6 +219,9 @@ def _start(config: ServerConfig) -> _core.Server:
         index=config.index,
         num_servers=config.num_servers,
         num_threads=config.num_threads,
+        max_connections=config.max_connections,
+        max_unproven=config.max_unproven_connections,
+        max_unproven_per_address=config.max_unproven_per_address,
         max_frame_bytes=config.max_frame_bytes,
         peer_timeout_s=config.peer_timeout_s,
         handshake_timeout_s=config.handshake_timeout_s,
@@ -83,6 +229,11 @@ def _start(config: ServerConfig) -> _core.Server:
         drain_timeout_s=config.drain_timeout_s,
         notes=dict(config.notes),
         log=_write_log,
+        durability=config.durability,
+        log_dir=config.log_dir,
+        snapshot_bytes=config.snapshot_bytes,
+        logged_commands=list(states.prefixes),
+        write_command_state=states.write,
     )
 
 
@@ -91,7 +242,7 @@ def _write_log(severity: int, message: str) -> None:
 
 
 class _EndingSignals:
-    """Notes the first SIGTERM or SIGINT; the next one does what it does by default."""
+    """Records the first SIGTERM or SIGINT; the next one has its default effect."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None

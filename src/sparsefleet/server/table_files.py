@@ -1,10 +1,8 @@
-"""The commands by which a server saves and loads its part of the tables."""
+"""The commands with which a server saves and loads its part of the tables."""
 
 from __future__ import annotations
 
 import json
-import os
-import posixpath
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,38 +10,58 @@ from typing import Any
 import numpy as np
 
 from sparsefleet import _core
-from sparsefleet.checkpoint import Checkpoint, RowLayout
-from sparsefleet.errors import ConfigError, NotFoundError, ProtocolError
-from sparsefleet.server.command_body import unpack_body
-from sparsefleet.server.table_load import DenseSource, TableLoad
+from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.checkpoint.confinement import Confinement
+from sparsefleet.checkpoint.folder import Folder, open_folder
+from sparsefleet.checkpoint.names import MANIFEST, is_token, marker_file
+from sparsefleet.checkpoint.row_chunk import RowLayout
+from sparsefleet.checkpoint.save_marker import read_manifest
+from sparsefleet.errors import (
+    CheckpointMissingError,
+    ConfigError,
+    NotFoundError,
+    ProtocolError,
+)
+from sparsefleet.server.command_loop import unpack_body
+from sparsefleet.server.table_load import DenseSource, LoadPart, TableLoad
 from sparsefleet.server.table_save import Destination, TableSave, dense_to_bytes
 
 __all__ = ["TableFiles"]
 
-_MAX_WAIT_S = 5.0  # a command waits no longer, so that others get their turn
+_MAX_WAIT_S = 5.0  # a waiting command occupies a handler thread
 
 
 class TableFiles:
-    """The saves and loads under way in one process: of a server, or of a local store.
+    """The running saves and loads of a server or local store.
 
-    Each goes by a token that its client made up; bodies of commands are JSON. A save or load that
-    nobody asks after for a minute is given up. Thread-safe.
+    Each is identified by a token chosen by its client; command bodies are JSON. A save or load that
+    is not polled for a minute is canceled. Thread-safe.
 
-    save_root: paths must lie below it, unless it is empty.
+    save_root: if not empty, clients' paths and everything reached from them must be below this
+        directory or URL.
+    change_in_bulk: runs a function that changes many rows, so that a durable server keeps them.
     """
 
     def __init__(
-        self, tables: _core.Store, index: int = 0, num_servers: int = 1, *, save_root: str = ""
+        self,
+        tables: _core.Store,
+        index: int = 0,
+        num_servers: int = 1,
+        *,
+        save_root: str = "",
+        change_in_bulk: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self._tables = tables
+        self._change_in_bulk = change_in_bulk or (lambda change: change())
         self._shard = (index, num_servers)
-        self._root = save_root
+        reason = f"--save-root of server {index} lets clients save and load only there"
+        self._within = Confinement(save_root, reason) if save_root else None
         self._saves: dict[str, TableSave] = {}
         self._loads: dict[str, TableLoad] = {}
         self._lock = threading.Lock()
 
     def calls(self) -> dict[str, Callable[[bytes], bytes]]:
-        """Command -> what answers it."""
+        """Return the function for each command."""
         return {
             "dense_place": self._dense_place,
             "dense_write": self._dense_write,
@@ -57,12 +75,11 @@ class TableFiles:
             "load_apply": self._load_apply,
             "load_wait": self._load_wait,
             "load_end": self._load_end,
+            "sees_saves": self._sees_saves,
         }
 
-    # -- saving -------------------------------------------------------------------------------
-
     def _save_begin(self, body: bytes) -> bytes:
-        """Opens the cuts."""
+        """Take the snapshot."""
         asked = _parse(body)
         save = TableSave(
             self._tables,
@@ -78,12 +95,12 @@ class TableFiles:
         return b"{}"
 
     def _save_write(self, body: bytes) -> bytes:
-        """Has them written, in the background."""
+        """Write `tables` (default: all) in the background."""
         asked = _parse(body)
-        self._require_allowed(asked["path"])
-        self._save(asked).write(
-            Destination(asked["path"], asked["checkpoint"], asked["storage_options"])
-        )
+        token = asked["checkpoint"]
+        if not is_token(token):  # it becomes a part of file names
+            raise ProtocolError(f"checkpoint: got the token {token!r:.99}, expected 16 hex digits")
+        self._save(asked).write(Destination(self._folder(asked), token, asked.get("tables")))
         return b"{}"
 
     def _save_dense(self, body: bytes) -> bytes:
@@ -93,12 +110,12 @@ class TableFiles:
         )
 
     def _save_wait(self, body: bytes) -> bytes:
-        """The files, or null while they are being written."""
+        """Return the files, or null while they are being written."""
         asked = _parse(body)
         return _answer(self._save(asked).wait(min(asked["wait_s"], _MAX_WAIT_S)))
 
     def _save_end(self, body: bytes) -> bytes:
-        """Lets go of the cuts; `in_force` tells whether the checkpoint is."""
+        """Release the snapshot; `in_force` tells whether the checkpoint was committed."""
         asked = _parse(body)
         with self._lock:
             save = self._saves.pop(asked["token"], None)
@@ -114,33 +131,43 @@ class TableFiles:
         with self._lock:
             save = self._saves.get(asked["token"])
         if save is None:
-            raise NotFoundError(f"server {self._shard[0]} knows of no save {asked['token']}")
+            raise NotFoundError(f"server {self._shard[0]} has no save {asked['token']}")
         return save
 
-    # -- loading ------------------------------------------------------------------------------
-
     def _load_begin(self, body: bytes) -> bytes:
-        """Checks all that would be read; nothing changes yet."""
+        """Check everything that will be read, without changing anything.
+
+        The tables come from one checkpoint, or from several `parts`.
+        """
         asked = _parse(body)
-        self._require_allowed(asked["path"])
-        load = TableLoad(
-            self._tables,
-            self._shard,
-            Checkpoint.open(asked["path"], asked["storage_options"]),
-            counters=asked["tables"],
-            dense=[DenseSource(**source) for source in asked["dense"]],
-        )
+        parts = [self._load_part(part) for part in asked.get("parts", [asked])]
+        load = TableLoad(self._tables, self._shard, parts, self._change_in_bulk)
         with self._lock:
             self._loads = {t: one for t, one in self._loads.items() if not one.is_over}
             self._loads[asked["token"]] = load
         return b"{}"
+
+    def _load_part(self, asked: dict[str, Any]) -> LoadPart:
+        checkpoint = Checkpoint.at(self._folder(asked))
+        found, wanted = checkpoint.manifest.token, asked.get("checkpoint")
+        if wanted not in (None, found):
+            raise CheckpointMissingError(
+                f"server {self._shard[0]} sees another checkpoint in {checkpoint.path}: expected "
+                f"the save {wanted}, found {found}; use a directory that all servers share"
+            )
+        return LoadPart(
+            checkpoint=checkpoint,
+            counters=asked["tables"],
+            dense=[DenseSource(**source) for source in asked["dense"]],
+            without_state=asked.get("without_state", ()),
+        )
 
     def _load_apply(self, body: bytes) -> bytes:
         self._load(_parse(body)).apply()
         return b"{}"
 
     def _load_wait(self, body: bytes) -> bytes:
-        """What was done, or null while it goes on."""
+        """Return the number of rows loaded, or null while loading."""
         asked = _parse(body)
         return _answer(self._load(asked).wait(min(asked["wait_s"], _MAX_WAIT_S)))
 
@@ -156,51 +183,60 @@ class TableFiles:
         with self._lock:
             load = self._loads.get(asked["token"])
         if load is None:
-            raise NotFoundError(f"server {self._shard[0]} knows of no load {asked['token']}")
+            raise NotFoundError(f"server {self._shard[0]} has no load {asked['token']}")
         return load
 
-    # -- dense tables ---------------------------------------------------------------------------
+    def _sees_saves(self, body: bytes) -> bytes:
+        """Return whether this server may use the folders and finds the given save in each.
+
+        A save may be in progress or committed.
+        """
+        saves = _parse(body)["saves"]
+        return _answer({"sees": all(self._sees(path, token) for path, token in saves)})
+
+    def _sees(self, path: str, token: str) -> bool:
+        try:
+            folder = self._folder({"path": path, "storage_options": {}})
+        except ConfigError:  # not below the save root
+            return False
+        if not is_token(token):
+            return False
+        if folder.size(marker_file(token)) is not None:
+            return True
+        return folder.size(MANIFEST) is not None and read_manifest(folder).token == token
 
     def _dense_place(self, body: bytes) -> bytes:
-        """Which elements of a dense table are here."""
+        """Return which elements of a dense table this server holds."""
         here = self._tables.read_dense_part(_parse(body)["table"])
         return _answer({"begin": here.begin, "size": len(here.values)})
 
     def _dense_write(self, body: bytes) -> bytes:
-        """Values and state of n of those elements: float32[1 + S, n] behind the head."""
+        """Set values and state of n of these elements: float32[1 + S, n] after the head."""
         head, data = unpack_body(body)
         floats = np.frombuffer(data, "<f4").reshape(-1, head["n"])
         state = np.ascontiguousarray(floats[1:])
-        self._tables.write_dense_part(head["table"], head["begin"], floats[0].copy(), state)
+        values = floats[0].copy()
+        write = self._tables.write_dense_part
+        self._change_in_bulk(lambda: write(head["table"], head["begin"], values, state))
         return b"{}"
 
-    def _require_allowed(self, path: str) -> None:
-        if self._root and not _is_below(path, self._root):
-            raise ConfigError(
-                f"server {self._shard[0]} saves and loads below {self._root} only, got {path}"
-            )
+    def _folder(self, asked: dict[str, Any]) -> Folder:
+        """Open the folder named by a client. Raises ConfigError if it is not below the root."""
+        path = asked["path"]
+        if not isinstance(path, str):
+            raise ProtocolError(f"checkpoint path: got {path!r:.100}, expected a string")
+        return open_folder(path, asked["storage_options"], within=self._within)
 
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except ValueError as error:
-        raise ProtocolError(f"the body of a command is not JSON: {error}") from error
+        raise ProtocolError(f"the command body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ProtocolError(f"the body of a command is no object: {value!r:.100}")
+        raise ProtocolError(f"the command body must be a JSON object, got {value!r:.100}")
     return value
 
 
 def _answer(value: dict[str, Any] | None) -> bytes:
     return json.dumps(value).encode()
-
-
-def _is_below(path: str, root: str) -> bool:
-    """Whether `path` leads to `root` or into it; links are followed on this machine's disks."""
-    if "://" in path or "://" in root:
-        clean = posixpath.normpath(path.partition("://")[2])
-        top = posixpath.normpath(root.partition("://")[2])
-        same = path.partition("://")[0] == root.partition("://")[0]
-        return same and (clean == top or clean.startswith(top.rstrip("/") + "/"))
-    real, top = os.path.realpath(path), os.path.realpath(root)
-    return os.path.commonpath([real, top]) == top

@@ -1,11 +1,11 @@
-"""One load of one server: everything that will be read is checked before a row changes.
+"""Loads the tables of one server: all data is checked before the first row changes.
 
-Letters: N elements of a dense table that are here, S arrays of optimizer state.
+Letters: N elements of a dense table on this server, S arrays of optimizer state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,65 +14,74 @@ from numpy.typing import NDArray
 
 from sparsefleet import _core
 from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.checkpoint.row_chunk import COLUMNS
 from sparsefleet.errors import CheckpointMismatchError
 from sparsefleet.server.background_job import BackgroundJob
 
-__all__ = ["DenseSource", "TableLoad"]
+__all__ = ["DenseSource", "LoadPart", "TableLoad"]
 
 _LEASE_S = 60.0
 _END_S = 30.0
-_CALL_S = 3600.0  # for one call of a store in this process
+_CALL_S = 3600.0  # timeout of a call within this process
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseSource:
-    """The tensors that make up a dense table, one after another, and its state."""
+    """The tensors that form a dense table and its state when concatenated."""
 
     table: str
     values: Sequence[str]
     """Names of tensors."""
     state: Sequence[Sequence[str]]
-    """For each of the S arrays of state, names of tensors; none: state begins anew."""
+    """Names of tensors for each of the S arrays of state; empty: the state is reset."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadPart:
+    """A checkpoint and the tables to load from it."""
+
+    checkpoint: Checkpoint
+    counters: Mapping[str, Sequence[str]]
+    """Sparse tables, with the counters that each keeps per row."""
+    dense: Sequence[DenseSource] = ()
+    without_state: Collection[str] = ()
+    """Sparse tables whose optimizer state is reset, because another optimizer saved them."""
 
 
 class TableLoad:
-    """Checks, then replaces, this server's part of tables by that of a checkpoint.
+    """Checks all parts, then replaces this server's share of their tables.
 
-    shard: this server's place and the number of servers.
-    counters: the sparse tables, and for each the counters that its rows keep here.
+    shard: index of this server and the number of servers.
     """
 
     def __init__(
         self,
         tables: _core.Store,
         shard: tuple[int, int],
-        checkpoint: Checkpoint,
-        *,
-        counters: Mapping[str, Sequence[str]],
-        dense: Sequence[DenseSource],
+        parts: Sequence[LoadPart],
+        change_in_bulk: Callable[[Callable[[], None]], None] = lambda change: change(),
     ) -> None:
         self._tables = tables
         self._shard = shard
-        self._checkpoint = checkpoint
-        self._counters = counters
-        self._dense = dense
-        self._tensors: dict[str, NDArray[Any]] = {}
+        self._parts = parts
+        self._change_in_bulk = change_in_bulk
+        self._tensors: dict[str, dict[str, NDArray[Any]]] = {}  # by path of the checkpoint
         self._job = self._start("check", self._check)
 
     @property
     def is_over(self) -> bool:
-        """Whether it was ended or given up."""
+        """Return whether the load has ended or was canceled."""
         return self._job.is_over
 
     def apply(self) -> None:
-        """Begins to change rows. REQUIRES: the check has ended well, on all servers."""
+        """Start changing rows. REQUIRES: the check has succeeded on all servers."""
         self._job.end(_END_S)
         self._job = self._start("load", self._load)
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """What was done, or None if it takes longer; raises what went wrong."""
+        """Return the number of rows per table, or None if it takes longer; raises its error."""
         return self._job.wait(timeout_s)
 
     def end(self) -> None:
@@ -81,49 +90,56 @@ class TableLoad:
         self._tensors = {}
 
     def _start(self, what: str, work: Any) -> BackgroundJob:
-        name = f"{what} of {self._checkpoint.path}"
+        name = f"{what} of {', '.join(part.checkpoint.path for part in self._parts)}"
         return BackgroundJob(name, work, lease_s=_LEASE_S, clean_up=lambda: None)
 
     def _check(self, job: BackgroundJob) -> dict[str, Any]:
-        for table in self._counters:
-            for _ in self._checkpoint.rows(table, shard=self._shard, columns=()):
-                job.check()
-        if self._dense:
-            self._tensors = self._checkpoint.dense()
-            for source in self._dense:
-                self._check_dense(source)
+        for part in self._parts:
+            for table in part.counters:
+                for _ in part.checkpoint.rows(table, shard=self._shard, columns=()):
+                    job.check()
+            if part.dense:
+                tensors = self._tensors[part.checkpoint.path] = part.checkpoint.dense()
+                for source in part.dense:
+                    self._check_dense(part.checkpoint.path, tensors, source)
         return {}
 
-    def _check_dense(self, source: DenseSource) -> None:
+    def _check_dense(
+        self, path: str, tensors: Mapping[str, NDArray[Any]], source: DenseSource
+    ) -> None:
         names = [*source.values, *(name for array in source.state for name in array)]
         for name in names:
-            if name not in self._tensors:
+            if name not in tensors:
                 raise CheckpointMismatchError(
-                    f"{self._checkpoint.path}: expected tensor '{name}', found none of that name"
+                    f"{path}: expected tensor '{name}', found none of that name"
                 )
         size = int(self._tables.info(source.table, _CALL_S).size)
-        found = sum(self._tensors[name].size for name in source.values)
+        found = sum(tensors[name].size for name in source.values)
         if found < size:
             raise CheckpointMismatchError(
-                f"{self._checkpoint.path}: dense table '{source.table}': expected {size} elements, "
-                f"found {found}"
+                f"{path}: dense table '{source.table}': expected {size} elements, found {found}"
             )
 
     def _load(self, job: BackgroundJob) -> dict[str, Any]:
-        rows = {}
-        for table, counters in self._counters.items():
-            self._tables.clear(table)
-            rows[table] = self._load_rows(job, table, counters)
-        for source in self._dense:
-            self._load_dense(source)
+        rows: dict[str, int] = {}
+        self._change_in_bulk(lambda: self._load_all(job, rows))
         return {"rows": rows}
 
-    def _load_rows(self, job: BackgroundJob, table: str, counters: Sequence[str]) -> int:
-        saved = self._checkpoint.manifest.table(table).counters
+    def _load_all(self, job: BackgroundJob, rows: dict[str, int]) -> None:
+        for part in self._parts:
+            for table in part.counters:
+                self._tables.clear(table)
+                rows[table] = self._load_rows(job, part, table)
+            for source in part.dense:
+                self._load_dense(self._tensors[part.checkpoint.path], source)
+
+    def _load_rows(self, job: BackgroundJob, part: LoadPart, table: str) -> int:
+        saved = part.checkpoint.manifest.table(table).counters
+        columns = [name for name in COLUMNS if name != "state" or table not in part.without_state]
         count = 0
-        for chunk in self._checkpoint.rows(table, shard=self._shard):
+        for chunk in part.checkpoint.rows(table, shard=self._shard, columns=columns):
             job.check()
-            kept = _chosen(chunk.counters, saved, counters)
+            kept = _chosen(chunk.counters, saved, part.counters[table])
             self._tables.import_rows(
                 table,
                 chunk.keys,
@@ -135,37 +151,40 @@ class TableLoad:
             count += len(chunk.keys)
         return count
 
-    def _load_dense(self, source: DenseSource) -> None:
+    def _load_dense(self, tensors: Mapping[str, NDArray[Any]], source: DenseSource) -> None:
         here = self._tables.read_dense_part(source.table)
         begin, end = here.begin, here.begin + len(here.values)
         if begin == end:
             return
-        values = self._joined(source.values, begin, end)
+        values = _joined(tensors, source.values, begin, end)
         state = None
         if source.state:
-            state = np.stack([self._joined(names, begin, end) for names in source.state])
+            state = np.stack([_joined(tensors, names, begin, end) for names in source.state])
         self._tables.write_dense_part(source.table, begin, values, state)
 
-    def _joined(self, names: Sequence[str], begin: int, end: int) -> Floats:
-        """Elements begin..end of the tensors, one after another."""
-        out = np.empty(end - begin, np.float32)
-        at = 0
-        for name in names:
-            flat = self._tensors[name].reshape(-1)
-            first, last = max(begin - at, 0), min(end - at, len(flat))
-            if first < last:
-                out[at + first - begin : at + last - begin] = flat[first:last]
-            at += len(flat)
-        return out
+
+def _joined(
+    tensors: Mapping[str, NDArray[Any]], names: Sequence[str], begin: int, end: int
+) -> Floats:
+    """Return elements begin..end of the concatenated tensors."""
+    out = np.empty(end - begin, np.float32)
+    at = 0
+    for name in names:
+        flat = tensors[name].reshape(-1)
+        first, last = max(begin - at, 0), min(end - at, len(flat))
+        if first < last:
+            out[at + first - begin : at + last - begin] = flat[first:last]
+        at += len(flat)
+    return out
 
 
 def _chosen(
     found: NDArray[np.uint32], saved: Sequence[str], wanted: Sequence[str]
 ) -> NDArray[np.uint32]:
-    """The counters that a table keeps, of those that were saved.
+    """Select from the saved counters those that the table keeps.
 
-    Where it was not saved when rows were last touched, none are taken over: rows then count as
-    touched now. A count that was not saved is 0.
+    If the step or time of the last push was not saved, no counters are loaded and rows count as
+    just pushed. A count that was not saved is 0.
     """
     if tuple(saved) == tuple(wanted):
         return np.ascontiguousarray(found)

@@ -1,21 +1,23 @@
-"""One save of one server: its rows of one moment, written while training goes on.
+"""Saves the tables of one server: a snapshot is written while training continues.
 
-Letters: N elements of a dense table that are here, S arrays of optimizer state.
+Letters: N elements of a dense table on this server, S arrays of optimizer state.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsefleet import _core
-from sparsefleet.checkpoint import RowChunk, RowFileWriter, RowLayout, write_removed_keys
-from sparsefleet.checkpoint.folder import open_folder
+from sparsefleet.checkpoint import RowChunk
+from sparsefleet.checkpoint.folder import Folder
 from sparsefleet.checkpoint.names import marker_file
+from sparsefleet.checkpoint.row_chunk import RowLayout
+from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_keys
 from sparsefleet.errors import CheckpointError, NotFoundError
 from sparsefleet.server.background_job import BackgroundJob
 
@@ -28,17 +30,18 @@ _END_S = 30.0
 
 
 class Destination(NamedTuple):
-    """Where a save goes: a checkpoint that somebody else has begun and will commit."""
+    """Where tables are written: a checkpoint that the client has started and will commit."""
 
-    path: str
+    folder: Folder
     token: str
-    storage_options: Mapping[str, Any]
+    tables: Sequence[str] | None = None
+    """The tables to write there; None means all tables of the save."""
 
 
 class TableSave:
-    """Opens cuts through all tables at one moment; they are written when somebody says where.
+    """Takes a snapshot of all tables, and writes them once their destination is known.
 
-    shard: this server's place and the number of servers.
+    shard: index of this server and the number of servers.
     layouts: the sparse tables to write.
     """
 
@@ -71,64 +74,76 @@ class TableSave:
         )
 
     def write(self, destination: Destination) -> None:
-        """Lets the writing begin."""
+        """Start writing to a destination; each table needs one."""
         self._orders.put(destination)
 
     @property
     def is_over(self) -> bool:
-        """Whether it was ended or given up."""
+        """Return whether the save has ended or was canceled."""
         return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """The files of each table, or None if it takes longer; raises what went wrong."""
+        """Return the files of each table, or None if it takes longer; raises its error."""
         return self._job.wait(timeout_s)
 
     def dense(self, table: str) -> _core.DenseCut:
-        """What this server holds of a dense table: begin, values [N] and state [S, N]."""
-        self._job.renew()  # fetching may take longer than the rows do
+        """Return this server's part of a dense table: begin, values [N] and state [S, N]."""
+        self._job.renew()  # fetching may take longer than writing the rows
         cut = self._dense.get(table)
         if cut is None:
-            raise NotFoundError(f"there is no dense table '{table}' in this save")
+            raise NotFoundError(f"no dense table '{table}' in this save")
         return cut
 
     def commit(self) -> None:
-        """The checkpoint is in force: rows that have not changed since count as saved."""
+        """Mark rows unchanged since the snapshot as saved; the checkpoint is committed."""
         if self._clear_dirty:
             for cut in self._cuts.values():
                 cut.commit()
 
     def end(self) -> None:
-        """Gives up what is not written yet, and lets go of the cuts."""
+        """Cancel what is not written yet and release the snapshot."""
         self._job.end(_END_S)
 
     def _write(self, job: BackgroundJob) -> dict[str, Any]:
+        waiting = {layout.table: layout for layout in self._layouts}
+        written: dict[str, Any] = {}
+        while True:
+            place = self._next_order(job)
+            self._require_shared(place)
+            for table in list(waiting) if place.tables is None else place.tables:
+                if table not in waiting:
+                    raise NotFoundError(f"no table '{table}' left to write in this save")
+                written[table] = self._write_table(job, place, waiting.pop(table))
+            if not waiting:
+                return written
+
+    def _next_order(self, job: BackgroundJob) -> Destination:
         while True:
             job.check()
             with contextlib.suppress(Empty):
-                place = self._orders.get(timeout=_LOOK_UP_S)
-                break
-        if open_folder(place.path, place.storage_options).size(marker_file(place.token)) is None:
+                return self._orders.get(timeout=_LOOK_UP_S)
+
+    def _require_shared(self, place: Destination) -> None:
+        """Raise unless this server sees the marker file of the client that started the save."""
+        if place.folder.size(marker_file(place.token)) is None:
             raise CheckpointError(
-                f"server {self._shard[0]} does not see the save that was begun in {place.path}: "
-                "give a directory that all servers and worker 0 share"
+                f"server {self._shard[0]} does not see the save that was started in "
+                f"{place.folder.root}: use a directory that all servers and worker 0 share"
             )
-        return {layout.table: self._write_table(job, place, layout) for layout in self._layouts}
 
     def _write_table(
         self, job: BackgroundJob, place: Destination, layout: RowLayout
     ) -> dict[str, Any]:
         cut = self._cuts[layout.table]
-        path, token, options = place
-        with RowFileWriter(path, token, layout, *self._shard, storage_options=options) as writer:
+        folder, token, _ = place
+        with RowFileWriter(folder, token, layout, *self._shard) as writer:
             for chunk in _chunks(cut, layout):
                 job.check()
                 writer.write(chunk)
         removed = []
         if self._only_dirty:
-            removed = write_removed_keys(
-                path, token, layout.table, self._shard, [cut.removed()], options
-            )
-        if not self._clear_dirty:  # else it watches which of its rows change until it is committed
+            removed = write_removed_keys(folder, token, layout.table, self._shard, [cut.removed()])
+        if not self._clear_dirty:  # otherwise it tracks changes of its rows until the commit
             cut.close()
         return {
             "files": [entry.to_json() for entry in writer.close()],
@@ -149,10 +164,10 @@ def _chunks(cut: _core.Cut, layout: RowLayout) -> Iterator[RowChunk]:
 
 
 def dense_to_bytes(cut: _core.DenseCut, first: int, last: int) -> bytes:
-    """Some of the elements that a server holds of a dense table, for the wire.
+    """Encode some of a server's elements of a dense table for the wire.
 
-    uint64: the place of the server's first element, its number of elements, n and S of those
-    here; float32: values[n], state[S, n]. All little-endian.
+    Format, little-endian: uint64 index of the server's first element, its number of elements,
+    n and S of this message; float32 values[n], state[S, n].
     """
     values, state = cut.values[first:last], cut.state[:, first:last]
     head = np.array([cut.begin, len(cut.values), len(values), len(state)], "<u8")

@@ -1,57 +1,115 @@
-"""Work lists of the job, kept by its first server: files that go to whichever worker is free.
+"""Work lists on the first server of a job: files that go to whichever worker is free.
 
-Commands, with heads as in `command_body`. The worker is the client that asks.
+Commands, with bodies as in `command_loop`. The worker is the client that sends the command; while
+its session is alive, no other client of the same name may use the same list.
 
-    work.begin    list, epoch, num_workers, files          the worker begins an epoch
-    work.take     list, epoch, keep_going  ->  path, done  the next file; path null if there is none
-    work.report   list, epoch, marks                       records that were handed to training
-    work.finish   list, epoch                              all that was taken is read
-    work.release  list, epoch                              others may have what is left
+    work.begin    list, epoch, num_workers, files          start an epoch
+    work.take     list, epoch, keep_going  ->  path, done  get the next file; null if there is none
+    work.report   list, epoch, marks                       report records passed to training
+    work.finish   list, epoch                              everything taken has been read
+    work.release  list, epoch                              return the rest for other workers
 
-A file is [path, [[begin, end], ...]]: records read before. A mark is [path, begin, end, total].
+A file is [path, [[begin, end], ...]] with the records read before; a mark is
+[path, begin, end, total].
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet import _core
 from sparsefleet.errors import ProtocolError, SparseFleetError
-from sparsefleet.server.command_body import pack_body, unpack_body
-from sparsefleet.server.command_loop import Handler
+from sparsefleet.server.command_loop import Handler, HasSession, Holders, pack_body, unpack_body
+from sparsefleet.server.command_states import Answered, CommandStates
 
 if TYPE_CHECKING:
-    from sparsefleet.data.work_list import WorkLists
+    from sparsefleet.data.sharding import WorkLists
 
 __all__ = ["work_list_handlers"]
 
 _Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
-def work_list_handlers(has_client: Callable[[str], bool]) -> dict[str, Handler]:
-    """Handlers by the name of their command; `has_client` tells who is lost."""
-    answers = _Answers(has_client)
-    calls = (answers.begin, answers.take, answers.report, answers.finish, answers.release)
-    return {f"work.{call.__name__}": _handler(call) for call in calls}
+def work_list_handlers(
+    has_session: HasSession, states: CommandStates | None = None
+) -> dict[str, Handler]:
+    """Return the handlers by command name; `has_session` tells which workers are alive."""
+    answers = _Answers(has_session)
+    if states is not None:
+        states.add("work.", answers)
+    return {f"work.{name}": answers.handle for name in answers.calls}
 
 
 class _Answers:
-    """What the commands do. Readers' code is loaded at the first one: few servers need it."""
+    """Implements the commands. Imports the code of readers lazily: few servers need it."""
 
-    def __init__(self, has_client: Callable[[str], bool]) -> None:
-        self._has_client = has_client
+    def __init__(self, has_session: HasSession) -> None:
+        self._holders = Holders(has_session)
         self._lock = threading.Lock()
+        self._answering = threading.Lock()  # effects and answers come in one order
         self._made: WorkLists | None = None
+        self.calls: dict[str, _Answer] = {
+            call.__name__: call
+            for call in (self.begin, self.take, self.report, self.finish, self.release)
+        }
+
+    def handle(self, command: _core.Command) -> None:
+        """Answer a command."""
+        head, _ = unpack_body(command.body)
+        try:
+            with self._answering:
+                self.claim(command.client, command.session, head)
+                found = self.calls[command.name.removeprefix("work.")](command.client, head)
+                command.reply(pack_body(found))
+        except SparseFleetError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"'{command.name}' is malformed: {error!r}") from error
+
+    def hold(self) -> threading.Lock:
+        """Return a context in which no command is answered."""
+        return self._answering
+
+    def dump(self) -> bytes:
+        """Return the lists and their workers."""
+        held = [[*thing, session] for thing, session in self._holders.dump()]
+        lists = self._made.state() if self._made is not None else None
+        return json.dumps({"held": held, "lists": lists}).encode()
+
+    def load(self, state: bytes) -> None:
+        """Restore what `dump` returned."""
+        found = json.loads(state)
+        self._holders.load(((name, worker), session) for name, worker, session in found["held"])
+        if found["lists"] is not None:
+            self._lists.load_state(found["lists"])
+
+    def replay(self, answered: Answered) -> None:
+        """Repeat the effect of an answered command."""
+        head, _ = unpack_body(answered.body)
+        key = (str(head["list"]), answered.client)
+        self._holders.load([*self._holders.dump(), (key, answered.session)])
+        self.calls[answered.name.removeprefix("work.")](answered.client, head)
 
     @property
     def _lists(self) -> WorkLists:
-        from sparsefleet.data.work_list import WorkLists
+        from sparsefleet.data.sharding import WorkLists
 
         with self._lock:
-            self._made = self._made or WorkLists(self._has_client)
+            self._made = self._made or WorkLists(self._is_present)
             return self._made
+
+    def claim(self, worker: str, session: int, head: dict[str, Any]) -> None:
+        """Raise NotOwnerError if another session works on the list under this name."""
+        name = str(head["list"])
+        with self._lock:
+            self._holders.claim((name, worker), session, f"list '{name}': worker '{worker}'")
+
+    def _is_present(self, name: str, worker: str) -> bool:
+        with self._lock:
+            return self._holders.is_present((name, worker))
 
     def begin(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
         from sparsefleet.data.progress import FileToRead
@@ -77,20 +135,6 @@ class _Answers:
     def release(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
         self._lists.release(*_place(worker, head))
         return {}
-
-
-def _handler(answer: _Answer) -> Handler:
-    def handle(command: _core.Command) -> None:
-        head, _ = unpack_body(command.body)
-        try:
-            found = answer(command.client, head)
-        except SparseFleetError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"'{command.name}' is malformed: {error!r}") from error
-        command.reply(pack_body(found))
-
-    return handle
 
 
 def _place(worker: str, head: dict[str, Any]) -> tuple[str, int, str]:

@@ -1,4 +1,4 @@
-"""Tables by name: descriptions of them, and the stores that hold them."""
+"""Stores of tables, and the specs that describe tables."""
 
 from sparsefleet.store.initializers import (
     Constant,

@@ -1,4 +1,4 @@
-"""Checks at the door: arrays from users become the contiguous buffers native code takes.
+"""Checks arrays from users and turns them into contiguous buffers for native code.
 
 Letters: N keys, D row width.
 """
@@ -21,9 +21,9 @@ _FLOAT = np.dtype(np.float32)
 
 
 def as_keys(table: str, keys: Any) -> Keys:
-    """The keys as uint64, in their own shape; int64 is reinterpreted, not converted.
+    """Return the keys as uint64 in their shape; int64 is reinterpreted, not converted.
 
-    No copy where ``keys`` is a contiguous int64 or uint64 NumPy array or CPU tensor.
+    Contiguous int64 or uint64 NumPy arrays and CPU tensors are not copied.
     """
     if type(keys) is np.ndarray and keys.dtype is _KEY and keys.flags.c_contiguous:
         return keys
@@ -39,7 +39,7 @@ def as_keys(table: str, keys: Any) -> Keys:
 
 
 def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Floats:
-    """The float32 values in exactly this shape; ``what`` names them in errors."""
+    """Return float32 values, which must have this shape; ``what`` names them in errors."""
     if _is_ready(values) and values.shape == shape:
         return values  # type: ignore[no-any-return]
     array = _as_array(table, what, values)
@@ -56,7 +56,7 @@ def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Flo
 
 
 def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
-    """A dense gradient as flat arrays, one after another; a list of flat arrays is that already."""
+    """Return a dense gradient as a list of flat arrays; such a list is returned as it is."""
     if not isinstance(gradient, list) or not gradient or any(_ndim(part) != 1 for part in gradient):
         return [as_values(table, "gradient", gradient, (size,))]
     parts = gradient
@@ -64,13 +64,13 @@ def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
         parts = [as_values(table, "a part of the gradient", part, part.shape) for part in parts]
     if (found := sum(map(len, parts))) != size:
         raise ShapeError(
-            f"table '{table}': gradient must have shape ({size},), got {found} in parts"
+            f"table '{table}': gradient must have shape ({size},), got parts with {found} elements"
         )
     return parts
 
 
 def _is_ready(values: Any) -> bool:
-    """Whether native code can take them as they are."""
+    """Return whether native code can take the values as they are."""
     return type(values) is np.ndarray and values.dtype is _FLOAT and values.flags.c_contiguous
 
 
@@ -79,7 +79,7 @@ def _ndim(given: Any) -> int | None:
 
 
 def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:
-    """``out`` itself if values can be written straight into it, or a new array if it is None."""
+    """Return ``out`` if values can be written directly into it, or a new array if it is None."""
     if out is None:
         return np.empty(shape, np.float32)
     array = _as_array(table, "out", out)
@@ -101,5 +101,5 @@ def _as_array(table: str, what: str, given: Any) -> NDArray[Any]:
 
 
 def _contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Unlike np.ascontiguousarray, leaves an array without dimensions without."""
+    """Return a contiguous array; unlike np.ascontiguousarray, keep a shape of ()."""
     return array if array.flags.c_contiguous else array.copy()

@@ -1,4 +1,4 @@
-"""Paths that mean the same in every process."""
+"""Paths with the same meaning in every process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["absolute_path"]
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """A path from the root; an address (`s3://...`) as it is.
+    """Return an absolute path; a URL (`s3://...`) is returned unchanged.
 
     >>> absolute_path("s3://bucket/run"), absolute_path("/data/../run")
     ('s3://bucket/run', '/run')

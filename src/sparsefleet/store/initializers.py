@@ -1,6 +1,6 @@
-"""The first value of a row: a pure function of (table seed, key, column).
+"""Initial values of rows, a pure function of (table seed, key, column).
 
-So it does not depend on who asks first, on threads, or on the number of servers.
+They do not depend on request order, threads, or the number of servers.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ NativeFields = dict[str, float | str]
 
 @dataclass(frozen=True, slots=True)
 class Initializer(ABC):
-    """What every initializer has. Use one of the classes below."""
+    """The base of initializers. Use one of the classes below."""
 
     @abstractmethod
     def native_fields(self, dim: int) -> NativeFields:
-        """The fields of the native InitializerSpec for rows of `dim` values."""
+        """Return the fields of the native InitializerSpec for rows of `dim` values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant(Initializer):
-    """Every value the same.
+    """The same value everywhere.
 
     >>> Constant(0.5).native_fields(dim=8)
     {'kind': 'constant', 'a': 0.5, 'b': 0.0}
     """
 
     value: float = 0.0
-    """That value."""
+    """The value."""
 
     def __post_init__(self) -> None:
         require_finite(self, "value")
@@ -52,13 +52,13 @@ class Constant(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Initializer):
-    """Evenly spread: low <= value < high."""
+    """Uniformly distributed: low <= value < high."""
 
     low: float = -0.01
-    """The least value."""
+    """Lower bound, inclusive."""
 
     high: float = 0.01
-    """Above the greatest value."""
+    """Upper bound, exclusive."""
 
     def __post_init__(self) -> None:
         require_finite(self, "low")
@@ -75,7 +75,7 @@ class Normal(Initializer):
     """Normally distributed."""
 
     mean: float = 0.0
-    """The middle."""
+    """The mean."""
 
     std: float = 0.01
     """The standard deviation."""
@@ -91,10 +91,10 @@ class Normal(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class TruncatedNormal(Initializer):
-    """Normally distributed, redrawn until within two deviations of the mean."""
+    """Normally distributed, redrawn until within two standard deviations of the mean."""
 
     mean: float = 0.0
-    """The middle."""
+    """The mean."""
 
     std: float = 0.01
     """The standard deviation before truncation."""
@@ -110,19 +110,19 @@ class TruncatedNormal(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Xavier(Initializer):
-    """Glorot and Bengio (2010): the wider the layer, the smaller the values.
+    """Glorot and Bengio (2010): wider layers get smaller values.
 
-    A table that grows has no height of its own, so both fans are the row's width unless given.
+    A growing table has no fixed height, so both fans default to the row width.
     """
 
     fan_in: int | None = None
-    """Inputs; None means the width of a row."""
+    """Number of inputs; None means the row width."""
 
     fan_out: int | None = None
-    """Outputs; None means the width of a row."""
+    """Number of outputs; None means the row width."""
 
     uniform: bool = True
-    """Uniform in +-sqrt(6 / (fan_in + fan_out)), else normal with sqrt(2 / (...))."""
+    """Uniform in +-sqrt(6 / (fan_in + fan_out)); if false, normal with sqrt(2 / (...))."""
 
     def __post_init__(self) -> None:
         for field in ("fan_in", "fan_out"):

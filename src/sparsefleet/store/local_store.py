@@ -32,7 +32,7 @@ class LocalStore(Store):
     def command(
         self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
     ) -> bytes:
-        """As a server's Python would answer: the commands of saving and loading; others raise."""
+        """Answer the commands that save and load, as a server does; others raise an error."""
         self._deadline(timeout_s)
         if self._files is None:
             from sparsefleet.server.table_files import TableFiles
@@ -44,10 +44,10 @@ class LocalStore(Store):
         return answer(body)
 
     def live_dense(self, table: str) -> Floats:
-        """The values of a dense table themselves, float32[size]: pushes change them in place.
+        """Return the live values of a dense table, float32[size]: pushes change them in place.
 
-        Valid as long as it is referred to, also when the store is closed. Reading it while
-        another thread pushes may give some elements from before and some from after.
+        The array stays valid after the store is closed. While another thread pushes, a read may
+        see some elements from before the push and some from after it.
 
         >>> import numpy as np
         >>> from sparsefleet.optim import SGD
@@ -62,7 +62,7 @@ class LocalStore(Store):
         return self._native.live_dense(table)
 
     def contains(self, table: str, keys: Any) -> NDArray[np.bool_]:
-        """Which of ``keys`` have a row: bool[keys.shape]. None is created.
+        """Return which of ``keys`` have a row: bool[keys.shape]. Creates no rows.
 
         >>> import numpy as np
         >>> from sparsefleet.store import LocalStore, TableSpec

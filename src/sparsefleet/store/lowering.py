@@ -1,4 +1,4 @@
-"""From the plain descriptions users write to the structs native code reads."""
+"""Converts the specs that users write to the structs of the native code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _optimizer(fields: Mapping[str, float | bool | str]) -> _core.OptimizerSpec:
 
 
 def lower_table(spec: TableSpec) -> _core.SparseSpec:
-    """The native form of ``spec``, checked once more by the native side."""
+    """Return the native form of ``spec``, validated again by native code."""
     native = _core.SparseSpec()
     native.name = spec.name
     native.dim = spec.dim
@@ -59,7 +59,7 @@ def lower_table(spec: TableSpec) -> _core.SparseSpec:
 
 
 def lower_dense(spec: DenseSpec) -> _core.DenseSpec:
-    """The native form of ``spec``, checked once more by the native side."""
+    """Return the native form of ``spec``, validated again by native code."""
     native = _core.DenseSpec()
     native.name = spec.name
     native.size = spec.size

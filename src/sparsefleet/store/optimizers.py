@@ -1,4 +1,4 @@
-"""Row optimizers as plain descriptions; the servers hold their state beside each row.
+"""Row optimizers as plain descriptions; servers keep the state next to each row.
 
 Names and defaults follow `torch.optim` where it has the optimizer. Letters: w a value, g its
 gradient after weight decay, lr the learning rate. Formulas: docs/tables.md.
@@ -21,6 +21,7 @@ from sparsefleet.field_checks import (
 __all__ = [
     "Adagrad",
     "Adam",
+    "AdamW",
     "Adamax",
     "DecayedAdagrad",
     "Ftrl",
@@ -36,12 +37,12 @@ NativeFields = dict[str, float | bool | str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """What every row optimizer has. Use one of the classes below."""
+    """The base of row optimizers. Use one of the classes below."""
 
     kind: ClassVar[str] = ""
 
     lr: float = 0.01
-    """Learning rate at the start; `store.set_learning_rate` changes it while running."""
+    """Initial learning rate; `store.set_learning_rate` changes it later."""
 
     l1: float = 0.0
     """Weight decay: adds l1 * sign(w) to the gradient."""
@@ -55,7 +56,7 @@ class Optimizer:
         require_not_negative(self, "l2")
 
     def native_fields(self) -> NativeFields:
-        """The fields of the native OptimizerSpec that differ by optimizer, by native name."""
+        """Return the fields of the native OptimizerSpec, by native name."""
         return {
             "kind": self.kind,
             "learning_rate": float(self.lr),
@@ -65,7 +66,7 @@ class Optimizer:
         }
 
     def _own_native_fields(self) -> NativeFields:
-        """What a subclass adds, or puts in place of the above."""
+        """Return the fields that a subclass adds or overrides."""
         return {}
 
 
@@ -82,15 +83,15 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Momentum(Optimizer):
-    """SGD with momentum, or Nesterov's: `torch.optim.SGD(momentum=...)`. State: 1 float a value."""
+    """SGD with momentum, as `torch.optim.SGD(momentum=...)`. State: 1 float per value."""
 
     kind: ClassVar[str] = "momentum"
 
     momentum: float = 0.9
-    """Share of the last velocity that is kept."""
+    """Momentum factor."""
 
     nesterov: bool = False
-    """Look ahead: step by g + momentum * velocity."""
+    """Use Nesterov momentum: step by g + momentum * velocity."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -104,15 +105,15 @@ class Momentum(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adagrad(Optimizer):
-    """`torch.optim.Adagrad`: the more often a value moves, the less. State: 1 float a value."""
+    """`torch.optim.Adagrad`. State: 1 float per value."""
 
     kind: ClassVar[str] = "adagrad"
 
     initial_accumulator: float = 0.0
-    """The sum of squared gradients starts here."""
+    """Initial sum of squared gradients."""
 
     eps: float = 1e-10
-    """Added to the root, against division by zero."""
+    """Added to the square root to avoid division by zero."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -128,15 +129,15 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowwiseAdagrad(Optimizer):
-    """Adagrad with one accumulator a row, fed the mean of g * g. State: 1 float a row."""
+    """Adagrad with one accumulator per row for the mean of g * g. State: 1 float per row."""
 
     kind: ClassVar[str] = "rowwise_adagrad"
 
     initial_accumulator: float = 0.0
-    """The sum of mean squared gradients starts here."""
+    """Initial sum of mean squared gradients."""
 
     eps: float = 1e-10
-    """Added to the root, against division by zero."""
+    """Added to the square root to avoid division by zero."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -152,15 +153,15 @@ class RowwiseAdagrad(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecayedAdagrad(Optimizer):
-    """Adagrad whose sum forgets (Fluid's defaults). State: 1 float a value."""
+    """Adagrad with a decaying sum (Fluid's defaults). State: 1 float per value."""
 
     kind: ClassVar[str] = "decayed_adagrad"
 
     decay: float = 0.95
-    """Share of the old sum that is kept at each update."""
+    """Decay factor of the sum."""
 
     eps: float = 1e-6
-    """Added to the root, against division by zero."""
+    """Added to the square root to avoid division by zero."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -173,21 +174,21 @@ class DecayedAdagrad(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RMSprop(Optimizer):
-    """`torch.optim.RMSprop`. State: 1 float a value, one more each for momentum and centered."""
+    """`torch.optim.RMSprop`. State: 1 float per value, plus 1 each for momentum and centered."""
 
     kind: ClassVar[str] = "rmsprop"
 
     alpha: float = 0.99
-    """Share of the old mean square that is kept at each update."""
+    """Decay factor of the mean square."""
 
     eps: float = 1e-8
-    """Added to the root, against division by zero."""
+    """Added to the square root to avoid division by zero."""
 
     momentum: float = 0.0
-    """Share of the last velocity that is kept; 0 keeps none."""
+    """Momentum factor; 0 for none."""
 
     centered: bool = False
-    """Divide by the estimated deviation: the mean square less the squared mean."""
+    """Divide by an estimate of the standard deviation instead of the root mean square."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -205,7 +206,7 @@ class RMSprop(Optimizer):
         }
 
 
-def _require_betas(owner: Adam | Adamax) -> None:
+def _require_betas(owner: Adam | AdamW | Adamax) -> None:
     betas = owner.betas
     holds = (
         isinstance(betas, tuple)
@@ -217,15 +218,49 @@ def _require_betas(owner: Adam | Adamax) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adam(Optimizer):
-    """`torch.optim.Adam`, lazy: each row counts its own steps, so a rare row is corrected rightly.
+    """`torch.optim.Adam`, lazy: each row counts its own steps for the bias correction.
 
-    State: 2 floats a value and the row's step count.
+    State: 2 floats per value and the row's step count.
     """
 
     kind: ClassVar[str] = "adam"
 
     lr: float = 1e-3
+    """Initial learning rate; `store.set_learning_rate` changes it later."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay factors of the running means of g and of g * g."""
+
+    eps: float = 1e-8
+    """Added to the square root to avoid division by zero."""
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        _require_betas(self)
+        require_positive(self, "eps")
+
+    def _own_native_fields(self) -> NativeFields:
+        return {
+            "beta1": float(self.betas[0]),
+            "beta2": float(self.betas[1]),
+            "epsilon": float(self.eps),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamW(Optimizer):
+    """`torch.optim.AdamW`, lazy like `Adam`: a row decays when it is updated.
+
+    State: 2 floats a value and the row's step count.
+    """
+
+    kind: ClassVar[str] = "adamw"
+
+    lr: float = 1e-3
     """Learning rate at the start; `store.set_learning_rate` changes it while running."""
+
+    l2: float = 0.01
+    """Decoupled weight decay: w *= 1 - lr * l2 before each step; torch calls it weight_decay."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     """Shares kept of the running means of g and of g * g."""
@@ -248,18 +283,18 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adamax(Optimizer):
-    """`torch.optim.Adamax`, lazy like `Adam`. State: 2 floats a value and the row's step count."""
+    """`torch.optim.Adamax`, lazy like `Adam`. State: 2 floats per value and a count per row."""
 
     kind: ClassVar[str] = "adamax"
 
     lr: float = 2e-3
-    """Learning rate at the start; `store.set_learning_rate` changes it while running."""
+    """Initial learning rate; `store.set_learning_rate` changes it later."""
 
     betas: tuple[float, float] = (0.9, 0.999)
-    """Shares kept of the running mean of g and of the running largest |g|."""
+    """Decay factors of the running mean of g and of the running maximum of |g|."""
 
     eps: float = 1e-8
-    """Added to |g|, against division by zero."""
+    """Added to |g| to avoid division by zero."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -276,15 +311,15 @@ class Adamax(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ftrl(Optimizer):
-    """FTRL-proximal (McMahan et al. 2013): `l1` makes exact zeros. State: 2 floats a value.
+    """FTRL-proximal (McMahan et al. 2013): `l1` produces exact zeros. State: 2 floats per value.
 
-    Here `l1` and `l2` belong to the proximal step; there is no weight decay besides.
+    `l1` and `l2` belong to the proximal step; there is no other weight decay.
     """
 
     kind: ClassVar[str] = "ftrl"
 
     lr_power: float = -0.5
-    """The sum of squared gradients enters the learning rate to this power; <= 0."""
+    """Power of the sum of squared gradients in the learning rate; <= 0."""
 
     l1: float = 0.0
     """Values whose linear term is within +-l1 are exactly zero."""
@@ -293,7 +328,7 @@ class Ftrl(Optimizer):
     """Shrinks values: 2 * l2 is added to the denominator."""
 
     initial_accumulator: float = 0.0
-    """The sum of squared gradients starts here."""
+    """Initial sum of squared gradients."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)

@@ -20,29 +20,44 @@ _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStoreConfig:
-    """How long a RemoteStore waits for what. All in seconds but the last."""
+    """Timeouts and limits of a RemoteStore."""
 
     timeout_s: float = 30.0
-    """A call, with all its tries, unless the call says otherwise."""
+    """Time limit of a call including retries, unless the call has its own."""
 
     connect_timeout_s: float = 30.0
-    """Making the store: servers may still be starting."""
+    """Time limit for connecting; servers may still be starting."""
 
     try_timeout_s: float = 10.0
-    """One try of a call, before it is made again on a new connection."""
+    """Time limit of one attempt, before the call is retried on a new connection."""
 
     heartbeat_interval_s: float = 2.0
-    """Time between signs of life to each server."""
+    """Time between heartbeats to each server."""
 
     peer_timeout_s: float = 10.0
-    """A server silent for this long counts as lost, and calls to it fail naming it."""
+    """A server silent for this long counts as lost: calls fail with an error that names it."""
+
+    failover_wait_s: float = 0.0
+    """Seconds that a durable server has to restart: until then calls to it are retried, within
+    their own time limit. 0: an unreachable server counts as lost after `peer_timeout_s`. The
+    environment variable `SPARSEFLEET_FAILOVER_WAIT_S` raises it."""
+
+    session: str = ""
+    """Successive clients with the same name here are one client to the servers: a restarted
+    worker continues its request numbers, and `applied_data` returns which of its data was applied.
+    Empty: a new session."""
 
     max_frame_bytes: int = 256 << 20
-    """Largest request or reply. The servers have a limit of their own."""
+    """Largest request or reply. Servers have their own limit."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            require_positive(self, field.name)
+            if field.name not in ("failover_wait_s", "session"):
+                require_positive(self, field.name)
+        if not 0 <= self.failover_wait_s <= 1e6:
+            raise ConfigError(
+                f"RemoteStoreConfig.failover_wait_s must be in 0..1e6, got {self.failover_wait_s}"
+            )
         if self.heartbeat_interval_s >= self.peer_timeout_s:
             raise ConfigError(
                 "RemoteStoreConfig.heartbeat_interval_s must be below peer_timeout_s "
@@ -53,11 +68,11 @@ class RemoteStoreConfig:
 class RemoteStore(Store):
     """A store whose tables live on the servers at ``endpoints`` (``"host:port"``, in order).
 
-    Every connection proves the job key (``job_key``, or see docs/env.md for where it comes
-    from). Over the network it is encrypted; to a server of this host and user it goes through
-    memory that only the two processes share. ``transport="tls"`` encrypts that too, ``"plain"``
-    nothing: asked for here or by ``SPARSEFLEET_TRANSPORT``, which the launcher sets. ``name`` is
-    what servers call this client in their messages.
+    Every connection is authenticated with the job key (``job_key``; docs/env.md lists the
+    defaults). Network traffic is encrypted; a server of the same user on this host is reached
+    through private shared memory. ``transport="tls"`` always uses TLS, ``"plain"`` encrypts
+    nothing; the default is ``SPARSEFLEET_TRANSPORT``, which the launcher sets. ``name`` identifies
+    this client in messages of the servers.
     """
 
     def __init__(
@@ -71,13 +86,13 @@ class RemoteStore(Store):
     ) -> None:
         if isinstance(endpoints, str):
             raise ConfigError(
-                f"endpoints must be a list of 'host:port', got the text {endpoints!r}: "
+                f"endpoints must be a list of 'host:port', got the string {endpoints!r}: "
                 "put it in a list"
             )
         if not endpoints:
             raise ConfigError(
                 "endpoints is empty: a RemoteStore needs at least one server "
-                "(a script that takes them from its role is started by `sparsefleet launch`)"
+                "(to get endpoints from the role, start the script with `sparsefleet launch`)"
             )
         if job_key is not None and not isinstance(job_key, bytes):
             raise ConfigError(f"job_key must be bytes, got {type(job_key).__name__}")
@@ -93,8 +108,28 @@ class RemoteStore(Store):
             peer_timeout_s=config.peer_timeout_s,
             max_frame_bytes=config.max_frame_bytes,
             log=_write_log,
+            failover_wait_s=max(config.failover_wait_s, _failover_wait_s()),
+            session=config.session,
         )
         super().__init__(native, timeout_s=config.timeout_s)
+
+    def applied_data(self, *, timeout_s: float | None = None) -> list[dict[int, tuple[int, int]]]:
+        """Return, by server, the latest (epoch, position) applied of each stream in this session.
+
+        A push with ``data`` (stream, epoch, position) that is not later is not applied again.
+        """
+        found = self._native.applied_data(self._deadline(timeout_s))
+        return [{stream: (epoch, at) for stream, epoch, at in server} for server in found]
+
+
+def _failover_wait_s() -> float:
+    text = os.environ.get("SPARSEFLEET_FAILOVER_WAIT_S", "0")
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"SPARSEFLEET_FAILOVER_WAIT_S must be a number of seconds, got {text!r}"
+        ) from None
 
 
 def _write_log(severity: int, message: str) -> None:

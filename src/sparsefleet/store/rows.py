@@ -1,10 +1,13 @@
-"""What calls of a store hand back.
+"""Results of store calls.
 
-Letters: N keys, D row width, S floats of optimizer state a row, C counters a row.
+Letters: N keys, D row width, S floats of optimizer state per row, C counters per row.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,16 +15,20 @@ from numpy.typing import NDArray
 
 from sparsefleet.store.arrays import Floats, Keys
 
+DataMark = tuple[int, int, int]
+"""The origin of gradients: (stream, epoch, position). Within a stream the last two only grow, and
+pushes are sequential."""
+
 
 class PushResult(NamedTuple):
-    """What became of a push."""
+    """The outcome of a push."""
 
     applied: int
     """Rows updated; for a dense table, elements."""
     rejected_non_finite: int
-    """Rows skipped because their gradient held NaN or infinity."""
+    """Rows skipped because their gradient contained NaN or infinity."""
     not_admitted: int
-    """Rows skipped because the admission rule has not let their key in."""
+    """Rows skipped because the admission rule has not admitted their key."""
 
 
 class Rows(NamedTuple):
@@ -32,6 +39,38 @@ class Rows(NamedTuple):
     values: Floats
     """float32[N, D]"""
     state: Floats
-    """float32[N, S], the optimizer's; layout in docs/tables.md"""
+    """float32[N, S]: optimizer state, laid out as in docs/tables.md"""
     counters: NDArray[np.uint32]
-    """uint32[N, C]: count, step, seconds; those the table keeps"""
+    """uint32[N, C]: count, step and seconds, as far as the table keeps them"""
+
+
+def rows_by_key(chunks: Sequence[Rows]) -> Rows:
+    """Join one or more chunks of rows and sort them by key.
+
+    The row order of a table differs between processes; files and comparisons need a stable one.
+    """
+    order = np.argsort(np.concatenate([chunk.keys for chunk in chunks]))
+    return Rows(*(np.concatenate(column)[order] for column in zip(*chunks, strict=True)))
+
+
+_log = logging.getLogger("sparsefleet.store")
+
+
+class RejectedRows:
+    """Counts gradient rows skipped for NaN or infinity, by table. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, tables: str, count: int) -> None:
+        """Add to the count; log a warning for the first rows and at each power of ten."""
+        with self._lock:
+            before = self._counts.get(tables, 0)
+            total = self._counts[tables] = before + count
+        if len(str(total)) > len(str(before)) or before == 0:
+            _log.warning(
+                "push to %s: %d gradient rows so far contained NaN or infinity and were skipped",
+                tables,
+                total,
+            )

@@ -1,4 +1,4 @@
-"""Commands to all servers of a store at a time, for work that takes a while there."""
+"""Sends commands to all servers of a store at once, for long-running work."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["ServerCalls"]
 
 _MAX_CALLS = 32  # at a time
 _WAIT_S = 1.0
-_END_S = 3.0  # a server that is lost is not waited for
+_END_S = 3.0  # do not wait for a lost server
 
 
 class ServerCalls:
-    """Speaks to every server about one piece of work, known there by its token. Thread-safe."""
+    """Controls one piece of work on every server, identified by its token. Thread-safe."""
 
     def __init__(self, store: Store, token: str) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class ServerCalls:
         *,
         timeout_s: float | None = None,
     ) -> bytes:
-        """What one server answers."""
+        """Send a command to one server and return its reply."""
         body = json.dumps({"token": self._token, **(asked or {})}).encode()
         return self._store.command(server, name, body, timeout_s=timeout_s)
 
@@ -49,7 +49,7 @@ class ServerCalls:
         asked: Mapping[str, Any] | None = None,
         servers: Collection[int] | None = None,
     ) -> dict[int, Any]:
-        """Server -> its answer, from JSON. Waits for all of them; then raises the first error."""
+        """Return the parsed JSON replies by server. Waits for all, then raises the first error."""
         chosen = self.servers if servers is None else servers
 
         def ask(server: int) -> Any:
@@ -62,7 +62,7 @@ class ServerCalls:
         return {server: answer.result() for server, answer in answers.items()}
 
     def wait_for_all(self, name: str, timeout_s: float, what: str) -> dict[int, Any]:
-        """Asks `name` until every server's answer is not null; server -> that answer."""
+        """Repeat command `name` until every server's reply is not null; return these replies."""
         deadline = time.monotonic() + timeout_s
         done: dict[int, Any] = {}
         while len(done) < len(self.servers):
@@ -72,14 +72,14 @@ class ServerCalls:
             if len(done) < len(self.servers) and time.monotonic() > deadline:
                 late = ", ".join(str(server) for server in self.servers if server not in done)
                 raise DeadlineError(
-                    f"{what}: server {late} did not end within {timeout_s:g} s (timeout_s)"
+                    f"{what}: server {late} did not finish within {timeout_s:g} s (timeout_s)"
                 )
         return dict(sorted(done.items()))
 
     def end(self, name: str, asked: Mapping[str, Any] | None = None) -> None:
-        """Lets all servers end the work, as far as they can be reached; never raises."""
+        """End the work on all reachable servers. Never raises."""
         for server in self.servers:
             try:
                 self.ask(server, name, asked, timeout_s=_END_S)
             except SparseFleetError:
-                continue  # it ends the work by itself, when nobody asks after it
+                continue  # the server ends the work when its lease expires

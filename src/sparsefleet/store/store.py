@@ -1,29 +1,27 @@
-"""The one protocol through which training reaches its tables, wherever they live.
+"""The protocol through which training reaches its tables, wherever they live.
 
-Letters: N keys, D row width, S floats of optimizer state a row, C counters a row.
+Letters: N keys, D row width.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sparsefleet import _core
-from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import is_number
-from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_parts, as_values
-from sparsefleet.store.file_calls import FileCalls
+from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
+from sparsefleet.store.gradient_sender import GradientSender, SenderConfig
 from sparsefleet.store.lowering import lower_dense, lower_table
-from sparsefleet.store.meeting_calls import MeetingCalls
-from sparsefleet.store.rejected_rows import RejectedRows
+from sparsefleet.store.request_sections import Gradients, PushSection, RequestSections
 from sparsefleet.store.round_member import RoundMember, lower_member
-from sparsefleet.store.rows import PushResult, Rows
+from sparsefleet.store.rows import DataMark, PushResult, RejectedRows, Rows
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
 if TYPE_CHECKING:
@@ -31,25 +29,20 @@ if TYPE_CHECKING:
 
 Unknown = Literal["zeros", "initial"]
 
-# table, keys (None: dense), gradients in parts (none: rows are wanted), whether no key repeats,
-# whether to add past the optimizer, what takes the dense values or the rows after the push
-_Section = tuple[str, Keys | None, list[Floats], bool, bool, Floats | None]
-
-# Servers hand out chunks as large as suits them; a local store as many rows as this.
+# The chunk size of a local store; servers choose their own.
 _CHANGES_CHUNK_ROWS = 65536
 
 
-class Store(MeetingCalls, FileCalls):
-    """Tables by name: pull rows, push gradients, meet other workers.
+class Store:
+    """Tables by name: pull rows, push gradients, synchronize with other workers.
 
-    Made as :class:`LocalStore` (tables in this process) or :class:`RemoteStore` (tables on
-    servers); both behave alike. Thread-safe; every call releases the GIL and ends after
-    ``timeout_s`` seconds (default: the store's own) at the latest, with ``DeadlineError``.
+    Create a :class:`LocalStore` (tables in this process) or a :class:`RemoteStore` (tables on
+    servers); both behave the same. Thread-safe. Every call releases the GIL and raises
+    ``DeadlineError`` after ``timeout_s`` seconds (default: the store's own).
 
     >>> import numpy as np
-    >>> from sparsefleet.store import LocalStore, TableSpec
+    >>> from sparsefleet.store import Constant, LocalStore, TableSpec
     >>> from sparsefleet.optim import SGD
-    >>> from sparsefleet.store import Constant
     >>> store = LocalStore()
     >>> store.define(TableSpec(name="ads", dim=2, optimizer=SGD(lr=0.5), initializer=Constant(1.0)))
     >>> store.pull("ads", np.array([7, 9]))
@@ -66,17 +59,12 @@ class Store(MeetingCalls, FileCalls):
         self._native = native
         self._timeout_s = timeout_s
         self._specs: dict[str, TableSpec | DenseSpec] = {}
-        self._dims: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
-        self._step = 0
+        self._requests = RequestSections(lambda table: native.info(table, timeout_s))
         self._rejected = RejectedRows()
-        self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
 
-    # -- life ---------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Ends connections and frees local tables. Idempotent; later calls raise."""
+        """Close connections and free local tables. Idempotent; later calls raise an error."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -92,57 +80,52 @@ class Store(MeetingCalls, FileCalls):
 
     @property
     def num_servers(self) -> int:
-        """Servers the tables are dealt over; 1 for a LocalStore."""
+        """Return the number of servers that hold the tables; 1 for a LocalStore."""
         return self._native.num_servers
 
     @property
     def step(self) -> int:
-        """The step that pushes and ``shrink`` are stamped with: pushes made so far, unless set.
+        """The step recorded by pushes and used by ``shrink``: the number of pushes, unless set.
 
-        Workers that count steps together set it to the common number.
+        Workers with a common step counter set it to that counter.
         """
-        return self._step
+        return self._native.step
 
     @step.setter
     def step(self, value: int) -> None:
         if not 0 <= value < 2**63:
             raise ConfigError(f"step must be in 0..2**63 - 1, got {value}")
-        self._step = value
-
-    # -- tables -------------------------------------------------------------------------------
+        self._native.step = value
 
     def define(self, spec: TableSpec | DenseSpec, *, timeout_s: float | None = None) -> None:
-        """Makes the table on every server. The same spec again is fine, another one is an error."""
+        """Create the table on every server; defining it again with the same spec does nothing."""
         deadline_s = self._deadline(timeout_s)
         if isinstance(spec, TableSpec):
             self._native.define_sparse(lower_table(spec), deadline_s)
-            self._dims[spec.name] = spec.dim
         else:
             self._native.define_dense(lower_dense(spec), deadline_s)
-            self._sizes[spec.name] = spec.size
+        self._requests.add_table(spec)
         self._specs[spec.name] = spec
 
     @property
     def specs(self) -> Mapping[str, TableSpec | DenseSpec]:
-        """The tables that this store object has defined, by name."""
+        """Return the specs of the tables defined through this object, by name."""
         return self._specs
 
     def info(self, table: str, *, timeout_s: float | None = None) -> _core.TableInfo:
-        """Kind, width and size of a table, also of one that another worker defined."""
+        """Return kind, width and size of a table, whichever worker defined it."""
         return self._native.info(table, self._deadline(timeout_s))
 
     def set_learning_rate(
         self, table: str, lr: float, *, at: int | None = None, timeout_s: float | None = None
     ) -> None:
-        """Takes effect from the next push on.
+        """Set the learning rate, effective from the next push.
 
-        Workers that follow one schedule name the count ``at`` which the rate begins to hold: a
-        server that has taken a rate with a larger ``at`` ignores this one. A rate without ``at`` is
-        always taken, and counts begin anew after it.
+        Workers that follow a common schedule pass its step as ``at``: a server that already has a
+        rate with a larger ``at`` ignores this one. A rate without ``at`` always takes effect, and
+        resets that step.
         """
         self._native.set_learning_rate(table, lr, at, self._deadline(timeout_s))
-
-    # -- pull and push ------------------------------------------------------------------------
 
     def pull(
         self,
@@ -154,17 +137,17 @@ class Store(MeetingCalls, FileCalls):
         unknown: Unknown = "zeros",
         timeout_s: float | None = None,
     ) -> Floats:
-        """The rows of ``keys`` (int64 or uint64, any shape): float32[keys.shape + (D,)].
+        """Return the rows of ``keys`` (int64 or uint64, any shape): float32[keys.shape + (D,)].
 
-        ``train=True`` gives unknown keys a row; ``train=False`` stores nothing and reads them
+        ``train=True`` creates rows for unknown keys; ``train=False`` stores nothing and reads them
         as zeros or, with ``unknown="initial"``, as the values their rows would start with.
-        ``out`` takes the rows in place.
+        With ``out``, rows are written there.
         """
         mode = _pull_mode(train, unknown)
         keys = as_keys(table, keys)
-        rows = as_output(table, out, (*keys.shape, self._dim(table)))
+        rows = as_output(table, out, (*keys.shape, self._requests.dim(table)))
         sections = [(table, keys.reshape(-1), rows.reshape(-1))]
-        self._native.pull(sections, mode, self._step, self._deadline(timeout_s))
+        self._native.pull(sections, mode, self.step, self._deadline(timeout_s))
         return rows
 
     def push(
@@ -177,33 +160,33 @@ class Store(MeetingCalls, FileCalls):
         add: bool = False,
         timeout_s: float | None = None,
     ) -> PushResult:
-        """Feeds ``gradients`` (float32[keys.shape + (D,)]) to the rows' optimizer.
+        """Update rows with ``gradients`` (float32[keys.shape + (D,)]) through their optimizer.
 
-        Finished when every server has applied its part, exactly once. Gradients of a repeated
-        key are summed first; ``unique=True`` promises there are none. ``add=True`` adds the
-        values to the rows as they are, past the optimizer.
+        Returns when every server has applied its part, exactly once. Gradients of a repeated key
+        are summed first; ``unique=True`` promises that no key repeats. ``add=True`` adds the values
+        directly to the rows, without the optimizer.
         """
         return self.push_many(
             {table: (keys, gradients)}, unique=unique, add=add, timeout_s=timeout_s
         )
 
     def pull_dense(self, table: str, *, out: Any = None, timeout_s: float | None = None) -> Floats:
-        """The whole dense table: float32[size]."""
-        values = as_output(table, out, (self._size(table),))
+        """Return the whole dense table: float32[size]."""
+        values = as_output(table, out, (self._requests.size(table),))
         self._native.pull(
-            [(table, None, values)], _core.PullMode.train, self._step, self._deadline(timeout_s)
+            [(table, None, values)], _core.PullMode.train, self.step, self._deadline(timeout_s)
         )
         return values
 
     def push_dense(
         self, table: str, gradient: Any, *, add: bool = False, timeout_s: float | None = None
     ) -> PushResult:
-        """One optimizer step of the whole dense table with ``gradient`` (float32[size])."""
+        """Update the whole dense table with ``gradient`` (float32[size])."""
         return self.push_many({}, {table: gradient}, add=add, timeout_s=timeout_s)
 
     def write_dense(self, table: str, values: Any, *, timeout_s: float | None = None) -> None:
-        """Sets the dense table to ``values`` (float32[size]); optimizer state stays."""
-        values = as_values(table, "values", values, (self._size(table),))
+        """Set the dense table to ``values`` (float32[size]); its optimizer state is kept."""
+        values = as_values(table, "values", values, (self._requests.size(table),))
         self._native.write_dense(table, values, self._deadline(timeout_s))
 
     def pull_many(
@@ -215,24 +198,24 @@ class Store(MeetingCalls, FileCalls):
         unknown: Unknown = "zeros",
         timeout_s: float | None = None,
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Rows of several tables and dense tables, in one request a server.
+        """Pull several sparse and dense tables with one request per server.
 
-        ``sparse`` maps table to keys; returns table to rows, and dense table to values. Where
-        ``dense`` maps tables to arrays (float32[size]), these take the values in place.
+        ``sparse`` maps tables to keys. Returns the rows by table and the dense values by table. If
+        ``dense`` maps tables to arrays (float32[size]), the values are written there.
         """
-        places = dense if isinstance(dense, Mapping) else {}
+        outputs = dense if isinstance(dense, Mapping) else {}
         rows: dict[str, Floats] = {}
         values: dict[str, Floats] = {}
         sections: list[tuple[str, Keys | None, Floats]] = []
         for table, raw in sparse.items():
             keys = as_keys(table, raw)
-            rows[table] = np.empty((*keys.shape, self._dim(table)), np.float32)
+            rows[table] = np.empty((*keys.shape, self._requests.dim(table)), np.float32)
             sections.append((table, keys.reshape(-1), rows[table].reshape(-1)))
         for table in dense:
-            values[table] = as_output(table, places.get(table), (self._size(table),))
+            values[table] = as_output(table, outputs.get(table), (self._requests.size(table),))
             sections.append((table, None, values[table]))
         self._native.pull(
-            sections, _pull_mode(train, unknown), self._step, self._deadline(timeout_s)
+            sections, _pull_mode(train, unknown), self.step, self._deadline(timeout_s)
         )
         return rows, values
 
@@ -243,22 +226,49 @@ class Store(MeetingCalls, FileCalls):
         *,
         values: Mapping[str, Any] | None = None,
         rows: Mapping[str, tuple[Any, Any]] | None = None,
+        data: Sequence[DataMark] = (),
         unique: bool = False,
         add: bool = False,
         timeout_s: float | None = None,
     ) -> PushResult:
-        """Gradients of several tables in one request a server, all or nothing on each.
+        """Push gradients of several tables with one request per server, all or nothing on each.
 
-        ``sparse`` maps table to (keys, gradients), ``dense`` maps table to gradient, which may be
-        a list of flat float32 arrays that make it up one after another. Those of the dense tables
-        that ``values`` maps to arrays (float32[size]) have the values that the push has left, or
-        newer ones, written there: it saves a pull. So do ``rows``, table to (keys, array
-        float32[keys.shape + (D,)]): what a training pull right after the push would read.
+        ``sparse`` maps tables to (keys, gradients); ``dense`` maps tables to a gradient, or to a
+        list of flat float32 arrays that form it when concatenated. ``values`` and ``rows`` save a
+        pull: ``values`` maps dense tables to arrays (float32[size]) that receive the values after
+        this push or a later one; ``rows`` maps tables to (keys, float32[keys.shape + (D,)]), and
+        each array receives what a training pull right after the push would return.
         """
-        sections = self._sections(sparse, dense, values, unique=unique, add=add)
-        sections += self._wanted(rows)
-        result = self._native.push(sections, self._next_step(), self._deadline(timeout_s))
-        return self._told([*sparse, *(dense or ())], PushResult(*result))
+        sections = self._requests.push(sparse, dense, values, unique=unique, add=add)
+        return self._push([sections], rows, timeout_s, data)
+
+    def push_mean(
+        self,
+        batches: Sequence[Gradients],
+        *,
+        values: Mapping[str, Any] | None = None,
+        rows: Mapping[str, tuple[Any, Any]] | None = None,
+        data: Sequence[DataMark] = (),
+        timeout_s: float | None = None,
+    ) -> PushResult:
+        """Push the mean of several mini-batches, each given as for ``push_many``.
+
+        A batch is a pair (``sparse``, ``dense``) in which no key repeats. Sums are divided by the
+        number of batches, including batches that lack a row.
+
+        >>> import numpy as np
+        >>> from sparsefleet.optim import SGD
+        >>> from sparsefleet.store import Constant, LocalStore, TableSpec
+        >>> store = LocalStore()
+        >>> store.define(TableSpec(name="t", dim=1, optimizer=SGD(lr=1.0), initializer=Constant(0)))
+        >>> one = np.ones((1, 1), np.float32)
+        >>> batches = [({"t": (np.array([5]), one)}, {}), ({"t": (np.array([7]), 3 * one)}, {})]
+        >>> store.push_mean(batches)
+        PushResult(applied=2, rejected_non_finite=0, not_admitted=0)
+        >>> store.pull("t", np.array([5, 7])).tolist()
+        [[-0.5], [-1.5]]
+        """
+        return self._push(self._requests.push_batches(batches, values), rows, timeout_s, data)
 
     def push_round(
         self,
@@ -270,18 +280,19 @@ class Store(MeetingCalls, FileCalls):
         values: Mapping[str, Any] | None = None,
         rows: Mapping[str, tuple[Any, Any]] | None = None,
         unique: bool = False,
+        data: Sequence[DataMark] = (),
         timeout_s: float | None = None,
     ) -> PushResult:
-        """One optimizer step with the mean of the gradients of all members of a group.
+        """Take one optimizer step with the mean of the gradients of all members of a group.
 
-        As ``push_many``; the maps may be empty, or name other tables than those of other members.
-        Finished when every server has the gradients of all members that have not left,
-        and has applied their sum, added up in order of rank, times one over the number of members
-        that brought some, as one push. All get its result. Round numbers rise.
+        Arguments are as for ``push_many``; the maps may be empty, and members may push different
+        tables. Returns when every server has received the gradients of all members that have not
+        left, and has applied their mean as one push: summed in rank order, divided by the number of
+        members that contributed. All members get the same result. Round numbers must increase.
 
-        Gradients that a table refuses for NaN or infinity (``non_finite="raise"``) end the round
-        for all members with ``NonFiniteError``; nothing is applied. A member that is lost ends it
-        with ``PeerLostError``, see ``RoundMember``; ``DeadlineError`` tells who is missing.
+        If a table rejects NaN or infinity (``non_finite="raise"``), all members get
+        ``NonFiniteError`` and nothing is applied. If a member is lost, they get ``PeerLostError``,
+        see ``RoundMember``. ``DeadlineError`` names the missing members.
 
         >>> import numpy as np
         >>> from sparsefleet.optim import SGD
@@ -293,29 +304,48 @@ class Store(MeetingCalls, FileCalls):
         PushResult(applied=1, rejected_non_finite=0, not_admitted=0)
         >>> store.leave_group(alone)
         """
-        sections = self._sections(sparse, dense, values, unique=unique, add=False)
-        sections += self._wanted(rows)
-        result = self._native.push_round(
-            lower_member(member),
-            round_number,
-            sections,
-            self._next_step(),
-            self._deadline(timeout_s),
-        )
-        return self._told([*sparse, *(dense or ())], PushResult(*result))
+        sections = self._requests.push(sparse, dense, values, unique=unique, add=False)
+        return self._push_round(member, round_number, [sections], rows, timeout_s, data)
 
-    # -- upkeep -------------------------------------------------------------------------------
+    def push_round_mean(
+        self,
+        member: RoundMember,
+        round_number: int,
+        batches: Sequence[Gradients],
+        *,
+        values: Mapping[str, Any] | None = None,
+        rows: Mapping[str, tuple[Any, Any]] | None = None,
+        data: Sequence[DataMark] = (),
+        timeout_s: float | None = None,
+        counts_step: bool = True,
+    ) -> PushResult:
+        """Contribute the mean of several mini-batches to a round; see ``push_round``.
+
+        counts_step: False where another push of the same training step advances ``step``.
+        """
+        sections = self._requests.push_batches(batches, values)
+        return self._push_round(member, round_number, sections, rows, timeout_s, data, counts_step)
+
+    def sender(self, config: SenderConfig) -> GradientSender:
+        """Return a sender that merges and pushes gradients to this store in the background."""
+        return GradientSender(
+            self._native,
+            config,
+            timeout_s=self._timeout_s,
+            sections=lambda *gradients: self._requests.push_later(*gradients),  # keeps the store
+            rejected=self._rejected,
+        )
 
     def stats(self, *, timeout_s: float | None = None) -> list[dict[str, float]]:
-        """Numbers by name, one dict a server, e.g. ``stats()[0]["table.ads.rows"]``."""
+        """Return the counters of each server by name, e.g. ``stats()[0]["table.ads.rows"]``."""
         return self._native.stats(self._deadline(timeout_s))
 
     def shrink(self, table: str, *, timeout_s: float | None = None) -> int:
-        """Removes the rows the table's eviction rules name as of ``step``; says how many went."""
-        return self._native.shrink(table, self._step, self._deadline(timeout_s))
+        """Remove the rows that the table's eviction rules select; return their number."""
+        return self._native.shrink(table, self.step, self._deadline(timeout_s))
 
     def erase(self, table: str, keys: Any, *, timeout_s: float | None = None) -> int:
-        """Removes the rows of these keys; says how many there were."""
+        """Remove the rows of these keys; return how many existed."""
         keys = as_keys(table, keys).reshape(-1)
         return self._native.erase(table, keys, self._deadline(timeout_s))
 
@@ -328,9 +358,9 @@ class Store(MeetingCalls, FileCalls):
         clear_dirty: bool = False,
         timeout_s: float | None = None,
     ) -> Iterator[Rows]:
-        """All rows as of this moment, in chunks, while pushes go on.
+        """Iterate over a snapshot of all rows, in chunks; pushes may continue meanwhile.
 
-        ``only_dirty`` keeps the rows pushed to since the last iteration with ``clear_dirty``
+        ``only_dirty`` selects the rows pushed to since the last iteration with ``clear_dirty``
         (tables with ``track_dirty``).
         """
         if chunk_rows < 1:
@@ -339,13 +369,13 @@ class Store(MeetingCalls, FileCalls):
         return _chunks(cut, chunk_rows)
 
     def import_rows(self, table: str, rows: Rows, *, timeout_s: float | None = None) -> None:
-        """Sets rows to these values, state and counters, creating or overwriting them.
+        """Create or overwrite rows with these values, state and counters.
 
-        A ``state`` or ``counters`` of width 0 means initial state, or a count of 0
-        and last touched now.
+        ``state`` of width 0 means initial state; ``counters`` of width 0 means a count of 0 and a
+        last push now.
         """
         keys = as_keys(table, rows.keys).reshape(-1)
-        values = as_values(table, "values", rows.values, (len(keys), self._dim(table)))
+        values = as_values(table, "values", rows.values, (len(keys), self._requests.dim(table)))
         state = np.ascontiguousarray(rows.state, np.float32).reshape(-1)
         counters = np.ascontiguousarray(rows.counters, np.uint32).reshape(-1)
         self._native.import_rows(
@@ -353,104 +383,198 @@ class Store(MeetingCalls, FileCalls):
         )
 
     def watch_changes(self, table: str, *, timeout_s: float | None = None) -> None:
-        """From now on the keys that any worker's pushes change are kept for ``take_changes``.
+        """Start recording the keys changed by any worker's pushes, for ``take_changes``.
 
-        Imported rows count as well. A second time does nothing.
+        Imported rows count as changed. Calling it again does nothing.
         """
         self._native.watch_changes(table, self._deadline(timeout_s))
 
     def take_changes(
         self, table: str, *, timeout_s: float | None = None
     ) -> Iterator[tuple[Keys, Floats]]:
-        """The rows changed since they were last taken, own pushes included, with their values now.
+        """Iterate over the rows changed since the last call, own pushes included, as they are now.
 
-        Chunks of (uint64[N], float32[N, D]); ``NotFoundError`` without ``watch_changes`` before. A
-        change is handed out exactly once, also where a request had to be sent again; what an
-        iteration given up halfway has left comes with the next. Rows removed meanwhile do not show.
-        Each chunk has ``timeout_s``.
+        Yields chunks (uint64[N], float32[N, D]). Each change is returned exactly once, even if
+        requests are retried; what an abandoned iteration did not return comes with the next one.
+        Removed rows are left out. ``timeout_s`` applies to each chunk. Raises ``NotFoundError``
+        if ``watch_changes`` was not called before.
         """
-        deadline_s = self._deadline(timeout_s)
-        return _changes(self._native.take_changes(table, self._dim(table), deadline_s))
+        cut = self._native.take_changes(table, self._requests.dim(table), self._deadline(timeout_s))
+        return ((rows.keys, rows.values) for rows in _chunks(cut, _CHANGES_CHUNK_ROWS))
 
     def command(
         self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
     ) -> bytes:
-        """What the Python of server number ``server`` answers to the command ``name``.
+        """Send a command to the Python handlers of one server and return the reply.
 
-        It is handed the command exactly once, also where the request had to be sent again, and its
-        errors are raised here as what they were raised there. A LocalStore has no server to ask.
+        The handler runs exactly once, even if the request is retried; an error it raises is raised
+        here with the same class. A LocalStore answers only the commands that save and load.
         """
         return self._native.command(server, name, body, self._deadline(timeout_s))
 
     def shutdown(self, *, timeout_s: float | None = None) -> None:
-        """Asks the servers to finish their work and end. A LocalStore has none."""
+        """Ask the servers to finish their work and exit. Does nothing in a LocalStore."""
         self._native.shutdown(self._deadline(timeout_s))
 
-    # -- inside -------------------------------------------------------------------------------
+    def version(self, table: str, *, timeout_s: float | None = None) -> int:
+        """Return the number of pushes applied to the table: the minimum over all servers."""
+        return self._native.version(table, self._deadline(timeout_s))
+
+    def wait_version(self, table: str, at_least: int, *, timeout_s: float | None = None) -> None:
+        """Wait until every server has applied ``at_least`` pushes to the table."""
+        self._native.wait_version(table, at_least, self._deadline(timeout_s))
+
+    def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
+        """Wait until ``members`` calls with this name have arrived, from any workers."""
+        self._native.barrier(name, members, self._deadline(timeout_s))
+
+    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
+        """Store a note (up to 64 KiB) for other workers, replacing an existing one."""
+        self._native.put_note(key, value, self._deadline(timeout_s))
+
+    def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
+        """Return the note; without one raise ``NotFoundError`` or, with ``wait``, wait for it."""
+        return self._native.get_note(key, wait, self._deadline(timeout_s))
+
+    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
+        """Delete the note. Raises ``NotFoundError`` if there is none."""
+        self._native.delete_note(key, self._deadline(timeout_s))
+
+    def advance_clock(
+        self,
+        member: RoundMember,
+        clock: int,
+        *,
+        bound: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Report the member's clock, which never decreases; return the sum of all clocks.
+
+        A member that has left counts with its last clock, one that has not reported yet with 0.
+        With ``bound``, waits until no active member is below ``clock - bound``; if a member is lost
+        meanwhile, raises ``PeerLostError``, see ``RoundMember``. A clock of 0 without ``bound``
+        joins the group: from then on every server notices the member's loss. Raises
+        ``NotOwnerError`` if another live client is this member.
+        """
+        return self._native.advance_clock(
+            lower_member(member), clock, bound, self._deadline(timeout_s)
+        )
+
+    def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
+        """Leave the group: no later round or clock waits for this member. Idempotent.
+
+        When all members have left, the group is forgotten and may start again at any round number.
+        If members may leave before they took part, use a new group name for each start
+        (``"train/2"``). Raises ``NotOwnerError`` if another live client is this member.
+        """
+        self._native.leave_group(lower_member(member), self._deadline(timeout_s))
+
+    def save(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        tables: Collection[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        timeout_s: float = 3600.0,
+    ) -> None:
+        """Write a checkpoint of ``tables`` (default: all defined here); pushes may continue.
+
+        Each server writes its own rows: ``directory``, a path or fsspec URL, must be visible to all
+        servers and to this process. Returns when the checkpoint is committed; until then, and after
+        an error, the previous one stays valid. Each server takes its snapshot at its own moment
+        during the call; docs/checkpoints.md explains how to get one moment for all.
+        """
+        # Checkpoints load Arrow, which is slow to import.
+        from sparsefleet.store.store_save import save_tables
+
+        save_tables(
+            self, directory, tables=tables, storage_options=storage_options, timeout_s=timeout_s
+        )
+
+    def load(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        tables: Collection[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        timeout_s: float = 3600.0,
+    ) -> None:
+        """Replace the contents of ``tables`` (default: all defined here) by a checkpoint's.
+
+        Any number of servers may have written it; all servers and this process must see it.
+        Everything is checked before the first row changes; a table that does not match raises
+        ``CheckpointMismatchError``.
+        """
+        from sparsefleet.store.store_load import load_tables
+
+        load_tables(
+            self, directory, tables=tables, storage_options=storage_options, timeout_s=timeout_s
+        )
+
+    def import_table(
+        self,
+        table: str,
+        path: str | os.PathLike[str],
+        *,
+        key_column: str | None = None,
+        has_header: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Set rows to the vectors in a CSV or Parquet file; return the number of vectors read.
+
+        ``checkpoint.import_table`` describes the columns. If a key repeats, its last vector wins.
+        The optimizer state of imported rows is reset; other rows stay. Not atomic: rows read before
+        an error stay imported.
+        """
+        from sparsefleet.store.store_load import import_vectors
+
+        return import_vectors(
+            self,
+            table,
+            path,
+            key_column=key_column,
+            has_header=has_header,
+            storage_options=storage_options,
+        )
 
     def _deadline(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
 
-    def _next_step(self) -> int:
-        with self._lock:
-            self._step += 1
-            return self._step
+    def _push(
+        self, batches: list[list[PushSection]], rows: Any, timeout_s: float | None, data: Any
+    ) -> PushResult:
+        requested, step = list(self._requests.rows_after_push(rows)), self._native.next_step()
+        request = (batches, requested, step, self._deadline(timeout_s), list(data))
+        return self._push_result(batches, self._native.push(*request))
 
-    def _sections(
+    def _push_round(
         self,
-        sparse: Mapping[str, tuple[Any, Any]],
-        dense: Mapping[str, Any] | None,
-        values: Mapping[str, Any] | None,
-        *,
-        unique: bool,
-        add: bool,
-    ) -> list[_Section]:
-        sections: list[_Section] = []
-        for table, (raw_keys, raw_gradients) in sparse.items():
-            keys = as_keys(table, raw_keys)
-            shape = (*keys.shape, self._dim(table))
-            gradients = as_values(table, "gradients", raw_gradients, shape)
-            sections.append((table, keys.reshape(-1), [gradients.reshape(-1)], unique, add, None))
-        for table, raw in (dense or {}).items():
-            shape = (self._size(table),)
-            parts = as_parts(table, raw, self._size(table))
-            out = as_output(table, values[table], shape) if values and table in values else None
-            sections.append((table, None, parts, True, add, out))
-        return sections
+        member: RoundMember,
+        round_number: int,
+        batches: list[list[PushSection]],
+        rows: Mapping[str, tuple[Any, Any]] | None,
+        timeout_s: float | None,
+        data: Sequence[DataMark],
+        counts_step: bool = True,
+    ) -> PushResult:
+        requested = list(self._requests.rows_after_push(rows))
+        step = self._native.next_step() if counts_step else self._native.step
+        deadline_s = self._deadline(timeout_s)
+        request = (lower_member(member), round_number, batches, requested, step, deadline_s)
+        return self._push_result(batches, self._native.push_round(*request, list(data)))
 
-    def _wanted(self, rows: Mapping[str, tuple[Any, Any]] | None) -> Iterator[_Section]:
-        for table, (raw_keys, raw_out) in (rows or {}).items():
-            keys = as_keys(table, raw_keys)
-            out = as_output(table, raw_out, (*keys.shape, self._dim(table)))
-            if keys.size:
-                yield table, keys.reshape(-1), [], False, False, out.reshape(-1)
-
-    def _told(self, tables: Iterable[str], result: PushResult) -> PushResult:
+    def _push_result(
+        self, batches: Iterable[Iterable[PushSection]], totals: tuple[int, int, int]
+    ) -> PushResult:
+        result = PushResult(*totals)
         if result.rejected_non_finite:
+            tables = dict.fromkeys(section[0] for batch in batches for section in batch)
             self._rejected.add(", ".join(tables), result.rejected_non_finite)
         return result
 
-    def _dim(self, table: str) -> int:
-        dim = self._dims.get(table)
-        if dim is None:
-            info = self.info(table)
-            if info.dense:
-                raise ShapeError(f"table '{table}' is dense: it has no rows to pull or push by key")
-            dim = self._dims[table] = info.dim
-        return dim
-
-    def _size(self, table: str) -> int:
-        size = self._sizes.get(table)
-        if size is None:
-            info = self.info(table)
-            if not info.dense:
-                raise ShapeError(f"table '{table}' is sparse: pull and push it by keys")
-            size = self._sizes[table] = info.size
-        return size
-
 
 def _close_native(native: _core.Store, pid: int) -> None:
-    if os.getpid() == pid:  # a fork has none of the threads that closing would wait for
+    if os.getpid() == pid:  # a fork lacks the threads that closing would join
         native.close()
 
 
@@ -472,13 +596,5 @@ def _chunks(cut: _core.Cut, chunk_rows: int) -> Iterator[Rows]:
     try:
         while (chunk := cut.next(chunk_rows)) is not None:
             yield Rows(*chunk)
-    finally:
-        cut.close()
-
-
-def _changes(cut: _core.Cut) -> Iterator[tuple[Keys, Floats]]:
-    try:
-        while (chunk := cut.next(_CHANGES_CHUNK_ROWS)) is not None:
-            yield chunk[0], chunk[1]
     finally:
         cut.close()

@@ -1,4 +1,4 @@
-"""Tables of a store filled from a checkpoint, all or nothing."""
+"""Loads the tables of a store from a checkpoint, all or nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.checkpoint import Checkpoint, import_table
 from sparsefleet.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.store.rows import Rows
 from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 from sparsefleet.store.table_entry import counter_names, state_names, table_entry
@@ -19,7 +20,7 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
 
-__all__ = ["load_tables"]
+__all__ = ["load_parts", "load_tables"]
 
 _TIMEOUT_S = 3600.0
 
@@ -33,18 +34,18 @@ def load_tables(
     storage_options: Mapping[str, Any] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> Checkpoint:
-    """Replaces what the tables hold by what the checkpoint does, at any number of servers.
+    """Replace the contents of tables by a checkpoint's, on any number of servers.
 
-    tables: those to be loaded, sparse and dense; None is all that the store has defined.
-    dense_names: dense table -> the tensors that it is made of, in order; a table not named is one
-        tensor of its own name.
+    tables: sparse and dense tables to load; None means all that the store has defined.
+    dense_names: dense table -> the tensors it consists of, in order; by default one tensor with
+        the name of the table.
 
-    Tables must have the width, the optimizer and the size of those saved. Every server first reads
-    and checks all that it will read; only when all have, rows change.
+    Widths, optimizers and sizes must match. Every server first reads and checks its whole share;
+    rows change only after all servers have done so.
     """
     specs = {n: s for n, s in store.specs.items() if tables is None or n in tables}
     if not specs:
-        raise ConfigError("no table is defined, so there is nothing to load: define() first")
+        raise ConfigError("no table is defined, so there is nothing to load: call define() first")
     checkpoint = Checkpoint.open(absolute_path(path), dict(storage_options or {}) or None)
     sparse = {n: spec for n, spec in specs.items() if isinstance(spec, TableSpec)}
     dense = {n: spec for n, spec in specs.items() if isinstance(spec, DenseSpec)}
@@ -55,34 +56,78 @@ def load_tables(
         for name, spec in dense.items()
     ]
     checkpoint.verify(deep=False)
+    part = {
+        "path": checkpoint.path,
+        "checkpoint": checkpoint.manifest.token,
+        "storage_options": dict(storage_options or {}),
+        "tables": {name: list(counter_names(spec)) for name, spec in sparse.items()},
+        "dense": sources,
+    }
+    load_parts(store, [part], f"the load of {checkpoint.path}", timeout_s)
+    return checkpoint
+
+
+def load_parts(
+    store: Store, parts: Sequence[Mapping[str, Any]], what: str, timeout_s: float = _TIMEOUT_S
+) -> None:
+    """Make all servers check, then load, their shares of tables from one or more checkpoints.
+
+    A part is as in the command `load_begin`. Rows change only after all servers have checked all
+    parts.
+    """
     calls = ServerCalls(store, secrets.token_hex(8))
-    what = f"the load of {checkpoint.path}"
     try:
-        calls.ask_all(
-            "load_begin",
-            {
-                "path": checkpoint.path,
-                "storage_options": dict(storage_options or {}),
-                "tables": {name: list(counter_names(spec)) for name, spec in sparse.items()},
-                "dense": sources,
-            },
-        )
+        calls.ask_all("load_begin", {"parts": list(parts)})
         calls.wait_for_all("load_wait", timeout_s, f"{what}, checking")
         calls.ask_all("load_apply")
         try:
             calls.wait_for_all("load_wait", timeout_s, what)
         except CheckpointError as error:
             raise type(error)(
-                f"{what} broke off: its files have changed since they were checked. The tables "
-                f"hold a part of it, load another: {error}"
+                f"{what} failed halfway: files have changed since they were checked. The tables "
+                f"are partly loaded; load another checkpoint: {error}"
             ) from error
     finally:
         calls.end("load_end")
-    return checkpoint
+
+
+def import_vectors(
+    store: Store,
+    table: str,
+    path: str | os.PathLike[str],
+    *,
+    key_column: str | None,
+    has_header: bool,
+    storage_options: Mapping[str, Any] | None,
+) -> int:
+    """Set rows of a table to the vectors in a file; see `Store.import_table`.
+
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> from sparsefleet.store import LocalStore, TableSpec
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "vectors.csv"
+    >>> size = file.write_text("key,v0,v1\\n7,0.5,1.5\\n9,2.5,3.5\\n")
+    >>> store = LocalStore()
+    >>> store.define(TableSpec(name="ads", dim=2))
+    >>> store.import_table("ads", file)
+    2
+    >>> store.pull("ads", np.array([9]), train=False)
+    array([[2.5, 3.5]], dtype=float32)
+    """
+    count = 0
+    for chunk in import_table(
+        os.fspath(path),
+        key_column=key_column,
+        has_header=has_header,
+        storage_options=storage_options,
+    ):
+        store.import_rows(table, Rows(*chunk))
+        count += len(chunk.keys)
+    return count
 
 
 def _require_fits(checkpoint: Checkpoint, spec: TableSpec) -> None:
-    """Width and optimizer are those saved; what is counted of rows may differ."""
+    """Raise unless width and optimizer match the checkpoint; counters may differ."""
     found = checkpoint.manifest.table(spec.name, checkpoint.path)
     found.require_same(replace(table_entry(spec), counters=found.counters), checkpoint.path)
 
@@ -114,8 +159,8 @@ def _dense_source(checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str])
     missing = [name for array in state for name in array if name not in sizes]
     if missing:
         raise CheckpointMismatchError(
-            f"{checkpoint.path}: expected optimizer state '{missing[0]}', found none: {kind} had "
-            "other settings when it was saved"
+            f"{checkpoint.path}: expected optimizer state '{missing[0]}', found none: {kind} was "
+            "saved with other settings"
         )
     return {"table": spec.name, "values": list(names), "state": state}
 

@@ -1,4 +1,4 @@
-"""A save of all tables of a store at one moment.
+"""Saves a snapshot of the tables of a store.
 
 Letters: N elements of a dense table, S arrays of optimizer state.
 """
@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sparsefleet.checkpoint import (
-    FileEntry,
-    Manifest,
-    PendingCheckpoint,
-    RowLayout,
-    TableEntry,
-)
+from sparsefleet.checkpoint import Manifest
+from sparsefleet.checkpoint.entries import FileEntry, TableEntry
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
+from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.errors import CheckpointError, ConfigError
 from sparsefleet.store.arrays import Floats
 from sparsefleet.store.checkpoint_path import absolute_path
@@ -30,24 +27,21 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
 
-__all__ = ["Base", "DENSE_OPTIMIZERS", "DenseTable", "StoreSave"]
+__all__ = [
+    "Base",
+    "DENSE_OPTIMIZERS",
+    "DenseTable",
+    "ServerSnapshots",
+    "StoreSave",
+    "save_tables",
+]
 
-DENSE_OPTIMIZERS = "dense_optimizers"
-"""The note of a manifest: dense table -> kind of its optimizer."""
-
+_TIMEOUT_S = 3600.0
 _CHUNK_ELEMENTS = 1 << 20  # of a dense table in one reply
 
 
-class Base(NamedTuple):
-    """The checkpoint that a delta builds on."""
-
-    path: str
-    token: str
-    """Of the save that made it; another one there is refused."""
-
-
 class DenseTable(NamedTuple):
-    """A whole dense table as of the moment of a save."""
+    """A whole dense table in the snapshot of a save."""
 
     values: Floats
     """float32[N]"""
@@ -55,86 +49,102 @@ class DenseTable(NamedTuple):
     """float32[S, N]"""
 
 
-class StoreSave:
-    """Opens a cut through all servers, has each write its rows, and commits when all have.
+class ServerSnapshots:
+    """A snapshot of the tables on all servers, held from `open` to `close`.
 
-    `open` is quick; who wants the tables of one moment keeps pushes away until it returns. `write`
-    and `commit` take as long as the disks do, while training goes on. Whatever fails, what the
-    directory held before stays in force. Not thread-safe; `open` and the rest may be called from
-    two threads, one after the other.
-
-    tables: names of those to save, sparse and dense; None is all that the store has defined.
-    base: the checkpoint that the save before made of the same tables, with `track`: this one is
-        a delta to it, with the rows that changed since.
-    track: a delta is to follow; sparse tables need `track_dirty`.
+    Servers write sparse tables themselves; dense tables are fetched. Not thread-safe.
     """
 
     def __init__(
         self,
         store: Store,
-        path: str | os.PathLike[str],
         *,
-        tables: Collection[str] | None = None,
-        base: Base | None = None,
-        track: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-        timeout_s: float = 3600.0,
+        sparse: Mapping[str, TableSpec],
+        dense: Mapping[str, DenseSpec],
+        only_dirty: bool = False,
+        clear_dirty: bool = False,
     ) -> None:
-        self.path = absolute_path(path)
-        self._store = store
-        self._base = base
-        self._track = track or base is not None
-        self._options = dict(storage_options or {})
-        self._timeout_s = timeout_s
-        chosen = _chosen(store.specs, tables)
-        self.sparse = {n: spec for n, spec in chosen.items() if isinstance(spec, TableSpec)}
-        """The sparse tables in it."""
-        self.dense = {n: spec for n, spec in chosen.items() if isinstance(spec, DenseSpec)}
-        """The dense tables in it."""
+        self._sparse = sparse
+        self._dense = dense
+        self._dirty = {"only_dirty": only_dirty, "clear_dirty": clear_dirty}
         self._calls = ServerCalls(store, secrets.token_hex(8))
         self._is_open = False
-        self._pending: PendingCheckpoint | None = None
         self._waiting: threading.Thread | None = None
         self._written: dict[int, Any] = {}
         self._error: BaseException | None = None
 
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
     def open(self) -> None:
-        """The moment of the save: when it returns, rows may change again. No file is touched."""
-        layouts = [RowLayout.of(table_entry(spec)) for spec in self.sparse.values()]
+        """Take the snapshot; rows may change again when it returns. Touches no file."""
+        layouts = [RowLayout.of(table_entry(spec)) for spec in self._sparse.values()]
         self._is_open = True
         try:
             self._calls.ask_all(
                 "save_begin",
                 {
                     "tables": [list(layout) for layout in layouts],
-                    "dense": list(self.dense),
-                    "only_dirty": self._base is not None,
-                    "clear_dirty": self._track,
+                    "dense": list(self._dense),
+                    **self._dirty,
                 },
             )
         except BaseException:
-            self.abort()
+            self.close()
             raise
 
-    def write(self) -> None:
-        """Servers begin to write their rows; see `commit`."""
-        if not self._is_open:
-            raise ConfigError(f"the save to {self.path} has no cuts: call open() first")
-        try:
-            self._pending = PendingCheckpoint.begin(self.path, self._options or None)
-            asked = {"path": self._pending.path, "checkpoint": self._pending.token}
-            self._calls.ask_all("save_write", {**asked, "storage_options": self._options})
-        except BaseException:
-            self.abort()
-            raise
-        self._waiting = threading.Thread(
-            target=self._wait, name="sparsefleet-save-wait", daemon=True
-        )
-        self._waiting.start()  # servers give a save up that nobody asks after
+    def write(
+        self,
+        pending: PendingCheckpoint,
+        storage_options: Mapping[str, Any],
+        tables: Sequence[str] | None = None,
+    ) -> None:
+        """Make servers start writing rows of `tables` (default: all) into a checkpoint."""
+        asked: dict[str, Any] = {"path": pending.path, "checkpoint": pending.token}
+        if tables is not None:
+            asked["tables"] = list(tables)
+        self._calls.ask_all("save_write", {**asked, "storage_options": dict(storage_options)})
+
+    def start_waiting(self, timeout_s: float, what: str) -> None:
+        """Start a thread that waits for the servers; without it their lease would expire."""
+
+        def wait() -> None:
+            try:
+                self._written = self._calls.wait_for_all("save_wait", timeout_s, what)
+            except BaseException as error:  # raised again by `finish`
+                self._error = error
+
+        self._waiting = threading.Thread(target=wait, name="sparsefleet-save-wait", daemon=True)
+        self._waiting.start()
+
+    def finish(self) -> None:
+        """Wait until all servers have written their rows; raise the first error."""
+        assert self._waiting is not None
+        self._waiting.join()  # bounded by `timeout_s`
+        if self._error is not None:
+            raise self._error
+
+    def table(self, pending: PendingCheckpoint, name: str) -> TableEntry:
+        """Return the table with the files written by servers, which must be visible here."""
+        files: list[FileEntry] = []
+        removed: list[FileEntry] = []
+        for server, tables in self._written.items():
+            found = tables[name]
+            files += [FileEntry.from_json(entry) for entry in found["files"]]
+            removed += [FileEntry.from_json(entry) for entry in found["removed"]]
+            for entry in found["files"]:
+                if pending.folder.size(entry["path"]) is None:
+                    raise CheckpointError(
+                        f"server {server} has written {entry['path']} in {pending.path}, but this "
+                        "process cannot see it: use a directory that all servers and worker 0 share"
+                    )
+        entry = table_entry(self._sparse[name])
+        return entry.with_files(files, removed, num_shards=len(self._written))
 
     def dense_table(self, table: str) -> DenseTable:
-        """A dense table as it was when the cuts were opened; fetched from the servers."""
-        spec = self.dense[table]
+        """Fetch a dense table of the snapshot from the servers."""
+        spec = self._dense[table]
         arrays = sum(map(len, state_names(spec.optimizer)))
         values = np.empty(spec.size, np.float32)
         state = np.empty((arrays, spec.size), np.float32)
@@ -151,8 +161,94 @@ class StoreSave:
                 first += _CHUNK_ELEMENTS
         return DenseTable(values, state)
 
+    def close(self, *, is_saved: bool = False) -> None:
+        """Release the snapshot. Never raises; idempotent.
+
+        is_saved: the checkpoint is committed, so rows unchanged since count as saved. A server that
+        misses this message writes more rows than necessary to the next delta.
+        """
+        if self._is_open:
+            self._is_open = False
+            self._calls.end("save_end", {"in_force": True} if is_saved else None)
+
+
+DENSE_OPTIMIZERS = "dense_optimizers"
+"""The manifest note that maps dense tables to the kind of their optimizer."""
+
+
+class Base(NamedTuple):
+    """The checkpoint that a delta builds on."""
+
+    path: str
+    token: str
+    """Token of the save that wrote it; a different save at that path is rejected."""
+
+
+class StoreSave:
+    """Takes a snapshot on all servers, makes each write its rows, and commits when all are done.
+
+    `open` is fast; for a snapshot consistent across servers, hold back pushes until it returns.
+    `write` and `commit` take as long as the disks need, while training continues. If anything
+    fails, the previous checkpoint in the directory stays valid. Not thread-safe, but `open` and
+    the later calls may come from different threads.
+
+    tables: sparse and dense tables to save; None means all that the store has defined.
+    base: makes this save a delta to the previous save of the same tables, which must have been
+        made with `track`: it contains the rows changed since.
+    track: a delta will follow; sparse tables need `track_dirty`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str | os.PathLike[str],
+        *,
+        tables: Collection[str] | None = None,
+        base: Base | None = None,
+        track: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self.path = absolute_path(path)
+        self._base = base
+        self._options = dict(storage_options or {})
+        self._timeout_s = timeout_s
+        chosen = _chosen(store.specs, tables)
+        self.sparse = {n: spec for n, spec in chosen.items() if isinstance(spec, TableSpec)}
+        """The sparse tables to save."""
+        self.dense = {n: spec for n, spec in chosen.items() if isinstance(spec, DenseSpec)}
+        """The dense tables to save."""
+        self._cuts = ServerSnapshots(
+            store,
+            sparse=self.sparse,
+            dense=self.dense,
+            only_dirty=base is not None,
+            clear_dirty=track or base is not None,
+        )
+        self._pending: PendingCheckpoint | None = None
+
+    def open(self) -> None:
+        """Take the snapshot; rows may change again when it returns. Touches no file."""
+        self._cuts.open()
+
+    def write(self) -> None:
+        """Make servers start writing their rows; `commit` waits for them."""
+        if not self._cuts.is_open:
+            raise ConfigError(f"the save to {self.path} has no snapshot: call open() first")
+        try:
+            self._pending = PendingCheckpoint.begin(self.path, self._options or None)
+            self._cuts.write(self._pending, self._options)
+            self._cuts.start_waiting(self._timeout_s, f"the save to {self.path}")
+        except BaseException:
+            self.abort()
+            raise
+
+    def dense_table(self, table: str) -> DenseTable:
+        """Fetch a dense table of the snapshot from the servers."""
+        return self._cuts.dense_table(table)
+
     def dense_tensors(self) -> dict[str, Floats]:
-        """All dense tables, each as one tensor of its name, and its state as `<name>/<state>`."""
+        """Return all dense tables as tensors by name, with their state as `<name>/<state>`."""
         tensors: dict[str, Floats] = {}
         for name, spec in self.dense.items():
             values, state = self.dense_table(name)
@@ -171,25 +267,23 @@ class StoreSave:
         workers: Sequence[Mapping[str, Any]] = (),
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Writes tensors by name and what each worker needs to go on, and waits for the servers.
+        """Write tensors by name and the state of each worker, wait for the servers, and commit.
 
-        On return the checkpoint is in force. If it raises, the save is aborted.
+        If it raises, the save is aborted.
         """
         pending = self._pending
-        if pending is None or self._waiting is None:
+        if pending is None:
             raise ConfigError(f"the save to {self.path} is not being written: call write() first")
         try:
             if tensors:
                 pending.write_dense(tensors)
             pending.write_workers(workers)
-            self._waiting.join()  # ends: `timeout_s`
-            if self._error is not None:
-                raise self._error
-            optimizers = dict((notes or {}).get(DENSE_OPTIMIZERS, {}))  # of no table of the store
+            self._cuts.finish()
+            optimizers = dict((notes or {}).get(DENSE_OPTIMIZERS, {}))  # tensors outside the store
             optimizers |= {name: spec.optimizer.kind for name, spec in self.dense.items()}
             manifest = pending.commit(
                 step=step,
-                tables=self._tables(pending),
+                tables=[self._cuts.table(pending, name) for name in self.sparse],
                 base=None if self._base is None else self._base.path,
                 base_token=None if self._base is None else self._base.token,
                 notes={**(notes or {}), DENSE_OPTIMIZERS: optimizers},
@@ -197,46 +291,44 @@ class StoreSave:
         except BaseException:
             self.abort()
             raise
-        # A server that does not hear of it has more rows than it must in the next delta.
-        self._calls.end("save_end", {"in_force": True})
+        self._cuts.close(is_saved=True)
         return manifest
 
     def abort(self) -> None:
-        """Gives the save up: cuts are dropped, its files removed. Never raises; idempotent."""
-        if self._is_open:
-            self._is_open = False
-            self._calls.end("save_end")
+        """Release the snapshot and remove the files written so far. Never raises; idempotent."""
+        self._cuts.close()
         if self._pending is not None:
             self._pending.abort()
 
-    def _wait(self) -> None:
-        """In a thread of its own."""
-        try:
-            self._written = self._calls.wait_for_all(
-                "save_wait", self._timeout_s, f"the save to {self.path}"
-            )
-        except BaseException as error:  # the thread's edge: raised by `commit`
-            self._error = error
 
-    def _tables(self, pending: PendingCheckpoint) -> list[TableEntry]:
-        """What the servers have written, table by table; all of it must be seen from here."""
-        files: dict[str, list[FileEntry]] = {name: [] for name in self.sparse}
-        removed: dict[str, list[FileEntry]] = {name: [] for name in self.sparse}
-        for server, tables in self._written.items():
-            for name, found in tables.items():
-                files[name] += [FileEntry.from_json(entry) for entry in found["files"]]
-                removed[name] += [FileEntry.from_json(entry) for entry in found["removed"]]
-                for entry in found["files"]:
-                    if pending.folder.size(entry["path"]) is None:
-                        raise CheckpointError(
-                            f"server {server} has written {entry['path']} in {self.path}, but it "
-                            "is not seen here: give a directory that all servers and worker 0 share"
-                        )
-        num_shards = len(self._written)
-        return [
-            table_entry(spec).with_files(files[name], removed[name], num_shards=num_shards)
-            for name, spec in self.sparse.items()
-        ]
+def save_tables(
+    store: Store,
+    path: str | os.PathLike[str],
+    *,
+    tables: Collection[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> None:
+    """Write a checkpoint of the tables, dense ones as one tensor each; see `Store.save`.
+
+    >>> import numpy as np, tempfile
+    >>> from sparsefleet.store import LocalStore, TableSpec
+    >>> first, second = LocalStore(), LocalStore()
+    >>> for store in (first, second):
+    ...     store.define(TableSpec(name="ads", dim=2))
+    >>> rows = first.pull("ads", np.array([3, 5]))
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     first.save(directory)
+    ...     second.load(directory)
+    >>> bool((second.pull("ads", np.array([3, 5]), train=False) == rows).all())
+    True
+    """
+    save = StoreSave(
+        store, path, tables=tables, storage_options=storage_options, timeout_s=timeout_s
+    )
+    save.open()
+    save.write()
+    save.commit(save.dense_tensors(), step=0)
 
 
 def _chosen(
@@ -244,9 +336,11 @@ def _chosen(
 ) -> dict[str, TableSpec | DenseSpec]:
     if names is None:
         if not specs:
-            raise ConfigError("no table is defined, so there is nothing to save: define() first")
+            raise ConfigError(
+                "no table is defined, so there is nothing to save: call define() first"
+            )
         return dict(specs)
     unknown = sorted(set(names) - specs.keys())
     if unknown:
-        raise ConfigError(f"there is no table '{unknown[0]}' to save; there are {', '.join(specs)}")
+        raise ConfigError(f"no table '{unknown[0]}' to save; defined tables: {', '.join(specs)}")
     return {name: spec for name, spec in specs.items() if name in names}

@@ -1,16 +1,16 @@
-"""What a checkpoint says of a table, from the spec that declares it."""
+"""Derives the checkpoint entry of a table from its spec."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
-from sparsefleet.checkpoint import StateColumn, TableEntry
+from sparsefleet.checkpoint.entries import StateColumn, TableEntry
 from sparsefleet.store.optimizers import Optimizer, RMSprop
 from sparsefleet.store.table_spec import TableSpec
 
 __all__ = ["counter_names", "state_names", "table_entry"]
 
-# As core/optimizer/row_optimizer.h lays them out: arrays as wide as a row, and single floats.
+# Layout as in core/optimizer/row_optimizer.h: arrays as wide as a row, then single floats.
 _STATE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sgd": ((), ()),
     "momentum": (("buffer",), ()),
@@ -18,13 +18,14 @@ _STATE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rowwise_adagrad": ((), ("sum",)),
     "decayed_adagrad": (("moment",), ()),
     "adam": (("m", "v"), ("step",)),
+    "adamw": (("m", "v"), ("step",)),
     "adamax": (("m", "norm"), ("step",)),
     "ftrl": (("squares", "linear"), ()),
 }
 
 
 def state_names(optimizer: Optimizer) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arrays of an optimizer's state: those as wide as the row, then the single floats.
+    """Return the names of an optimizer's state: arrays as wide as the row, and single floats.
 
     >>> from sparsefleet.optim import Adam
     >>> state_names(Adam())
@@ -38,7 +39,7 @@ def state_names(optimizer: Optimizer) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def counter_names(spec: TableSpec) -> tuple[str, ...]:
-    """What the table keeps of each row beside values and state, in order."""
+    """Return the counters that the table keeps per row, in order."""
     keeps = {
         "count": spec.track_count or spec.eviction.min_count > 0,
         "step": spec.track_step or spec.eviction.untouched_steps > 0,
@@ -48,7 +49,7 @@ def counter_names(spec: TableSpec) -> tuple[str, ...]:
 
 
 def table_entry(spec: TableSpec) -> TableEntry:
-    """The table without its files.
+    """Return the entry of the table, without files.
 
     >>> from sparsefleet.optim import Adam
     >>> entry = table_entry(TableSpec(name="ads", dim=4, optimizer=Adam()))

@@ -1,17 +1,29 @@
-"""Training: the Trainer, its threads, evaluation and what a person sees of it."""
+"""The PyTorch API: the Trainer, its settings, evaluation, progress and callbacks."""
 
-from sparsefleet.train.checkpoint_config import CheckpointConfig
+from sparsefleet.engine.clock import TimeShares
+from sparsefleet.engine.save_schedule import CheckpointConfig
+from sparsefleet.serving.updates.publisher import PublishConfig
+from sparsefleet.train.callbacks import (
+    Callback,
+    EarlyStopping,
+    JsonLinesLogger,
+    LearningRateLogger,
+    SaveBest,
+)
 from sparsefleet.train.history import Epoch, History
-from sparsefleet.train.time_shares import TimeShares
 from sparsefleet.train.trainer import Trainer
 from sparsefleet.train.trainer_config import TrainerConfig
-from sparsefleet.updates.publish_config import PublishConfig
 
 __all__ = [
+    "Callback",
     "CheckpointConfig",
+    "EarlyStopping",
     "Epoch",
     "History",
+    "JsonLinesLogger",
+    "LearningRateLogger",
     "PublishConfig",
+    "SaveBest",
     "TimeShares",
     "Trainer",
     "TrainerConfig",

@@ -1,4 +1,4 @@
-"""What a training came to, epoch by epoch."""
+"""The results of a training run, epoch by epoch, and its summary."""
 
 from __future__ import annotations
 
@@ -6,11 +6,28 @@ import functools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sparsefleet.data import ReaderStats
-from sparsefleet.train.time_shares import TimeShares
+from sparsefleet.engine.clock import TimeShares, describe_reading
+from sparsefleet.engine.events import PassResult
 
-__all__ = ["Epoch", "History"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Epoch", "History", "summary_lines", "summary_table"]
+
+
+_WORTH_SHOWING = 0.005
+
+_MEANING = {
+    "data": "waiting for batches",
+    "pull": "waiting for rows",
+    "compute": "forward, loss, backward",
+    "push": "handing gradients over",
+    "wait": "waiting for other threads or a full queue",
+    "other": "counting, interpreter",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,32 +38,47 @@ class Epoch:
     """From 1."""
 
     examples: int
-    """Examples learnt."""
+    """Examples learned."""
 
     steps: int
-    """Batches learnt."""
+    """Batches learned."""
 
     skipped: int
-    """Batches left out because their loss was not finite."""
+    """Batches skipped because their loss was not finite."""
 
     seconds: float
     """Wall time, validation not included."""
 
     loss: float
-    """Mean loss of an example, each before it was learnt."""
+    """Mean loss per example, each computed before learning from it."""
 
     metrics: Mapping[str, float]
     """Metrics over the last batches (`TrainerConfig.metrics_window_batches`)."""
 
     validation: Mapping[str, float] | None = None
-    """What `evaluate` gave for the validation data after the pass."""
+    """What `evaluate` returned for the validation data after the pass."""
 
     reading: ReaderStats | None = None
-    """What was read for the pass; None where the data does not count."""
+    """What was read for the pass; None if the data keeps no counts."""
+
+    @staticmethod
+    def of(result: PassResult, metrics: Mapping[str, float]) -> Epoch:
+        """Build from the engine's result of a pass, and the metrics over its last batches."""
+        return Epoch(
+            number=result.epoch,
+            examples=result.examples,
+            steps=result.steps,
+            skipped=result.skipped,
+            seconds=result.seconds,
+            loss=result.loss,
+            metrics=metrics,
+            validation=result.validation,
+            reading=result.reading,
+        )
 
     @property
     def examples_per_s(self) -> float:
-        """Examples a second, all threads of this worker together."""
+        """Examples per second, all threads of this worker together."""
         return self.examples / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -62,31 +94,70 @@ class History:
     """
 
     epochs: list[Epoch] = field(default_factory=list)
-    """In order."""
+    """The epochs, in order."""
 
     time_shares: TimeShares = field(default_factory=TimeShares)
-    """Where the time of the training threads went, all epochs together."""
+    """Where the time of the training threads went, over all epochs."""
+
+    was_stopped: bool = False
+    """Whether a callback ended the training before its last epoch."""
 
     bottleneck: str = ""
-    """What held the training up, and what to do about it."""
+    """What slowed the training down most, and what to do about it."""
 
     @property
     def reading(self) -> ReaderStats | None:
-        """What was read in all epochs; None where the data does not count."""
+        """Return what was read in all epochs; None if the data keeps no counts."""
         counted = [epoch.reading for epoch in self.epochs if epoch.reading is not None]
         return functools.reduce(operator.add, counted) if counted else None
 
     @property
     def last(self) -> Epoch:
-        """The last epoch."""
+        """Return the last epoch."""
         return self.epochs[-1]
 
     @property
     def examples(self) -> int:
-        """Examples learnt in all epochs."""
+        """Examples learned in all epochs."""
         return sum(epoch.examples for epoch in self.epochs)
 
     @property
+    def steps(self) -> int:
+        """Batches learned in all epochs."""
+        return sum(epoch.steps for epoch in self.epochs)
+
+    @property
     def seconds(self) -> float:
-        """Seconds of all epochs."""
+        """Wall time of all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
+
+
+def summary_table(history: History) -> Table:
+    """Return the share of time spent on each activity."""
+    from rich.table import Table
+
+    table = Table(title="where the time went", title_justify="left")
+    table.add_column("")
+    table.add_column("share", justify="right")
+    table.add_column("seconds", justify="right")
+    table.add_column("what")
+    for name, share in history.time_shares.shares().items():
+        if name == "other" and share < _WORTH_SHOWING:
+            continue
+        seconds = getattr(history.time_shares, name)
+        table.add_row(name, f"{100 * share:.1f} %", f"{seconds:.1f}", _MEANING[name])
+    return table
+
+
+def summary_lines(history: History) -> list[str]:
+    """Return what was trained, what was read for it, and the bottleneck."""
+    rate = history.examples / history.seconds if history.seconds > 0 else 0.0
+    lines = [
+        f"trained {history.examples:,} examples in {history.seconds:.1f} s ({rate:,.0f} a second)"
+    ]
+    skipped = sum(epoch.skipped for epoch in history.epochs)
+    if skipped:
+        lines.append(f"{skipped:,} batches were skipped: their loss was not finite")
+    if history.reading is not None:
+        lines.append(describe_reading(history.reading, history.seconds))
+    return [*lines, f"bottleneck: {history.bottleneck}"]

@@ -1,4 +1,4 @@
-"""Training progress as a person sees it: a live line on a terminal, plain lines elsewhere."""
+"""Training progress for people: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["LiveDisplay", "PlainDisplay", "ProgressDisplay", "QuietDisplay", "Snapshot"]
 
 MakeTable = Callable[[], "RenderableType"]
-"""Makes a table of rich; called only where it is shown, for rich takes time to load."""
+"""Creates a rich table; called only if it is shown, since rich is slow to load."""
 
 _ACRONYMS = {"auc": "AUC", "gauc": "GAUC"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """How training stands at a moment.
+    """The state of training at a moment.
 
     >>> print(Snapshot(epoch=1, epochs=2, batches=50, num_batches=200, examples=50_000,
     ...                examples_per_s=34100.2, loss=0.55882, metrics={"auc": 0.7425}, rows=73944))
@@ -33,31 +33,31 @@ class Snapshot:
     batches: int
     """Batches of this pass so far."""
     num_batches: int | None = None
-    """Batches of a whole pass, where the data knows."""
+    """Batches of a whole pass, if known."""
     examples: int = 0
     """Examples of the pass so far."""
     examples_per_s: float = 0.0
     loss: float = math.nan
-    """Over the last batches, as the metrics."""
+    """Over the last batches, like the metrics."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     rows: int | None = None
     """Rows in all tables."""
     pull_ms: float | None = None
-    """Time of a pull."""
+    """Mean time of a pull."""
     push_ms: float | None = None
-    """Time of a push."""
+    """Mean time of a push."""
     staleness: float | None = None
-    """Steps that the parameters of a step lag behind, on average."""
+    """Average number of steps by which a step's parameters lag behind."""
     sent_mb: float | None = None
-    """Megabytes that this worker sends to other workers in a step; mode "collective"."""
+    """Megabytes that this worker sends to other workers per step; mode "collective"."""
     skipped: int = 0
-    """Batches skipped for their loss."""
+    """Batches skipped because of their loss."""
     bad_lines: int = 0
-    """Malformed lines of the data that were left out."""
+    """Malformed lines of the data that were skipped."""
 
     @property
     def numbers(self) -> str:
-        """All but epoch and share."""
+        """Everything but the epoch and the fraction done."""
         parts = [f"{self.examples_per_s:,.0f} examples/s", f"loss {self.loss:.4f}"]
         parts += [f"{_shown(name)} {value:.4f}" for name, value in self.metrics.items()]
         if self.rows is not None:
@@ -88,25 +88,25 @@ def _shown(name: str) -> str:
 
 
 class ProgressDisplay(Protocol):
-    """Shows a training; closed when it has ended."""
+    """Shows training progress; close it at the end."""
 
     interval_s: float
-    """How often it wants to be shown something."""
+    """Seconds between updates."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """How things stand."""
+        """Show the current state."""
 
     def end_epoch(self, snapshot: Snapshot) -> None:
-        """How things stood at the end of a pass; stays visible."""
+        """Show the state at the end of a pass; it stays visible."""
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
 
     def table(self, make: MakeTable) -> None:
-        """A table that stays."""
+        """Print a table that stays."""
 
     def close(self) -> None:
-        """Leaves the terminal as it was. Idempotent."""
+        """Restore the terminal. Idempotent."""
 
 
 class QuietDisplay:
@@ -132,7 +132,7 @@ class QuietDisplay:
 
 
 class PlainDisplay:
-    """A line each `interval_s`, for logs and pipes."""
+    """Prints a line every `interval_s`, for logs and pipes."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
@@ -156,7 +156,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """One line that changes in place, with a bar; finished epochs stay above it."""
+    """Updates one line in place, with a bar; finished epochs stay above it."""
 
     interval_s = 1.0
 
@@ -204,7 +204,7 @@ class LiveDisplay:
 
 
 def make_display(*, quiet: bool, log_interval_s: float) -> ProgressDisplay:
-    """Live on a terminal, lines elsewhere."""
+    """Return a live display on a terminal, plain lines elsewhere."""
     if quiet:
         return QuietDisplay(log_interval_s)
     return LiveDisplay() if sys.stdout.isatty() else PlainDisplay(log_interval_s)

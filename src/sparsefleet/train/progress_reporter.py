@@ -1,48 +1,43 @@
-"""Looks at a running pass now and then, and tells the displays."""
+"""Watches a running pass and updates the displays and TensorBoard."""
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.errors import SparseFleetError
+from sparsefleet.engine.events import (
+    Evaluated,
+    Events,
+    Failed,
+    PassBegan,
+    PassEnded,
+    PassView,
+)
+from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.fleet import RoleInfo
 from sparsefleet.train.progress import ProgressDisplay, QuietDisplay, Snapshot
-from sparsefleet.train.reading import ReadingWatch
 from sparsefleet.train.scoring import Scorer
-from sparsefleet.train.step_clock import StepClock, total
-from sparsefleet.train.tensorboard_log import TensorBoardLog
 
 if TYPE_CHECKING:
-    from sparsefleet.fleet.distributed_model import DistributedModel
-    from sparsefleet.modes import ModeStats
+    from sparsefleet.engine.bound_model import BoundModel
 
-__all__ = ["PassProgress", "ProgressReporter"]
-
-
-@dataclass(kw_only=True)
-class PassProgress:
-    """A pass that is under way, as seen from outside its threads."""
-
-    epoch: int
-    epochs: int
-    num_batches: int | None
-    clocks: list[StepClock]
-    stats_before: ModeStats
-    reading: ReadingWatch
-    begun: float = field(default_factory=time.monotonic)
+__all__ = ["ProgressReporter", "TensorBoardLog", "open_tensorboard"]
 
 
 class ProgressReporter:
-    """Shows a training through a display and in TensorBoard, from a thread of its own.
+    """Reports training progress on a display and in TensorBoard, from its own thread.
 
-    Training threads pay nothing for it but the interpreter's time while it looks.
+    It subscribes to the engine's events. Training threads pay nothing for it but the interpreter's
+    time while it polls.
     """
 
     def __init__(
         self,
-        distributed: DistributedModel,
+        distributed: BoundModel,
         scorer: Scorer,
         display: ProgressDisplay,
         *,
@@ -58,43 +53,51 @@ class ProgressReporter:
         self._examples_before = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self.last: dict[int, Snapshot] = {}
+        """The final state of each epoch."""
 
-    def begin_pass(self, progress: PassProgress) -> None:
-        """Begins to look, if there is somebody to be told."""
+    def attach(self, events: Events) -> None:
+        """Subscribe to the events it shows."""
+        events.subscribe(PassBegan, self._begin_pass)
+        events.subscribe(PassEnded, self._end_pass)
+        events.subscribe(Evaluated, self._show_validation)
+        events.subscribe(Failed, lambda _: self.stop())
+
+    def _begin_pass(self, event: PassBegan) -> None:
+        """Start polling, if there is anything to show it on."""
         if isinstance(self._display, QuietDisplay) and self._tensorboard is None:
             return
         self._ended.clear()
         self._thread = threading.Thread(
-            target=self._watch, args=(progress,), name="sparsefleet-progress", daemon=True
+            target=self._watch, args=(event.view,), name="sparsefleet-progress", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more; nothing is shown after this. Idempotent."""
+        """Stop polling; nothing is shown after this. Idempotent."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
-    def end_pass(self, progress: PassProgress) -> Snapshot:
-        """Shows how the pass ended."""
+    def _end_pass(self, event: PassEnded) -> None:
+        """Show how the pass ended."""
         self.stop()
         self._count_rows()
-        snapshot = self._look(progress)
+        snapshot = self.last[event.result.epoch] = self._look(event.view)
         self._display.end_epoch(snapshot)
         if self._tensorboard is not None:
             self._tensorboard.write(snapshot, self._examples_before)
         self._examples_before += snapshot.examples
-        return snapshot
 
-    def show_validation(self, epoch: int, epochs: int, figures: dict[str, float]) -> None:
-        """Shows what the validation data gave."""
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        self._display.note(f"epoch {epoch}/{epochs}  validation  {shown}")
+    def _show_validation(self, event: Evaluated) -> None:
+        """Show the metrics of the validation data."""
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in event.figures.items())
+        self._display.note(f"epoch {event.epoch}/{event.epochs}  validation  {shown}")
         if self._tensorboard is not None:
-            self._tensorboard.write_validation(figures, self._examples_before)
+            self._tensorboard.write_validation(event.figures, self._examples_before)
 
-    def _watch(self, progress: PassProgress) -> None:
+    def _watch(self, view: PassView) -> None:
         interval_s = min(self._display.interval_s, self._log_interval_s)
         logged = time.monotonic()
         while not self._ended.wait(interval_s):
@@ -103,13 +106,13 @@ class ProgressReporter:
             if to_log:
                 logged = now
                 self._count_rows()
-            snapshot = self._look(progress)
+            snapshot = self._look(view)
             self._display.show(snapshot)
             if to_log and self._tensorboard is not None:
                 self._tensorboard.write(snapshot, self._examples_before)
 
     def _count_rows(self) -> None:
-        """Asks the servers; only one worker does, and errors are left to those who train."""
+        """Ask the servers, from one worker only; errors are left to the training threads."""
         if not self._distributed.role.is_first_worker:
             return
         try:
@@ -117,19 +120,19 @@ class ProgressReporter:
         except SparseFleetError:
             self._rows = None
 
-    def _look(self, progress: PassProgress) -> Snapshot:
-        counted = total(progress.clocks)
-        figures = self._scorer.recent([s for clock in progress.clocks for s in list(clock.recent)])
+    def _look(self, view: PassView) -> Snapshot:
+        counted = view.total()
+        figures = self._scorer.recent([s for clock in view.clocks for s in list(clock.recent)])
         shown = figures.compute()
         loss = shown.pop("loss")
-        shown.pop("log_loss", None)  # for two classes that is the loss once more
-        reading = progress.reading.so_far()
-        seconds = time.monotonic() - progress.begun
+        shown.pop("log_loss", None)  # for two classes it repeats the loss
+        reading = view.reading.so_far()
+        seconds = time.monotonic() - view.begun
         return Snapshot(
-            epoch=progress.epoch,
-            epochs=progress.epochs,
+            epoch=view.epoch,
+            epochs=view.epochs,
             batches=counted.steps + counted.skipped,
-            num_batches=progress.num_batches,
+            num_batches=view.num_batches,
             examples=counted.examples,
             examples_per_s=counted.examples / seconds if seconds > 0 else 0.0,
             loss=loss,
@@ -137,11 +140,11 @@ class ProgressReporter:
             rows=self._rows,
             skipped=counted.skipped,
             bad_lines=0 if reading is None else reading.bad_lines,
-            **self._latencies(progress),
+            **self._latencies(view),
         )
 
-    def _latencies(self, progress: PassProgress) -> dict[str, Any]:
-        now, before = self._distributed.mode.stats(), progress.stats_before
+    def _latencies(self, view: PassView) -> dict[str, Any]:
+        now, before = self._distributed.mode.stats(), view.stats_before
         steps, pushes = now.steps - before.steps, now.pushes - before.pushes
         if steps == 0 or self._distributed.mode.name == "local":
             return {}
@@ -158,7 +161,7 @@ class ProgressReporter:
 
 
 def count_rows(stats: list[dict[str, float]]) -> int | None:
-    """Rows of all sparse tables on all servers; None where there is no such table.
+    """Return the rows of all sparse tables on all servers; None without such a table.
 
     >>> count_rows([{"table.ads.rows": 2.0, "requests": 9.0}, {"table.ads.rows": 3.0}])
     5
@@ -170,3 +173,53 @@ def count_rows(stats: list[dict[str, float]]) -> int | None:
         if name.startswith("table.") and name.endswith(".rows")
     ]
     return int(sum(rows)) if rows else None
+
+
+def open_tensorboard(
+    directory: str | os.PathLike[str] | None, role: RoleInfo
+) -> TensorBoardLog | None:
+    """Open a log in that directory, in the first worker; return None elsewhere or without one."""
+    if directory is None or not role.is_first_worker:
+        return None
+    return TensorBoardLog(directory)
+
+
+class TensorBoardLog:
+    """Writes scalars to a directory; x is the number of examples."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                f"TrainerConfig.tensorboard is {os.fspath(directory)!r}, but TensorBoard is not "
+                f"installed ({error}): pip install sparsefleet[tensorboard]"
+            ) from error
+        self._writer: Any = SummaryWriter(os.fspath(directory))
+
+    def write(self, snapshot: Snapshot, examples_before: int) -> None:
+        """Write training metrics."""
+        values: dict[str, float | None] = {
+            "train/loss": snapshot.loss,
+            **{f"train/{name}": value for name, value in snapshot.metrics.items()},
+            "speed/examples_per_s": snapshot.examples_per_s,
+            "speed/pull_ms": snapshot.pull_ms,
+            "speed/push_ms": snapshot.push_ms,
+            "fleet/rows": snapshot.rows,
+            "fleet/staleness": snapshot.staleness,
+            "fleet/sent_mb": snapshot.sent_mb,
+            "data/bad_lines": snapshot.bad_lines or None,
+        }
+        self._write(values, examples_before + snapshot.examples)
+
+    def write_validation(self, figures: Mapping[str, float], examples: int) -> None:
+        """Write validation metrics."""
+        self._write({f"validation/{name}": value for name, value in figures.items()}, examples)
+
+    def _write(self, values: Mapping[str, float | None], at: int) -> None:
+        for name, value in values.items():
+            if value is not None and not math.isnan(value):
+                self._writer.add_scalar(name, value, at)
+
+    def close(self) -> None:
+        self._writer.close()

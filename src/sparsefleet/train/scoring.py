@@ -1,33 +1,57 @@
-"""Loss and metrics over batches, summed by thread and merged over threads and workers."""
+"""Evaluation and prediction: loss and metrics, merged over threads and workers."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet import metrics as known_metrics
+from sparsefleet.engine.batch_source import BatchSource
+from sparsefleet.engine.batch_tensors import moved
+from sparsefleet.engine.training import Training
+from sparsefleet.engine.workload import Batch, Outcome
+from sparsefleet.errors import ConfigError, ExportError, ShapeError, SparseFleetError
 from sparsefleet.metrics import AUC, LogLoss, Metric, MetricSet
-from sparsefleet.train.predictions import predictions_for
-from sparsefleet.train.step_clock import Scored
+from sparsefleet.train.module_workload import Loss, apply_loss, loss_value
 from sparsefleet.train.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
+    from sparsefleet.engine.distributed_model import DistributedModel
     from sparsefleet.fleet.meeting import Meeting
+    from sparsefleet.serving.export import ExportManifest
 
-__all__ = ["Figures", "Scorer"]
+__all__ = [
+    "Figures",
+    "Scorer",
+    "export_together",
+    "figures_of",
+    "predictions_for",
+    "predictions_of",
+]
+
 
 # Format: sum of losses, examples, whether metrics follow; then the state of the metrics.
 _HEAD = struct.Struct("<dQB")
+_BCE_WITH_LOGITS = functional.binary_cross_entropy_with_logits
+
+
+Metrics = Mapping[str, Metric] | Sequence[str]
+"""Metrics by the name shown in results, or names of those in `sparsefleet.metrics`."""
 
 
 class Figures:
-    """Sums of loss and metrics. Not thread-safe: one a thread, merged at the end.
+    """Sums of loss and metrics. Not thread-safe: each thread has its own, merged at the end.
 
-    metrics: None where they do not apply to this model, as AUC to more than two classes.
+    metrics: None where they do not apply to this model, such as AUC to more than two classes.
     """
 
     def __init__(self, metrics: MetricSet | None) -> None:
@@ -36,7 +60,7 @@ class Figures:
         self.metrics = metrics
 
     def merge(self, other: Figures) -> None:
-        """Adds what `other` has seen."""
+        """Add what `other` has counted."""
         self.loss_sum += other.loss_sum
         self.examples += other.examples
         if self.metrics is None or other.metrics is None:
@@ -45,7 +69,7 @@ class Figures:
             self.metrics.merge(other.metrics)
 
     def state(self) -> bytes:
-        """All of it, for another worker."""
+        """Return everything as bytes, for another worker."""
         metrics = b"" if self.metrics is None else self.metrics.state()
         return _HEAD.pack(self.loss_sum, self.examples, self.metrics is not None) + metrics
 
@@ -57,7 +81,7 @@ class Figures:
         return figures
 
     def of_all(self, meeting: Meeting) -> Figures:
-        """Those of all workers, the same bits on every one. All call it."""
+        """Return the sums over all workers, identical on each. All call it."""
         if meeting.is_alone:
             return self
         states = meeting.all_gather(self.state())
@@ -67,25 +91,23 @@ class Figures:
         return merged
 
     def compute(self) -> dict[str, float]:
-        """ "loss", the mean of an example, and every metric by name; nan where undefined."""
+        """Return "loss", the mean per example, and every metric by name; nan where undefined."""
         loss = self.loss_sum / self.examples if self.examples else float("nan")
         return {"loss": loss, **({} if self.metrics is None else self.metrics.compute())}
 
 
 class Scorer:
-    """Turns outputs into predictions and feeds metrics; how, follows from loss and config.
+    """Turns outputs into predictions and feeds metrics, according to loss and config.
 
-    Without `metrics` they are AUC and log loss, and are left out where the model's output is not
-    probabilities of two classes; metrics that were asked for raise there.
+    The default metrics are AUC and log loss; they are omitted if the model's output is not
+    probabilities of two classes. Metrics requested explicitly raise in that case.
     """
 
-    def __init__(
-        self, loss: Any, metrics: Mapping[str, Metric] | None, config: TrainerConfig
-    ) -> None:
+    def __init__(self, loss: Any, metrics: Metrics | None, config: TrainerConfig) -> None:
         self.has_predictions = loss is not None
         self._asked_for = metrics is not None
         self._metrics = MetricSet(
-            {name: metric.empty_copy() for name, metric in metrics.items()}
+            {name: metric.empty_copy() for name, metric in _as_mapping(metrics).items()}
             if metrics is not None
             else {"auc": AUC(), "log_loss": LogLoss()}
         )
@@ -94,25 +116,25 @@ class Scorer:
         if loss is None and self._asked_for:
             raise ConfigError(
                 "metrics need labels and predictions, and with loss=None the model's output is "
-                "the loss: give a loss, or no metrics"
+                "the loss: pass a loss, or no metrics"
             )
 
     def figures(self) -> Figures:
-        """Sums of nothing yet."""
+        """Return empty sums."""
         return Figures(self._metrics.empty_copy() if self.has_predictions else None)
 
     def predictions(self, output: Any) -> Tensor:
-        """Probabilities for an output, a tensor with an example a row."""
+        """Return probabilities for an output, a tensor with one row per example."""
         found = self._predict(output)
         if not isinstance(found, Tensor):
             raise ConfigError(
-                f"the model gives a {type(output).__name__}, of which no prediction can be taken: "
-                "say how, with TrainerConfig(predictions=lambda output: ...)"
+                f"the model returns a {type(output).__name__}, which is not a prediction: "
+                "extract one with TrainerConfig(predictions=lambda output: ...)"
             )
         return found if found.dim() else found.view(1)  # squeeze() of a batch of one example
 
-    def add(self, figures: Figures, scored: Scored, inputs: Any) -> None:
-        """Counts one batch; `scored.groups` are taken from the inputs."""
+    def add(self, figures: Figures, scored: Outcome, inputs: Any) -> None:
+        """Add one batch; groups are computed from the inputs."""
         figures.loss_sum += scored.loss * scored.size
         figures.examples += scored.size
         if figures.metrics is None:
@@ -120,10 +142,10 @@ class Scorer:
         groups = None if self._groups is None else self._groups(inputs)
         self._update(figures, scored.output, scored.labels, groups)
 
-    def recent(self, batches: Sequence[Scored]) -> Figures:
-        """Figures over batches of the recent past; those without output count for the loss.
+    def recent(self, batches: Sequence[Outcome]) -> Figures:
+        """Return figures over recent batches; those without output only count towards the loss.
 
-        For show: where metrics cannot be had they are missing, and training goes on.
+        For display: metrics that cannot be computed are missing, and training continues.
         """
         figures = self.figures()
         figures.loss_sum = sum(scored.loss * scored.size for scored in batches)
@@ -139,7 +161,7 @@ class Scorer:
             output = torch.cat([s.output if s.output.dim() else s.output.view(1) for s in kept])
             labels = torch.cat([scored.labels for scored in kept])
             figures.metrics.update(self.predictions(output), labels, groups=groups)
-        except (ConfigError, ShapeError, RuntimeError):  # torch: shapes that do not go together
+        except (ConfigError, ShapeError, RuntimeError):  # torch: shapes that do not match
             figures.metrics = None
         return figures
 
@@ -154,3 +176,127 @@ class Scorer:
             if self._asked_for:
                 raise
             figures.metrics = None
+
+
+def _as_mapping(metrics: Metrics) -> Mapping[str, Metric]:
+    """Return the metrics by name; a name such as "log_loss" stands for `LogLoss()`.
+
+    >>> sorted(_as_mapping(["auc", "log_loss"]))
+    ['auc', 'log_loss']
+    """
+    if isinstance(metrics, Mapping):
+        return metrics
+    known = {
+        re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind
+        for kind in (getattr(known_metrics, name) for name in known_metrics.__all__)
+        if isinstance(kind, type) and issubclass(kind, Metric) and not inspect.isabstract(kind)
+    }
+    if isinstance(metrics, str) or not all(isinstance(name, str) for name in metrics):
+        raise ConfigError(
+            f"metrics must be a list of names or a dict from names to metrics, got {metrics!r}"
+        )
+    for name in metrics:
+        if name not in known:
+            raise ConfigError(
+                f"there is no metric named {name!r}; the names are {', '.join(sorted(known))}. For "
+                "other settings, or a metric of your own, pass a dict: metrics={'auc': AUC(...)}"
+            )
+    return {name: known[name]() for name in metrics}
+
+
+def predictions_for(loss: Any) -> Callable[[Tensor], Tensor]:
+    """Return a function from outputs to probabilities, as this loss interprets them.
+
+    Outputs of other losses are unchanged.
+
+
+    >>> predictions_for(nn.BCEWithLogitsLoss())(torch.tensor([0.0]))
+    tensor([0.5000])
+    >>> predictions_for(functional.cross_entropy)(torch.tensor([[1.0, 1.0]]))
+    tensor([[0.5000, 0.5000]])
+    >>> predictions_for(nn.MSELoss())(torch.tensor([3.0]))
+    tensor([3.])
+    """
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    if isinstance(loss, nn.BCEWithLogitsLoss) or loss is _BCE_WITH_LOGITS:
+        return torch.sigmoid
+    if isinstance(loss, nn.CrossEntropyLoss) or loss is functional.cross_entropy:
+        return functools.partial(torch.softmax, dim=1)
+    if isinstance(loss, nn.NLLLoss) or loss is functional.nll_loss:
+        return torch.exp
+    return _unchanged
+
+
+def _unchanged(output: Tensor) -> Tensor:
+    return output
+
+
+def figures_of(
+    training: Training[DistributedModel], scorer: Scorer, source: BatchSource, loss: Loss | None
+) -> Figures:
+    """Return loss and metrics over this worker's data."""
+    device = training.distributed.device
+    parts = [scorer.figures() for _ in range(training.distributed.threads)]
+
+    def score(thread: int, batch: Batch, outcome: Outcome) -> None:
+        labels = moved(batch.labels, device)
+        output = outcome.output
+        value = loss_value(output if loss is None else apply_loss(loss, output, labels))
+        scored = Outcome(batch.size, value, _on_cpu(output, device), batch.labels)
+        scorer.add(parts[thread], scored, batch.inputs)
+
+    training.infer(source, score)
+    for part in parts[1:]:
+        parts[0].merge(part)
+    return parts[0]
+
+
+def predictions_of(
+    training: Training[DistributedModel], scorer: Scorer, source: BatchSource
+) -> Tensor:
+    """Return predictions of all batches, in their order: float[N] or float[N, C]."""
+    found: dict[int, Tensor] = {}
+    device = training.distributed.device
+
+    def keep(thread: int, batch: Batch, outcome: Outcome) -> None:
+        del thread
+        found[batch.number] = scorer.predictions(_on_cpu(outcome.output, device))
+
+    training.infer(source, keep, in_order=True)
+    if not found:
+        return torch.empty(0)
+    return torch.cat([found[number] for number in sorted(found)])
+
+
+def export_together(
+    distributed: DistributedModel,
+    directory: str | os.PathLike[str],
+    write: Callable[[], ExportManifest],
+) -> ExportManifest | None:
+    """Let the first worker `write` once all have settled; return its manifest, there only.
+
+    All workers call it. Raises on every worker if it cannot be written.
+    """
+    distributed.settle()
+    manifest: ExportManifest | None = None
+    failure: Exception | None = None
+    if distributed.role.is_first_worker:
+        try:
+            manifest = write()
+        except (SparseFleetError, OSError) as error:
+            failure = error
+
+    def report_result(_: list[bytes]) -> bytes:
+        if failure is not None:
+            raise failure
+        return b"exported"
+
+    if distributed.meeting.decide(b"", report_result, patient=True) is None:
+        raise ExportError(f"worker 0 was lost while it exported to {os.fspath(directory)}")
+    return manifest
+
+
+def _on_cpu(output: Any, device: torch.device | None) -> Any:
+    """Return the values on the CPU, where metrics are counted."""
+    return output if device is None else moved(output, torch.device("cpu"))

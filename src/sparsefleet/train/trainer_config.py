@@ -1,4 +1,4 @@
-"""The settings of a Trainer that most people leave alone."""
+"""Settings of a Trainer that most people leave alone, and checks of its arguments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import nn
+
+from sparsefleet.engine.training_pass import LoopConfig
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool, require_int, require_positive
+from sparsefleet.modes import CollectiveConfig, ModeConfig
 
-__all__ = ["TrainerConfig"]
+__all__ = ["TrainerConfig", "check_collective", "check_trained"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,18 +26,26 @@ class TrainerConfig:
     """
 
     torch_threads: int = 1
-    """Threads torch uses inside each training thread. More than 1 pays only where a thread has
-    several cores to itself: with `threads=1` on a large machine."""
+    """Threads torch uses inside each training thread. More than 1 only pays off if a thread has
+    several cores to itself: with `threads=1` on a large machine.
+    """
 
     non_finite_loss: Literal["raise", "skip"] = "raise"
-    """What to do about a loss that is NaN or infinite: stop, naming epoch, step and batch; or
-    hand nothing over for that batch, count it and go on."""
+    """What to do about a NaN or infinite loss: raise, naming epoch, thread and batch; or skip
+    the batch, count it and continue.
+    """
+
+    clip_grad_norm: float | None = None
+    """Scale the gradients of each batch, rows and dense parameters together, to this norm at most,
+    as `torch.nn.utils.clip_grad_norm_` does; before they are merged with those of other threads and
+    workers. Not in mode "collective"."""
 
     prefetch: bool | None = None
-    """Read the next batch, and fetch its rows, while this one computes. None: where the mode
-    allows it and the rows are on servers; in modes that bring rows (sync and half_async) the
-    next batch is then read before the gradients of this one go, and its rows come back with them.
-    False where batches are long in coming."""
+    """Read the next batch, and fetch its rows, while this one computes. None: if the mode
+    allows it and the rows are on servers; in sync and half_async the next batch is then read
+    before the gradients of this one are sent, and its rows return with them. Use False if
+    batches are slow to arrive.
+    """
 
     quiet: bool = False
     """Show nothing."""
@@ -42,27 +54,30 @@ class TrainerConfig:
     """Seconds between lines where there is no terminal, and between points in TensorBoard."""
 
     metrics_window_batches: int = 50
-    """The metrics shown while training are over this many last batches of each thread, each
-    scored before it was learnt."""
+    """Metrics shown while training cover this many recent batches of each thread, each scored
+    before learning from it.
+    """
 
     tensorboard: str | os.PathLike[str] | None = None
     """Directory for TensorBoard's files; worker 0 writes them. Needs the extra `tensorboard`."""
 
     predictions: Callable[[Any], Any] | None = None
-    """Turns the model's output into probabilities for metrics and `predict`. None: by the loss;
-    see `Trainer`."""
+    """Turns the model's output into probabilities for metrics and `predict`. None: chosen by the
+    loss; see `Trainer`."""
 
     groups: Callable[[Any], Any] | None = None
-    """Takes the inputs of a batch, gives the group of each example, int[B]; metrics by group,
-    as GAUC, need it."""
+    """Takes the inputs of a batch, returns the group of each example, int[B]; metrics by group such
+    as GAUC need it."""
 
     stop_timeout_s: float = 30.0
-    """When one thread has failed, how long the others may take to come out of their step."""
+    """Seconds that other threads have to leave their step after one has failed."""
 
     def __post_init__(self) -> None:
         require_int(self, "torch_threads", 1, 4096)
         policies = ("raise", "skip")
         require(self.non_finite_loss in policies, self, "non_finite_loss", "'raise' or 'skip'")
+        if self.clip_grad_norm is not None:
+            require_positive(self, "clip_grad_norm")
         require(self.prefetch in (None, True, False), self, "prefetch", "True, False or None")
         require_bool(self, "quiet")
         require_positive(self, "log_interval_s")
@@ -72,3 +87,44 @@ class TrainerConfig:
             value = getattr(self, field)
             if value is not None and not callable(value):
                 raise ConfigError(f"TrainerConfig.{field} must be callable or None, got {value!r}")
+
+    def loop(self) -> LoopConfig:
+        """Return the settings that the engine reads."""
+        return LoopConfig(
+            torch_threads=self.torch_threads,
+            prefetch=self.prefetch,
+            window_batches=self.metrics_window_batches,
+            stop_timeout_s=self.stop_timeout_s,
+            quiet=self.quiet,
+        )
+
+
+def check_trained(model: object, loss: object, threads: object) -> None:
+    """Raise ConfigError naming the wrong argument."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
+    if isinstance(loss, type):
+        raise ConfigError(f"loss is the class {loss.__name__}: give an instance, {loss.__name__}()")
+    if loss is not None and not callable(loss):
+        raise ConfigError(
+            f"loss must be a function of (output, labels), or None if the model's output is the "
+            f"loss; got a {type(loss).__name__}"
+        )
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise ConfigError(f"threads must be an int >= 1, got {threads!r}")
+
+
+def check_collective(mode: ModeConfig | None, config: TrainerConfig) -> None:
+    """Raise ConfigError for options that workers stepping in unison do not support."""
+    if not isinstance(mode, CollectiveConfig):
+        return
+    if config.clip_grad_norm is not None:
+        raise ConfigError(
+            "TrainerConfig.clip_grad_norm: mode 'collective' sums gradients during the backward "
+            "pass, so they cannot be clipped before; use another mode, or a loop of your own"
+        )
+    if mode.strategy.sync_batch_norm and config.non_finite_loss == "skip":
+        raise ConfigError(
+            "sync_batch_norm normalises a batch with those of all workers, so one worker cannot "
+            "skip its own: TrainerConfig.non_finite_loss must be 'raise', got 'skip'"
+        )

@@ -81,6 +81,7 @@ def all_figures() -> dict[str, dict[str, Any]]:
         **{f"growth-{name}": {name: growth_figure(name)} for name in growths},
         "quality": quality(),
         "word2vec": word2vec(),
+        "skip-gram": {"ratio": 1.5, "rows": [["sparsefleet", "3", "2 to 4", "0.3", "0.1", "1%"]]},
         "collective": {"sides": {"sparsefleet 2 ranks": told()}},
         **scripts_of_their_own(),
     }
@@ -129,7 +130,7 @@ def scripts_of_their_own() -> dict[str, dict[str, Any]]:
             "memory": {"one id a slot": 1.1},
         },
         "checkpoint": {"save, MB/s": 600.0},
-        "doors": {"examples": 100, "1000": door, "100": door},
+        "doors": {"examples": 100, "1000": door, "100": door, "sync 1000": door},
         "serving": {"serving": {"files, 1 client": answer}},
         "freshness": {"rows": 10, "examples_per_s": 1.0, **delays},
     }

@@ -62,7 +62,7 @@ def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
     assert sync.paddle.text() == "3.00x (>= 3.5x) **missed**"
     crashed = rows["CTR-DNN half_async, batch 100: examples/s"]
     assert crashed.paddle.text() == "not measured (>= 4x)"
-    cpu = rows["CTR-DNN sync, batch 1000: CPU time an example"]
+    cpu = rows["CTR-DNN sync, batch 1000: CPU time per example"]
     assert [verdict.is_met for verdict in cpu.verdicts] == [True, True, None]
     reading = rows["MultiSlot reading, 1 thread: records/s"]
     assert reading.torch.is_met

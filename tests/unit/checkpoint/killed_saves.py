@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.checkpoints import save, two_tables
+from tests.support.checkpoints import save, two_tables
 
 CALLS = ("fsync", "mkdir", "open", "rename", "replace", "rmdir", "unlink", "write")
 OLD, NEW = 1, 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.checkpoints import (
+from tests.support.checkpoints import (
     ADS,
     WORDS,
     as_table,
@@ -19,15 +19,11 @@ from tests.checkpoints import (
 )
 
 from sparsefleet import _core
-from sparsefleet.checkpoint import (
-    Checkpoint,
-    PendingCheckpoint,
-    RowChunk,
-    RowFileWriter,
-    RowLayout,
-    TableEntry,
-    shard_of,
-)
+from sparsefleet.checkpoint import Checkpoint, RowChunk
+from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
+from sparsefleet.checkpoint.row_chunk import RowLayout, shard_of
+from sparsefleet.checkpoint.row_file_writer import RowFileWriter
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -273,7 +269,7 @@ def test_a_commit_looks_at_the_files_of_others(tmp_path: Path) -> None:
         file.write(b"!")
     with pytest.raises(CorruptFileError, match="bytes: expected"):
         pending.commit(step=1, tables=[ADS.with_files(files)])
-    with pytest.raises(ConfigError, match="over already"):
+    with pytest.raises(ConfigError, match="already committed"):
         pending.commit(step=1)
     assert contents(Checkpoint.open(str(tmp_path))) == before
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.checkpoints import save, two_tables
+from tests.support.checkpoints import save, two_tables
 
-from sparsefleet.checkpoint import Checkpoint, step_name
-from sparsefleet.cli import main
+from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.checkpoint.names import step_name
+from sparsefleet.cli.main import main
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_verify_ends_with_1_when_something_is_damaged(
 ) -> None:
     assert run(capsys, "verify", str(series)) == (
         0,
-        f"{series / step_name(100)}: whole\n{series / step_name(200)}: whole\n",
+        f"{series / step_name(100)}: no damage\n{series / step_name(200)}: no damage\n",
     )
     file = next((series / step_name(200)).glob("dense-*"))
     data = bytearray(file.read_bytes())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.checkpoints import ADS, WORDS, contents, save, synthetic_rows, two_tables
+from tests.support.checkpoints import ADS, WORDS, contents, save, synthetic_rows, two_tables
 
 from sparsefleet.checkpoint import Checkpoint, RowChunk, compact, diff
 from sparsefleet.errors import CorruptFileError

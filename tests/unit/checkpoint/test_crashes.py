@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checkpoints import ADS, contents, save, synthetic_rows, two_tables
+from tests.support.checkpoints import ADS, contents, save, synthetic_rows, two_tables
 from tests.unit.checkpoint.killed_saves import CALLS, NEW, OLD, save_one
 
-from sparsefleet.checkpoint import (
-    Checkpoint,
-    PendingCheckpoint,
-    RowChunk,
-    RowFileWriter,
-    RowLayout,
-    clean_up,
-)
+from sparsefleet.checkpoint import Checkpoint, RowChunk, clean_up
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
+from sparsefleet.checkpoint.row_chunk import RowLayout
+from sparsefleet.checkpoint.row_file_writer import RowFileWriter
 from sparsefleet.errors import CheckpointIoError, CorruptFileError
 
 ROOT = Path(__file__).parents[3]
@@ -112,7 +108,7 @@ def test_the_file_size_limit_of_the_system_is_reported(tmp_path: Path) -> None:
     """The real thing, not a fake: the kernel refuses to let a file grow."""
     script = (
         "import resource, signal, sys\n"
-        "from tests.checkpoints import save, two_tables\n"
+        "from tests.support.checkpoints import save, two_tables\n"
         "from sparsefleet.errors import CheckpointIoError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
@@ -149,8 +145,8 @@ def test_a_save_that_is_still_running_is_not_cleaned_up(tmp_path: Path) -> None:
 def test_a_save_running_in_another_process_is_not_cleaned_up(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from tests.checkpoints import ADS, synthetic_rows\n"
-        "from sparsefleet.checkpoint import PendingCheckpoint\n"
+        "from tests.support.checkpoints import ADS, synthetic_rows\n"
+        "from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint\n"
         "pending = PendingCheckpoint.begin(sys.argv[1])\n"
         "files = pending.write_rows(ADS, 0, 1, [synthetic_rows(ADS, range(9))])\n"
         "print('written', flush=True)\n"
@@ -224,7 +220,7 @@ def test_nothing_is_cleaned_up_beside_a_manifest_that_cannot_be_read(
     before = names(tmp_path)
     assert clean_up(str(tmp_path)) == []
     assert names(tmp_path) == before
-    assert "leftovers" in caplog.text
+    assert "cannot remove files of earlier saves" in caplog.text
     with pytest.raises(CorruptFileError):
         Checkpoint.open(str(tmp_path))
 

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.checkpoints import ADS, contents, save, synthetic_rows, two_tables
+from tests.support.checkpoints import ADS, contents, save, synthetic_rows, two_tables
 
-from sparsefleet.checkpoint import Checkpoint, PendingCheckpoint, list_checkpoints
+from sparsefleet.checkpoint import Checkpoint, list_checkpoints
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointIoError,
@@ -393,10 +394,10 @@ def test_no_single_flipped_bit_goes_unseen(series: Path, tmp_path: Path, kind: s
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ((*FIRST, "dim"), 5, "values: expected 5 in each row"),
-        ((*FIRST, "state", 0, "width"), 3, "state: expected 3 in each row"),
+        ((*FIRST, "dim"), 5, "values: expected 5 values in each row"),
+        ((*FIRST, "state", 0, "width"), 3, "state: expected 3 values in each row"),
         ((*FIRST, "state"), [], "columns: expected key uint64, values list of float, counters"),
-        ((*FIRST, "counters"), ["count"], "counters: expected 1 in each row"),
+        ((*FIRST, "counters"), ["count"], "counters: expected 1 values in each row"),
     ],
 )
 def test_widths_that_are_not_those_of_the_files_are_found(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from tests.checkpoints import ADS, WORDS, save, synthetic_rows
+from tests.support.checkpoints import ADS, WORDS, save, synthetic_rows
 
 from sparsefleet.checkpoint import (
     Checkpoint,
@@ -22,7 +22,7 @@ from sparsefleet.checkpoint import (
     import_vectors,
     read_paddle_persistables,
 )
-from sparsefleet.cli import main
+from sparsefleet.cli.main import main
 from sparsefleet.errors import (
     CheckpointMismatchError,
     CheckpointMissingError,
@@ -139,7 +139,7 @@ def test_imported_vectors_fit_any_table_of_their_width(tmp_path: Path) -> None:
 
 def test_a_key_twice_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text("key,a\n1,1\n2,1\n1,3\n")
-    with pytest.raises(InputFileError, match="found 1 again, such as 1"):
+    with pytest.raises(InputFileError, match="found 1 duplicates, such as 1"):
         import_vectors(str(tmp_path / "v.csv"), str(tmp_path / "c"), table="ads")
     assert not (tmp_path / "c").exists()
 
@@ -296,7 +296,7 @@ def test_the_command_line_imports(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_first_line_of_numbers_is_not_lost_as_a_header(tmp_path: Path, text: str) -> None:
     file = tmp_path / "v.csv"
     file.write_text(text)
-    with pytest.raises(InputFileError, match="found numbers .* give has_header=False"):
+    with pytest.raises(InputFileError, match="found numbers .* use has_header=False"):
         list(import_table(str(file)))
     if "[" not in text:
         store = LocalStore()

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.checkpoints import ADS, synthetic_rows
+from tests.support.checkpoints import ADS, synthetic_rows
 
-from sparsefleet.checkpoint import Checkpoint, PendingCheckpoint, RowChunk
+from sparsefleet.checkpoint import Checkpoint, RowChunk
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 
 CHUNKS, CHUNK_ROWS = 40, 30_000
 TABLE_BYTES = CHUNKS * CHUNK_ROWS * 48  # of ADS

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file
-from tests.checkpoints import ADS, as_table, save, synthetic_rows, two_tables
+from tests.support.checkpoints import ADS, as_table, save, synthetic_rows, two_tables
 
 from sparsefleet.checkpoint import Checkpoint, export_table
 from sparsefleet.errors import CheckpointIoError, CheckpointMismatchError, ConfigError

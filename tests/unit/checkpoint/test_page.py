@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checkpoints import save, two_tables
+from tests.support.checkpoints import save, two_tables
 
 from sparsefleet.checkpoint.manifest import FORMAT_VERSION
 

@@ -11,17 +11,11 @@ import boto3
 import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
-from tests.checkpoints import ADS, contents, save, synthetic_rows, two_tables
+from tests.support.checkpoints import ADS, contents, save, synthetic_rows, two_tables
 
-from sparsefleet.checkpoint import (
-    Checkpoint,
-    PendingCheckpoint,
-    clean_up,
-    latest,
-    list_checkpoints,
-    rotate,
-    step_name,
-)
+from sparsefleet.checkpoint import Checkpoint, clean_up, latest, list_checkpoints, rotate
+from sparsefleet.checkpoint.names import step_name
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.errors import (
     CheckpointIoError,
     CheckpointMissingError,

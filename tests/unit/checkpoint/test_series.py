@@ -5,18 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.checkpoints import as_table, save, two_tables
+from tests.support.checkpoints import as_table, save, two_tables
 
-from sparsefleet.checkpoint import (
-    Checkpoint,
-    PendingCheckpoint,
-    clean_up,
-    compact,
-    latest,
-    list_checkpoints,
-    rotate,
-    step_name,
-)
+from sparsefleet.checkpoint import Checkpoint, clean_up, compact, latest, list_checkpoints, rotate
+from sparsefleet.checkpoint.names import step_name
+from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.errors import CheckpointIoError, ConfigError
 
 

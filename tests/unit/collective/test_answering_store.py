@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from sparsefleet.collective.answering_store import AnsweringStore
+from sparsefleet.collective.rendezvous import AnsweringStore
 
 
 class MuteStore:
@@ -48,7 +48,7 @@ def test_values_are_put_found_and_deleted() -> None:
 def test_a_call_without_an_answer_ends_and_later_ones_are_not_made(mute: Any) -> None:
     store = AnsweringStore(mute, answer_s=0.01)
     for _ in range(2):
-        with pytest.raises(dist.DistNetworkError, match="gave no answer within 0.01 s"):
+        with pytest.raises(dist.DistNetworkError, match="did not answer within 0.01 s"):
             store.check(["key"])
     assert mute.calls == 1
 

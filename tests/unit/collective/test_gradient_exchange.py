@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 
 from sparsefleet.collective import CollectiveStrategy, GradientExchange, Traffic, World
 from sparsefleet.errors import ConfigError, ShapeError, WorkerError
@@ -293,7 +293,7 @@ def test_a_second_gradient_in_one_step_is_refused() -> None:
 
 def test_gradients_of_unknown_parameters_or_other_shapes_are_refused() -> None:
     exchange = GradientExchange(parameters(), ALONE, CollectiveStrategy())
-    with pytest.raises(ConfigError, match="'d' is none of the 5 parameters"):
+    with pytest.raises(ConfigError, match="'d' is not one of the 5 parameters"):
         exchange.ready("d", torch.ones(1))
     with pytest.raises(ShapeError, match=r"must have shape \(7,\), got \(1,\)"):
         exchange.ready("a.bias", torch.ones(1))
@@ -306,7 +306,7 @@ def test_hooks_are_for_parameters_with_gradients() -> None:
 
 
 def test_parameters_need_names_of_their_own() -> None:
-    with pytest.raises(ConfigError, match="different names"):
+    with pytest.raises(ConfigError, match="unique names"):
         GradientExchange(
             [("a", torch.zeros(1)), ("a", torch.zeros(1))], ALONE, CollectiveStrategy()
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 
 from sparsefleet.collective import LocalSgd, LocalSgdConfig, Traffic, World
 from sparsefleet.errors import ConfigError

@@ -13,7 +13,7 @@ from sparsefleet.collective import (
     CollectiveStrategy,
     World,
     autocast_for,
-    compiled,
+    module_preparation,
     prepare_module,
 )
 from sparsefleet.errors import ConfigError
@@ -76,7 +76,9 @@ def test_recomputed_batch_norms_follow_a_batch_once() -> None:
 
 def test_rows_of_a_table_are_not_recomputed() -> None:
     model = nn.Sequential(SparseEmbedding("ads", dim=2), nn.Linear(2, 1))
-    with pytest.raises(ConfigError, match="rows of table 'ads', which are fetched once a step"):
+    with pytest.raises(
+        ConfigError, match="looks up table 'ads', whose rows are fetched once per step"
+    ):
         prepared(model, CollectiveStrategy(recompute=("0",)))
 
 
@@ -104,7 +106,7 @@ def test_recomputation_keeps_less() -> None:
 
 
 def test_unknown_submodules_are_refused() -> None:
-    with pytest.raises(ConfigError, match="recompute names 'first'.*Sequential; it has: 0"):
+    with pytest.raises(ConfigError, match="recompute names 'first'.*Sequential; its submodules: 0"):
         prepared(nn.Sequential(nn.Linear(1, 1)), CollectiveStrategy(recompute=("first",)))
 
 
@@ -131,20 +133,20 @@ def test_without_a_compiler_fusion_is_off_and_that_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    compiled.say_fusion_is_off.cache_clear()
+    module_preparation.say_fusion_is_off.cache_clear()
     model = nn.Linear(1, 1)
     with caplog.at_level(logging.WARNING, "sparsefleet.collective"):
         for _ in range(2):
             assert prepared(model, CollectiveStrategy(compile=True)) is model
     assert [r.getMessage() for r in caplog.records] == [
-        "kernel fusion is off: no C++ compiler was found; training goes on without it"
+        "kernel fusion is off: no C++ compiler was found; training continues without it"
     ]
     assert model._compiled_call_impl is None
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.skipif(compiled.found_compiler() is None, reason="no C++ compiler")
+@pytest.mark.skipif(module_preparation.found_compiler() is None, reason="no C++ compiler")
 def test_with_a_compiler_the_forward_is_compiled() -> None:
     torch.manual_seed(0)
     x, model = torch.ones(2, 3), nn.Sequential(nn.Linear(3, 3), nn.Tanh())

@@ -17,7 +17,7 @@ from sparsefleet.errors import ConfigError
         (CollectiveStrategy, {"fuse_memory_mb": float("nan")}, "fuse_memory_mb"),
         (CollectiveStrategy, {"num_rings": 0}, "num_rings must be an int in 1..64, got 0"),
         (CollectiveStrategy, {"gradient_merge_steps": 0}, "gradient_merge_steps"),
-        (CollectiveStrategy, {"recompute": ["a"]}, "recompute must be a tuple of names"),
+        (CollectiveStrategy, {"recompute": ["a"]}, "recompute must be a tuple of submodule names"),
         (CollectiveStrategy, {"timeout_s": 0}, "timeout_s"),
         (
             CollectiveStrategy,

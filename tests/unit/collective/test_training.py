@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 from torch import nn
 
 from sparsefleet.collective import (
@@ -221,7 +221,7 @@ def alone(strategy: CollectiveStrategy | None = None) -> Run:
 
 
 def test_a_step_needs_a_backward_pass() -> None:
-    with pytest.raises(ConfigError, match="in place of loss.backward"):
+    with pytest.raises(ConfigError, match="instead of loss.backward"):
         alone().training.step()
 
 
@@ -249,7 +249,7 @@ def test_gradients_of_earlier_merged_batches_count_though_the_last_uses_no_param
 def test_state_is_taken_between_steps_only() -> None:
     run = alone(CollectiveStrategy(gradient_merge_steps=2))
     run.step(run.x(0))
-    with pytest.raises(ConfigError, match="1 batches are merged but not applied"):
+    with pytest.raises(ConfigError, match="1 batches are merged but not yet applied"):
         run.training.state_dict()
 
 

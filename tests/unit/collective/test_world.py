@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 
 from sparsefleet.collective import World, choose_device
 from sparsefleet.collective.rendezvous import loopback_sockets
@@ -48,7 +48,7 @@ def test_rank_that_is_alone_needs_nobody() -> None:
         ({"rank": 2, "size": 2}, "rank must be in 0..1, got 2"),
         ({"size": 2, "ranks_per_node": 3}, "ranks_per_node must be in 1..2, or 0, got 3"),
         ({"size": 2}, "several ranks need a meeting_point"),
-        ({"device": "cuda:7"}, "device cuda:7 is wanted, but this torch sees"),
+        ({"device": "cuda:7"}, "device cuda:7 was requested, but torch sees"),
     ],
 )
 def test_facts_that_cannot_be_are_refused(facts: dict[str, int], message: str) -> None:
@@ -198,7 +198,7 @@ def be_late(world: World) -> str:
 
 def test_rank_that_does_not_come_is_named(ranks: RankProcesses) -> None:
     told, _ = ranks.run(be_late, 2)
-    assert told == "evaluate: rank 1 did not come within 0.5 s, which all 2 ranks must"
+    assert told == "evaluate: rank 1 did not arrive within 0.5 s; all 2 ranks must make this call"
 
 
 def meet_by_environment(rank: int, size: int, path: str, family: str, port: int) -> list[object]:
@@ -269,7 +269,10 @@ def join_with_other_facts(rank: int, size: int, path: str) -> str:
 
 def test_ranks_that_were_told_other_facts_are_named(ranks: RankProcesses) -> None:
     first, _ = ranks.run(join_with_other_facts, 2, bare=True)
-    assert "rank 1 was started for 2 ranks, 2 a node, gloo, rank 0 for 2 ranks, 1 a node" in first
+    assert (
+        "rank 1 was started for 2 ranks, 2 per node, gloo, but rank 0 for 2 ranks, 1 per node"
+        in first
+    )
 
 
 def wait_in_vain(rank: int, size: int, path: str, port: int) -> str:
@@ -283,7 +286,7 @@ def wait_in_vain(rank: int, size: int, path: str, port: int) -> str:
 def test_rank_that_was_never_started_is_named(ranks: RankProcesses, free_port: int) -> None:
     told, _ = ranks.run(wait_in_vain, 2, free_port, bare=True)
     assert told.startswith(
-        f"rank 1 did not come to the meeting point 127.0.0.1:{free_port} within 0.5 s"
+        f"rank 1 did not arrive at the meeting point 127.0.0.1:{free_port} within 0.5 s"
     )
 
 

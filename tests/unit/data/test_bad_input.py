@@ -85,7 +85,7 @@ def test_a_file_that_went_away_or_is_cut_off_is_an_error_after_what_was_whole(
     (tmp_path / "b").unlink()
     batches = iter(reader)
     assert next(batches)["id"].tolist() == [1, 2]
-    with pytest.raises(InputMissingError, match="b: there is no such file"):
+    with pytest.raises(InputMissingError, match="b: no such file"):
         next(batches)
     packed = gzip.compress(lines_of(range(1000)).encode())
     (tmp_path / "c.gz").write_bytes(packed[: len(packed) // 2])
@@ -95,14 +95,14 @@ def test_a_file_that_went_away_or_is_cut_off_is_an_error_after_what_was_whole(
 
 def test_files_without_a_single_record_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    with pytest.raises(InputFileError, match=r"no record in 1 file\(s\)"):
+    with pytest.raises(InputFileError, match=r"no records in 1 file\(s\)"):
         list(Reader(tmp_path / "a", ONE_ID, 2))
 
 
 def test_a_quarantine_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x\n")
     config = ReaderConfig(max_bad_lines=1, quarantine=tmp_path / "nowhere" / "bad.tsv")
-    with pytest.raises(InputFileError, match="cannot write the bad lines there"):
+    with pytest.raises(InputFileError, match="cannot write bad lines to this file"):
         list(Reader(tmp_path / "a", ONE_ID, 2, config=config))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import random
+import struct
 import sys
 from pathlib import Path
 
@@ -49,9 +50,9 @@ def test_gzip_that_is_damaged_or_none_is_an_error() -> None:
     packed[-6] ^= 1  # the checksum
     with pytest.raises(InputFileError, match="damaged"):
         unpack(bytes(packed), "gzip", 10**6)
-    with pytest.raises(InputFileError, match="is no gzip file"):
+    with pytest.raises(InputFileError, match="not a gzip file"):
         unpack(TEXT, "gzip", 10**6)
-    with pytest.raises(InputFileError, match="is no gzip file"):
+    with pytest.raises(InputFileError, match="not a gzip file"):
         unpack(gzip.compress(TEXT) + b"garbage", "gzip", 10**6)
 
 
@@ -61,8 +62,50 @@ def test_zstd_is_read_whole_or_refused() -> None:
     for size in (0, 5, len(packed) - 1):
         with pytest.raises(InputFileError, match="ends too early"):
             unpack(packed[:size], "zstd", 100)
-    with pytest.raises(InputFileError, match="is no zstd file"):
+    with pytest.raises(InputFileError, match="not a zstd file"):
         unpack(TEXT, "zstd", 100)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1000, 1 << 18])
+def test_zstd_of_every_kind_of_frame_is_read_whole(block_bytes: int) -> None:
+    compressor = zstandard.ZstdCompressor(write_checksum=True, write_content_size=False)
+    noise = random.Random(2).randbytes(300_000)  # blocks that are stored as they are
+    much = b"ab" * 300_000
+    parts = [TEXT, noise, b"", b"\0" * 300_000, b"x" * 300]  # repeated bytes; one small segment
+    packed = [zstandard.ZstdCompressor().compress(part) for part in parts]
+    streamed = compressor.compressobj()
+    packed.append(
+        streamed.compress(much)
+        + streamed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        + streamed.flush()
+    )
+    skipped = struct.pack("<II", 0x184D2A57, 1000) + b"s" * 1000
+    wanted = b"".join((*parts, much))
+    assert unpack(skipped.join(packed), "zstd", block_bytes) == wanted
+
+
+def test_zstd_that_is_cut_off_anywhere_is_an_error() -> None:
+    frame = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT[:3000])
+    packed = struct.pack("<II", 0x184D2A50, 20) + b"s" * 20 + frame
+    for size in range(len(packed)):
+        if size == 28:  # a whole frame, which has no content
+            assert unpack(packed[:size], "zstd", 64) == b""
+            continue
+        with pytest.raises(InputFileError, match="data: the zstd data ends too early"):
+            unpack(packed[:size], "zstd", 64)
+
+
+def test_zstd_that_is_damaged_anywhere_is_an_error_or_read_as_it_was() -> None:
+    packed = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT[:2000])
+    refused = 0
+    for at in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[at] ^= 0x55
+        try:
+            assert unpack(bytes(damaged), "zstd", 4096) == TEXT[:2000]
+        except InputFileError:
+            refused += 1
+    assert refused >= len(packed) - 2
 
 
 def test_zstd_without_its_package_is_told_with_the_extra(

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from sparsefleet.data.file_cursor import FileCursor, PartCursor
 from sparsefleet.data.progress import FileToRead, missing_spans
+from sparsefleet.data.reader_pass import FileCursor, PartCursor
 from sparsefleet.data.record_source import FilePart
 
 FILES = [FileToRead("a"), FileToRead("b"), FileToRead("c")]

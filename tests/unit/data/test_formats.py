@@ -55,13 +55,13 @@ def test_slots_that_make_no_sense_are_refused_by_name() -> None:
         Slot("ads", "int64")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="slot 'ads': shape .* got \\(-1, 2\\)"):
         Slot("ads", "float", (-1, 2))
-    with pytest.raises(ConfigError, match="Slot.name must be a text"):
+    with pytest.raises(ConfigError, match="Slot.name must be a non-empty string"):
         Slot("")
-    with pytest.raises(ConfigError, match="two slots are called 'ads'"):
+    with pytest.raises(ConfigError, match="two slots are named 'ads'"):
         MultiSlot(Slot("ads"), Slot("ads"))
     with pytest.raises(ConfigError, match="at least one slot"):
         MultiSlot()
-    with pytest.raises(ConfigError, match="takes slots, got a str"):
+    with pytest.raises(ConfigError, match="takes Slot objects, got a str"):
         MultiSlot("ads")  # type: ignore[arg-type]
 
 

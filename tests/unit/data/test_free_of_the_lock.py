@@ -18,7 +18,7 @@ from tests.unit.data.data_files import ONE_ID, lines_of, write_ids
 from sparsefleet import _core
 from sparsefleet.data import CriteoTsv, MultiSlot, Reader, ReaderConfig, Slot
 from sparsefleet.data.batch_queue import BatchQueue
-from sparsefleet.train.batch import as_batch
+from sparsefleet.train.module_workload import as_batch
 
 WAIT_S = 60.0
 

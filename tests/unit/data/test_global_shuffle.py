@@ -9,15 +9,15 @@ import pytest
 from tests.unit.data.workers_in_process import WorkerOf, as_workers
 
 from sparsefleet.data import MemoryData, MultiSlot, Reader, ReaderConfig, Slot, hash64
-from sparsefleet.data.dealing import RandomDealer
-from sparsefleet.data.memory_columns import compact
-from sparsefleet.data.record_block import (
+from sparsefleet.data.global_shuffle import (
     EndOfRecords,
+    RandomDealer,
     RecordBlock,
     pack_block,
     pack_end,
     unpack,
 )
+from sparsefleet.data.memory_records import compact
 from sparsefleet.errors import ConfigError, PeerLostError, ProtocolError
 
 FORMAT = MultiSlot(
@@ -147,7 +147,7 @@ def test_workers_must_want_the_same(folder: Path) -> None:
     def work(worker: WorkerOf) -> None:
         load(folder, worker).global_shuffle(worker, seed=worker.worker_index())
 
-    with pytest.raises(ConfigError, match="seed of worker 1 is 1, of worker 0 0"):
+    with pytest.raises(ConfigError, match="seed of worker 1 is 1, but that of worker 0 is 0"):
         as_workers(2, work)
     with pytest.raises(ConfigError, match="no slot 'ids' with dtype 'text'"):
         shuffled(folder, 2, by="ids", seed=1)
@@ -238,9 +238,9 @@ def test_blocks_that_are_not_whole_are_refused(folder: Path) -> None:
     for size in range(len(packed)):
         with pytest.raises(ProtocolError):
             unpack(packed[:size], SLOTS)
-    with pytest.raises(ProtocolError, match="the columns end at"):
+    with pytest.raises(ProtocolError, match="its columns end at"):
         unpack(packed + b"12345678", SLOTS)
-    with pytest.raises(ProtocolError, match="4 columns, here are 1"):
+    with pytest.raises(ProtocolError, match="4 columns, but this worker has 1 slots"):
         unpack(packed, SLOTS[:1])
     with pytest.raises(ProtocolError, match="another kind of values for slot 'ids'"):
         unpack(packed, (SLOTS[2], *SLOTS[1:]))

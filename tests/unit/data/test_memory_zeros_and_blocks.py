@@ -76,7 +76,7 @@ def test_a_state_goes_on_in_the_midst_of_a_turn(tmp_path: Path) -> None:
         again = MemoryData(reader, num_blocks=4)
         again.load_state_dict(data.state_dict())
         assert given + [batch["id"].tolist() for batch in again] == wanted
-    with pytest.raises(ConfigError, match="of 4 blocks of records, here are 2"):
+    with pytest.raises(ConfigError, match="has 4 blocks of records, but this data has 2"):
         MemoryData(reader, num_blocks=2).load_state_dict(data.state_dict())
 
 
@@ -108,7 +108,7 @@ def test_slots_change_owners_and_come_back(tmp_path: Path) -> None:
     data.shuffle_slots([])
     (batch,) = data
     assert batch["one"].tolist() == keys
-    with pytest.raises(ConfigError, match="there is no slot 'four'"):
+    with pytest.raises(ConfigError, match="no slot is called 'four'"):
         data.shuffle_slots(["four"])
 
 
@@ -137,8 +137,8 @@ def test_records_of_equal_text_become_one(tmp_path: Path, caplog: pytest.LogCapt
     found, dropped = merged(tmp_path / "part", text, 2)
     assert found == {"x": ([7], [8], [0, 1]), "y": ([4, 5], [9], [1, 0])}
     assert dropped == 3
-    assert "1 records are dropped: their 1 groups are not of 2 records" in caplog.text
-    assert "2 records are dropped: their 1 groups have more than one record with slot 'a'" in (
+    assert "dropping 1 records: their 1 groups do not have 2 records" in caplog.text
+    assert "dropping 2 records: their 1 groups have more than one record with slot 'a'" in (
         caplog.text
     )
     found, dropped = merged(tmp_path / "part", text, 0)

@@ -181,7 +181,11 @@ def test_missing_values_are_filled_where_a_filling_is_given(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("column", "slot", "message"),
     [
-        (pa.array([1, None]), Slot("x", "uint64", ()), "expected a value, found null; Field"),
+        (
+            pa.array([1, None]),
+            Slot("x", "uint64", ()),
+            "expected a value, found null; give a Field",
+        ),
         (pa.array([1.0, None]), Slot("x", "float", ()), "expected a value, found null"),
         (pa.array(["a", None]), Slot("x"), "expected a value, found null"),
         (pa.array([1.0, np.nan]), Slot("x", "float", ()), "expected a value, found nan"),
@@ -229,13 +233,13 @@ def test_batches_before_a_bad_row_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "slot", "message"),
     [
-        (pa.array(["5"]), Slot("x", "float", ()), "type string, but slot 'x' wants floats or ints"),
-        (pa.array([0.5]), Slot("x"), "type double, but slot 'x' wants ints or texts"),
-        (pa.array([5]), Field("x", hash_seed=0), "type int64, but slot 'x' wants texts"),
-        (pa.array([[["a"]]]), Slot("x"), "wants ints or texts, or lists of them"),
-        (pa.array([5]), Slot("x", "uint64", (2,)), r"shape \(2,\) wants lists of 2 values"),
+        (pa.array(["5"]), Slot("x", "float", ()), "type string, but slot 'x' needs floats or ints"),
+        (pa.array([0.5]), Slot("x"), "type double, but slot 'x' needs ints or strings"),
+        (pa.array([5]), Field("x", hash_seed=0), "type int64, but slot 'x' needs strings"),
+        (pa.array([[["a"]]]), Slot("x"), "needs ints or strings, or lists of them"),
+        (pa.array([5]), Slot("x", "uint64", (2,)), r"shape \(2,\) needs lists of 2 values"),
         (pa.array([{"y": 1}]), Slot("x"), "has the type struct"),
-        (pa.array([5]), Slot("y"), r"a: no column called 'y', which slot 'y' wants; .*\['x'\]"),
+        (pa.array([5]), Slot("y"), r"a: no column called 'y', which slot 'y' needs; .*\['x'\]"),
     ],
 )
 def test_schemas_that_do_not_fit_name_file_column_found_and_wanted(
@@ -312,7 +316,7 @@ def test_a_file_that_has_become_shorter_is_an_error(tmp_path: Path) -> None:
     state = reader.state_dict()
     write(path, {"id": [1, 2]})
     reader.load_state_dict(state)
-    with pytest.raises(InputFileError, match="has 2 rows, but up to 8 had been read"):
+    with pytest.raises(InputFileError, match="has 2 rows, but 8 had been read"):
         list(reader)
 
 
@@ -340,13 +344,13 @@ def test_remote_files_files_without_rows_and_data_in_memory(tmp_path: Path) -> N
 
 def test_settings_for_text_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a", {"id": [1]})
-    with pytest.raises(ConfigError, match="Parquet files do not go through a pipe command"):
+    with pytest.raises(ConfigError, match="Parquet files cannot go through a pipe command"):
         Reader(path, ONE_ID, 1, config=ReaderConfig(pipe_command=["cat"]))
-    with pytest.raises(ConfigError, match="Parquet files are compressed inside"):
+    with pytest.raises(ConfigError, match="Parquet files have their own compression"):
         Reader(path, ONE_ID, 1, config=ReaderConfig(compression="gzip"))
-    with pytest.raises(ConfigError, match="give names of columns"):
+    with pytest.raises(ConfigError, match="use column names"):
         Parquet(Field("x", columns=0))
-    with pytest.raises(ConfigError, match="Parquet needs files, got None"):
+    with pytest.raises(ConfigError, match="files must be paths for Parquet, got None"):
         Reader(None, ONE_ID, 1)
 
 

@@ -174,7 +174,7 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         Reader(path, CriteoTsv(), 1, label="click")
     with pytest.raises(ConfigError, match="only column"):
         Reader(path, ONE_ID, 1, label="id")
-    with pytest.raises(ConfigError, match="format must be a RecordFormat .* got 'parquet'"):
+    with pytest.raises(ConfigError, match="format must be a RecordFormat, .* got 'parquet'"):
         Reader(path, "parquet", 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ReaderConfig.queue_batches"):
         ReaderConfig(queue_batches=0)
@@ -199,4 +199,4 @@ def test_a_worker_whose_files_are_all_empty_has_an_empty_pass(
     for index, wanted in ((0, list(range(5))), (1, [])):
         reader = Reader(tmp_path / "part-*", ONE_ID, 2, worker_index=index, worker_num=2)
         assert read_ids(reader) == wanted
-    assert "no record in 1 file(s)" in caplog.text
+    assert "no records in 1 file(s)" in caplog.text

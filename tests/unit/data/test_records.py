@@ -124,10 +124,10 @@ def test_workers_without_files_deal_the_records() -> None:
         ({"id": 1, "x": 1, "y": 1}, "'y'", "found .*'y'"),
         ((1,), "'id'", "a tuple of 2 values, found a tuple of 1"),
         (5, "'id'", "expected a dict, or a tuple of 2 values, found a int"),
-        ((1.5, [1, 2]), "'id'", "an id of 64 bits or a text, found 1.5"),
-        ((2**64, [1, 2]), "'id'", "an id of 64 bits or a text, found 18446744073709551616"),
-        ((None, [1, 2]), "'id'", "an id of 64 bits or a text, found None"),
-        (([1], [1, 2]), "'id'", "numbers, not lists in lists"),
+        ((1.5, [1, 2]), "'id'", "a 64-bit id or a string, found 1.5"),
+        ((2**64, [1, 2]), "'id'", "a 64-bit id or a string, found 18446744073709551616"),
+        ((None, [1, 2]), "'id'", "a 64-bit id or a string, found None"),
+        (([1], [1, 2]), "'id'", "numbers, not nested lists"),
         ((1, [1]), "'x'", "2 values, found 1"),
         ((1, "ab"), "'x'", "a number, found 'ab'"),
         ((1, [1, None]), "'x'", "a number, found None"),
@@ -161,7 +161,7 @@ def test_a_record_that_does_not_fit_is_named_and_may_be_skipped(
         ((np.arange(3), (np.arange(2), [0, 1, 2])), "expected 3 records, as 'id' has, found 2"),
         ((np.arange(2), (np.arange(2), [0, 3, 2])), "offsets that rise from 0 to the 2 values"),
         ((np.ones((2, 1), int), (np.arange(2), [0, 1, 2])), r"an array \[B, \*\(\)\]"),
-        ((np.ones(2), (np.arange(2), [0, 1, 2])), "an id of 64 bits or a text, found 1.0"),
+        ((np.ones(2), (np.arange(2), [0, 1, 2])), "a 64-bit id or a string, found 1.0"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_an_error(batch: Any, message: str) -> None:
@@ -192,7 +192,7 @@ def test_another_number_of_records_than_before_is_an_error() -> None:
     state = reader.state_dict()
     reader.close()
     reader.load_state_dict(state)
-    with pytest.raises(InputFileError, match="gave 2 records, but 4 had been read"):
+    with pytest.raises(InputFileError, match="yielded 2 records, but 4 had been read"):
         list(reader)
 
 
@@ -217,9 +217,9 @@ def test_leaving_early_closes_an_endless_function() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="takes a function that gives an iterator, got a list"):
+    with pytest.raises(ConfigError, match="takes a function that returns an iterator, got a list"):
         Records([1, 2], ID)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="says columns or a separator"):
+    with pytest.raises(ConfigError, match="has columns or a separator"):
         Records(numbers_of, Field("id", columns="x"))
-    with pytest.raises(ConfigError, match="the function opens the files"):
+    with pytest.raises(ConfigError, match="its function opens the files"):
         Reader(None, Records(numbers_of, ID), 1, config=ReaderConfig(shell_command="cat"))

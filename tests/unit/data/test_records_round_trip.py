@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefleet.data import Slot
-from sparsefleet.data.dealing import RandomDealer
-from sparsefleet.data.memory_columns import CompactColumn, compact
-from sparsefleet.data.memory_records import MemoryRecords
-from sparsefleet.data.record_block import RecordBlock, pack_block, unpack
+from sparsefleet.data.block_walk import drop_zeros, fill_empty
+from sparsefleet.data.global_shuffle import RandomDealer, RecordBlock, pack_block, unpack
+from sparsefleet.data.memory_records import CompactColumn, MemoryRecords, compact
 from sparsefleet.data.record_source import TakenColumn
-from sparsefleet.data.sparse_zeros import drop_zeros, fill_empty
 
 Record = tuple[Any, ...]
 ids = st.integers(-(2**63), 2**63 - 1)

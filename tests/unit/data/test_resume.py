@@ -107,11 +107,11 @@ def test_states_of_other_files_or_of_no_reader_are_refused(files: list[Path]) ->
     next(batches)
     state = reader.state_dict()
     reader.close()
-    with pytest.raises(ConfigError, match="a, which is not one of this reader's files"):
+    with pytest.raises(ConfigError, match="a, which is not one of this Reader's files"):
         Reader(files[1:], ONE_ID, 7).load_state_dict(state)
-    with pytest.raises(ConfigError, match="no state of a reader"):
+    with pytest.raises(ConfigError, match="not a state of a Reader"):
         reader.load_state_dict({"version": 99})
-    with pytest.raises(ConfigError, match="no state of a reader"):
+    with pytest.raises(ConfigError, match="not a state of a Reader"):
         reader.load_state_dict({"version": 1, "done": [], "lines": 5})
 
 
@@ -123,7 +123,7 @@ def test_a_file_that_has_become_shorter_is_an_error(files: list[Path]) -> None:
     reader.close()
     write_ids(files[0], [1, 2])
     reader.load_state_dict(state)
-    with pytest.raises(InputFileError, match="a: has 2 lines, but 7 had been read"):
+    with pytest.raises(InputFileError, match="a: the file has 2 lines, but 7 had been read"):
         list(reader)
 
 

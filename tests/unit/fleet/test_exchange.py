@@ -7,14 +7,14 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from tests.fleet_workers import run_fleet
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import run_fleet
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.data.data_files import ONE_ID, read_ids, write_ids
 
 from sparsefleet.data import MemoryData, Reader
 from sparsefleet.errors import ConfigError, PeerLostError
 from sparsefleet.fleet import Fleet
-from sparsefleet.fleet.mail_exchange import MailExchange
+from sparsefleet.fleet.meeting import MailExchange
 
 
 @pytest.fixture
@@ -121,16 +121,36 @@ def test_files_go_to_whoever_is_free_each_once_an_epoch(
         assert sorted(chain(*(outcome[epoch] for outcome in outcomes))) == list(range(70))
 
 
-def test_two_readers_of_one_name_are_refused(servers: NativeServers, tmp_path: Path) -> None:
+def test_two_readers_at_once_under_one_name_are_refused(
+    servers: NativeServers, tmp_path: Path
+) -> None:
     path = write_ids(tmp_path / "part", range(10))
 
-    def work(fleet: Fleet) -> None:
-        read_ids(Reader(path, ONE_ID, 4, sharding=fleet.sharding("train")))
-        with pytest.raises(ConfigError, match="give each a name of its own"):
-            read_ids(Reader(path, ONE_ID, 4, sharding=fleet.sharding("train")))
-        read_ids(Reader(path, ONE_ID, 4, sharding=fleet.sharding("another")))
+    def work(fleet: Fleet) -> list[int]:
+        with Reader(path, ONE_ID, 4, sharding=fleet.sharding("train")) as first:
+            begun = iter(first)
+            another = Reader(path, ONE_ID, 4, sharding=fleet.sharding("train"))
+            with pytest.raises(ConfigError, match="give each its own name"):
+                iter(another)
+            del begun
+        return read_ids(another)
 
-    run_fleet(servers, 2, work)
+    assert sorted(chain(*run_fleet(servers, 2, work))) == list(range(10))
+
+
+def test_readers_made_one_after_the_other_read_the_epochs_of_one_list(
+    servers: NativeServers, tmp_path: Path
+) -> None:
+    path = write_ids(tmp_path / "part", range(10))
+
+    def work(fleet: Fleet) -> list[list[int]]:
+        return [
+            read_ids(Reader(path, ONE_ID, 4, sharding=fleet.sharding("train"))) for _ in range(2)
+        ]
+
+    outcomes = run_fleet(servers, 2, work)
+    for epoch in range(2):
+        assert sorted(chain(*(outcome[epoch] for outcome in outcomes))) == list(range(10))
 
 
 def test_without_servers_the_only_worker_reads_everything(tmp_path: Path) -> None:

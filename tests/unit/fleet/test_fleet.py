@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefleet import optim
+from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.errors import CheckpointError, ConfigError, DeadlineError
-from sparsefleet.fleet import Fleet, Role, StrategyFactory, UserDefinedRoleMaker
-from sparsefleet.fleet.distributed_model import DistributedModel
+from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.modes import LocalConfig
 from sparsefleet.nn import SparseEmbedding
+from sparsefleet.serving.export import load_inference_model
 
 
 def small_model() -> nn.Module:
@@ -61,7 +63,7 @@ def test_hand_written_loop_learns_and_stops() -> None:
 def test_evaluation_creates_no_rows_and_keeps_the_training_flag() -> None:
     fleet = local_fleet()
     model, distributed = trained(fleet)
-    with distributed.evaluating() as evaluated:
+    with fleet.evaluating() as evaluated:
         assert not evaluated.training
         unknown = evaluated(torch.tensor([1_000_000]))
         assert not unknown.requires_grad
@@ -95,6 +97,20 @@ def test_saved_model_goes_on_exactly_where_it_was(mode: str, tmp_path: Path) -> 
     )
 
 
+def test_passes_end_and_begin_again() -> None:
+    fleet = local_fleet()
+    model, distributed = trained(fleet, "half_async")
+    fleet.end_pass()
+    fleet.settle()
+    fleet.begin_pass()
+    with fleet.step():
+        model(torch.arange(20, 24)).sum().backward()
+    fleet.end_pass()
+    fleet.settle()
+    assert distributed.store.info("ads").size == 14
+    fleet.stop_worker()
+
+
 def test_saving_twice_into_one_directory_keeps_the_last(tmp_path: Path) -> None:
     fleet = local_fleet()
     model, distributed = trained(fleet)
@@ -116,7 +132,7 @@ def test_inference_model_predicts_the_same_in_a_new_process_object(tmp_path: Pat
     fleet.save_inference_model(tmp_path, torch.arange(3), onnx=False)
     with distributed.evaluating():
         wanted = model(torch.arange(12))
-    served = local_fleet().load_inference_model(tmp_path)
+    served = load_inference_model(tmp_path)
     assert torch.equal(served(torch.arange(12)), wanted)
 
 
@@ -129,9 +145,8 @@ def test_loading_what_is_no_model_says_so(tmp_path: Path) -> None:
 
 def test_any_torch_optimizer_trains_locally_and_is_refused_elsewhere() -> None:
     fleet = local_fleet()
-    model = small_model()
-    table = model[0]
-    assert isinstance(table, SparseEmbedding)
+    torch.manual_seed(0)
+    model = nn.Sequential(SparseEmbedding("ads", 4, optimizer=optim.SGD(lr=0.1)), nn.Linear(4, 1))
     rprop = torch.optim.Rprop(model.parameters(), lr=0.01)
     fleet.distribute(model, rprop, LocalConfig())
     before = model[1].weight.detach().clone()  # type: ignore[union-attr]
@@ -141,7 +156,7 @@ def test_any_torch_optimizer_trains_locally_and_is_refused_elsewhere() -> None:
             model(torch.arange(3)).sum().backward()
     assert not torch.equal(before, model[1].weight)  # type: ignore[arg-type]
     fleet.stop_worker()
-    with pytest.raises(ConfigError, match="servers have no Rprop"):
+    with pytest.raises(ConfigError, match="tables have no Rprop"):
         fleet.distribute(small_model(), rprop, "async")
 
 
@@ -176,17 +191,16 @@ def test_calls_before_init_or_for_the_other_role_say_what_to_do() -> None:
     fleet = Fleet()
     with pytest.raises(RuntimeError, match=r"call fleet.init\(\) first"):
         fleet.is_worker()
-    model = nn.Linear(1, 1)
-    with pytest.raises(ValueError, match=r"call fleet.init\(\) first"):
-        fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
-    with pytest.raises(TypeError, match="got str"):
+    with pytest.raises(RuntimeError, match=r"call fleet.init\(\) first"):
+        fleet.distribute(nn.Linear(1, 1), optim.SGD(lr=0.1))
+    with pytest.raises(TypeError, match="role must be a RoleInfo or None, got str"):
         fleet.init("worker")  # type: ignore[arg-type]
     fleet.init()
     with pytest.raises(RuntimeError, match="fleet has no model yet"):
         fleet.init_worker()
     with pytest.raises(RuntimeError, match="is for servers, but no environment is set"):
         fleet.run_server()
-    fleet.init(UserDefinedRoleMaker(0, Role.SERVER, 1, ["127.0.0.1:9100"]))
+    fleet.init(RoleInfo(kind="server", server_endpoints=("127.0.0.1:9100",)))
     with pytest.raises(RuntimeError, match="init_worker.* was called in a server"):
         fleet.init_worker()
     with pytest.raises(ConfigError, match="is not a directory"):
@@ -194,7 +208,7 @@ def test_calls_before_init_or_for_the_other_role_say_what_to_do() -> None:
 
 
 def test_server_that_never_comes_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparsefleet.fleet import distributed_model
+    from sparsefleet.engine import distributed_model
     from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
     def hasty(endpoints: list[str], *, name: str, config: RemoteStoreConfig) -> RemoteStore:
@@ -203,26 +217,11 @@ def test_server_that_never_comes_up_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(distributed_model, "RemoteStore", hasty)
     fleet = Fleet()
-    fleet.init(UserDefinedRoleMaker(0, Role.WORKER, 1, ["127.0.0.1:1"]))
+    fleet.init(RoleInfo(kind="worker", server_endpoints=("127.0.0.1:1",)))
     model = small_model()
     fleet.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(DeadlineError, match="127.0.0.1:1"):
         fleet.init_worker()
-
-
-def test_strategy_chooses_mode_and_threads() -> None:
-    fleet = local_fleet()
-    model = small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    strategy = StrategyFactory.create_geo_strategy(update_frequency=7)
-    distributed = fleet.distributed_optimizer(optimizer, strategy, model=model)
-    fleet.init_worker()
-    assert fleet.model.mode.name == "geo"
-    with fleet.step():
-        distributed.minimize(model(torch.arange(3)).sum())
-    with pytest.raises(ConfigError, match=r"got \[3, 1\]: .mean\(\) it"), fleet.step():
-        distributed.minimize(model(torch.arange(3)))
-    fleet.stop_worker()
 
 
 def test_replicas_made_before_the_start_share_the_parameters() -> None:
@@ -239,7 +238,7 @@ def test_replicas_made_before_the_start_share_the_parameters() -> None:
 
 def test_table_with_the_name_of_the_dense_parameters_is_refused() -> None:
     model = nn.Sequential(SparseEmbedding("dense", 4), nn.Linear(4, 1))
-    with pytest.raises(ConfigError, match="table name 'dense', which is kept for dense"):
+    with pytest.raises(ConfigError, match="table name 'dense', which is reserved for dense"):
         local_fleet().distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 

@@ -130,10 +130,10 @@ def test_kinds_of_slots_are_kept_and_become_float_once_one_is_seen() -> None:
         ([1, 2], "a slot of a sample must be .name, values., got 1"),
         ([(1, [1])], "the name of a slot must be a str, got 1"),
         ([("a", (1,))], "slot 'a': values must be a list, got tuple"),
-        ([("a", [])], "slot 'a': no values; a slot may not be empty"),
+        ([("a", [])], "slot 'a': no values; a slot must not be empty"),
         ([("a", ["1"])], "slot 'a': values must be ints or finite floats, got '1'"),
         ([("a", [float("nan")])], "finite floats, got nan"),
-        ([("a", [1]), ("b", [1])], "a sample of 2 slots, the first one had 1"),
+        ([("a", [1]), ("b", [1])], "a sample has 2 slots, but the first one had 1"),
         ([("b", [1])], "slot 1 of a sample is 'b', in the first one it was 'a'"),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_generator_is_a_pipe_command_of_a_reader(tmp_path: Path, script: list[
 def test_an_error_of_a_generator_is_that_of_the_command(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "raw").write_text("1,0.5,17\n1,0.5\n")
     reader = Reader(tmp_path / "raw", FORMAT, 10, config=ReaderConfig(pipe_command=script))
-    with pytest.raises(PipeCommandError, match="slot 'ads': no values; a slot may not be empty"):
+    with pytest.raises(PipeCommandError, match="slot 'ads': no values; a slot must not be empty"):
         list(reader)
 
 

@@ -142,7 +142,7 @@ def test_a_list_feeds_each_place_its_own() -> None:
         network.exe.run(compiled, [batch(4)], [network.score])
     with pytest.raises(ValueError, match="list of 3 dicts for 2 places"):
         network.exe.run(compiled, [batch(4)] * 3, [network.score])
-    with pytest.raises(ValueError, match=r"replica 1 has \['x'\].*fed alike"):
+    with pytest.raises(ValueError, match=r"replica 1 has \['x'\].*the same variables"):
         network.exe.run(compiled, [batch(4), {"x": batch(1)["x"]}], [network.score])
     tested = network.compiled(program=network.test)
     (score,) = network.exe.run(tested, [batch(4)], [network.score])
@@ -316,7 +316,7 @@ def test_misuse_is_told() -> None:
         fluid.CompiledProgram(main).with_data_parallel()
     with pytest.raises(ValueError, match="'lost'"):
         fluid.CompiledProgram(main).with_data_parallel(loss_name="lost")
-    with pytest.raises(TypeError, match=r"wanted a fluid\.BuildStrategy"):
+    with pytest.raises(TypeError, match=r"expected a fluid\.BuildStrategy"):
         fluid.CompiledProgram(main, fluid.ExecutionStrategy())
     with pytest.raises(ConfigError, match="trainer 0 of 2, but this process is rank 0 of 1"):
         network.exe.run(network.compiled(build_strategy=fluid.BuildStrategy(num_trainers=2)))

@@ -108,7 +108,7 @@ def test_a_cell_with_a_wrong_number_of_states_is_refused() -> None:
 
     x = fluid.data("x", [None, 4, 3])
     state = fluid.layers.fill_constant_batch_size_like(x, [-1, 3], "float32", 0.0)
-    with pytest.raises(fluid.framework.ProgramError, match="2 states for 1"):
+    with pytest.raises(fluid.framework.ProgramError, match="2 states, expected 1"):
         fluid.layers.rnn(Wrong(), x, state)
 
 

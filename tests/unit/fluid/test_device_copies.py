@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sparsefleet import fluid
-from sparsefleet.fluid import device_copies
-from sparsefleet.fluid.device_copies import DeviceCopies
+from sparsefleet.fluid.feeding import feed_pass as device_copies
+from sparsefleet.fluid.feeding.feed_pass import DeviceCopies
 
 X = fluid.Variable("x", [None, 2], "float32")
 WAIT_S = 30.0

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsefleet.fluid import fetch_printing
-from sparsefleet.fluid.fetch_printing import FetchPrinter, print_as_fluid, print_fetched
+from sparsefleet.fluid.executor import fetch_printing
+from sparsefleet.fluid.executor.fetch_printing import FetchPrinter, print_as_fluid, print_fetched
 
 ROWS = torch.tensor([[0.25], [3.0]])
 LOD = (torch.tensor([0, 1, 2]),)

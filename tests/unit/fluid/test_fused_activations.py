@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sparsefleet import fluid
-from sparsefleet.collective import compiled
+from sparsefleet.collective import module_preparation
 from sparsefleet.fluid.lowering.fusion import fused_operators
-from sparsefleet.fluid.ops import fused
+from sparsefleet.fluid.operators import fused
 
 L = fluid.layers
 
@@ -21,10 +21,10 @@ L = fluid.layers
 @pytest.fixture(autouse=True)
 def own_kernels() -> Iterator[None]:
     """Made anew for each test."""
-    for made in (fused._add_kernels, fused._norm_kernels, compiled.say_fusion_is_off):
+    for made in (fused._add_kernels, fused._norm_kernels, module_preparation.say_fusion_is_off):
         made.cache_clear()
     yield
-    for made in (fused._add_kernels, fused._norm_kernels, compiled.say_fusion_is_off):
+    for made in (fused._add_kernels, fused._norm_kernels, module_preparation.say_fusion_is_off):
         made.cache_clear()
 
 
@@ -151,19 +151,19 @@ def test_what_is_fetched_or_read_elsewhere_is_computed_apart() -> None:
 def test_without_a_compiler_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compiled, "found_compiler", lambda: None)
+    monkeypatch.setattr(module_preparation, "found_compiler", lambda: None)
     with caplog.at_level(logging.WARNING):
         together = train(True)
     for name, value in train(False).items():
         np.testing.assert_allclose(together[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
     assert [record.message for record in caplog.records] == [
-        "kernel fusion is off: no C++ compiler was found; training goes on without it"
+        "kernel fusion is off: no C++ compiler was found; training continues without it"
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.skipif(compiled.found_compiler() is None, reason="there is no C++ compiler")
+@pytest.mark.skipif(module_preparation.found_compiler() is None, reason="there is no C++ compiler")
 def test_compiled_kernels_give_the_same() -> None:
     apart, together = train(False), train(True)
     for name, value in apart.items():
@@ -186,5 +186,5 @@ def test_a_compiler_that_fails_is_said_once_and_done_without(
     with caplog.at_level(logging.WARNING):
         assert [kernel(torch.tensor([number])).item() for number in (-1.0, 2.0)] == [0.0, 2.0]
     assert [record.message for record in caplog.records] == [
-        "kernel fusion is off: the compiler failed (no such kernel); training goes on without it"
+        "kernel fusion is off: the compiler failed (no such kernel); training continues without it"
     ]

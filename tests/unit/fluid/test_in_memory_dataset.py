@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fleet_workers import run_fleet
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.fleet_workers import run_fleet
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.errors import ConfigError, InputMissingError
@@ -65,7 +65,7 @@ def test_loading_in_the_background_is_waited_for(path: Path) -> None:
         iter(dataset)
     dataset.wait_preload_done()
     assert clicks_of(dataset) == list(range(100))
-    with pytest.raises(ValueError, match="must follow preload_into_memory"):
+    with pytest.raises(ValueError, match="call preload_into_memory"):
         dataset.wait_preload_done()
     dataset.set_filelist(["missing"])
     dataset.preload_into_memory()
@@ -154,7 +154,7 @@ def test_records_with_one_id_are_merged(tmp_path: Path, caplog: pytest.LogCaptur
                 parts.append(values[offsets[row] : offsets[row + 1], 0].tolist())
             found[click] = parts
     assert found == {7: [[1, 2], [4]], 1: [[3], [5]]}
-    assert "groups are not of 2 records" in caplog.text
+    assert "groups do not have 2 records" in caplog.text
     assert dataset.get_memory_data_size() == 5
     assert dataset.get_shuffle_data_size() == 2
 

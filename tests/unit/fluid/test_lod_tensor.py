@@ -43,7 +43,7 @@ def test_offsets_that_are_none_are_refused(lod: list[list[int]]) -> None:
 
 
 def test_lengths_below_zero_are_refused() -> None:
-    with pytest.raises(ValueError, match="never go down"):
+    with pytest.raises(ValueError, match="never decrease"):
         LoDTensor().set_recursive_sequence_lengths([[2, -1]])
 
 
@@ -82,7 +82,7 @@ def test_arrays_that_torch_cannot_share_are_taken_as_well(array: np.ndarray | li
 def test_an_empty_tensor_says_so() -> None:
     assert LoDTensor().shape() == [0]
     assert not LoDTensor()._is_initialized()
-    with pytest.raises(ConfigError, match="is empty: give it values by set"):
+    with pytest.raises(ConfigError, match="is empty: fill it with set"):
         LoDTensor().numpy()
 
 

@@ -15,7 +15,7 @@ PREDS, LABELS = np.array([0.1, 0.7, 0.8, 0.9]), np.array([1, 1, 0, 1])
 
 def test_accuracy_weighs_batches() -> None:
     metric = M.Accuracy()
-    with pytest.raises(ValueError, match="update it first"):
+    with pytest.raises(ValueError, match="call update first"):
         metric.eval()
     metric.update(0.5, 2)
     metric.update(value=np.array([1.0], "float32"), weight=np.array([2]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.simulated_gpu import GPU, simulated_gpu
+from tests.support.simulated_gpu import GPU, simulated_gpu
 
 from sparsefleet import fluid
 from sparsefleet.fluid.contrib.mixed_precision import decorate

@@ -11,7 +11,7 @@ import torch
 
 from sparsefleet import fluid
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid import places
+from sparsefleet.fluid.framework import places
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -37,14 +37,14 @@ def test_program_for_a_gpu_runs_on_the_cpu_which_is_said_once(
             (found,) = exe.run(feed=feeder.feed(rows), fetch_list=[double])
     assert found.tolist() == [[2.0, 2.0]]
     assert [record.getMessage() for record in caplog.records] == [
-        "CUDAPlace: this torch sees no GPU, the CPU is used instead; SPARSEFLEET_REQUIRE_CUDA=1 "
-        "makes that an error"
+        "CUDAPlace: torch sees no GPU, using the CPU instead; set SPARSEFLEET_REQUIRE_CUDA=1 to "
+        "make this an error"
     ]
 
 
 def test_no_gpu_is_an_error_where_one_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEFLEET_REQUIRE_CUDA", "1")
-    with pytest.raises(ConfigError, match="REQUIRE_CUDA is set, but this torch sees no GPUs"):
+    with pytest.raises(ConfigError, match="REQUIRE_CUDA is set, but torch sees no GPUs"):
         fluid.CUDAPlace(0)
     assert fluid.CPUPlace().is_cpu
 

@@ -164,5 +164,5 @@ def test_several_losses_with_a_table_are_refused() -> None:
         fluid.optimizer.SGD(factor).minimize(L.mean(rows * factor))
     exe = fluid.Executor()
     exe.run(fluid.default_startup_program())
-    with pytest.raises(ProgramError, match="add the losses up"):
+    with pytest.raises(ProgramError, match="or sum the losses"):
         exe.run(feed={"ids": np.array([1])})

@@ -53,7 +53,7 @@ def test_shapes_that_do_not_fit_only_at_run_time() -> None:
 
 def test_an_operator_that_is_not_supported() -> None:
     block = fluid.default_main_program().global_block()
-    with pytest.raises(ProgramError, match="prroi_pool: an operator that is not supported"):
+    with pytest.raises(ProgramError, match="prroi_pool: operator not supported"):
         block.append_op("prroi_pool", {}, {})
     block.ops.append(Operator("prroi_pool", {}, {}))
     with pytest.raises(ProgramError, match="prroi_pool"):
@@ -80,7 +80,7 @@ def test_a_loss_that_is_no_number() -> None:
 
 
 def test_nothing_to_train() -> None:
-    with pytest.raises(ValueError, match="depends on no parameter"):
+    with pytest.warns(UserWarning, match="does not depend on any parameter"):
         fluid.optimizer.SGD(0.1).minimize(L.mean(fluid.data("x", [None, 4])))
 
 
@@ -92,12 +92,12 @@ def _runs() -> dict[str, tuple[Callable[[], object], type[Exception], str]]:
         "shape": (
             lambda: exe.run(feed={"x": x[:, :3]}),
             ValueError,
-            r"shape \(2, 3\), wanted \(-1, 4\)",
+            r"shape \(2, 3\), expected \(-1, 4\)",
         ),
         "dtype": (
             lambda: exe.run(feed={"x": x.astype("float64")}),
             ValueError,
-            "dtype float64, wanted float32",
+            "dtype float64, expected float32",
         ),
         "list": (lambda: exe.run(feed={"x": [[1.0]]}), RuntimeError, "LoDTensor"),
         "no dict": (lambda: exe.run(feed=3), TypeError, "must be a dict"),
@@ -106,7 +106,7 @@ def _runs() -> dict[str, tuple[Callable[[], object], type[Exception], str]]:
             ProgramError,
             "no variable 'lost'",
         ),
-        "fetch of a number": (lambda: exe.run(fetch_list=[3]), AssertionError, "got 3"),
+        "fetch of a number": (lambda: exe.run(fetch_list=[3]), TypeError, "got 3"),
         "uninitialised": (
             lambda: exe.run(feed={"x": x}, fetch_list=["out"]),
             ProgramError,
@@ -206,7 +206,7 @@ def test_labels_of_floats_are_refused_where_classes_are_wanted() -> None:
 def test_what_fc_cannot_multiply() -> None:
     with pytest.raises(TypeError, match="input must be a Variable of the program, got array"):
         L.fc(np.ones((2, 4), "float32"), 3)
-    with pytest.raises(ProgramError, match=r"must be of floats, got Variable\('ids'.*cast"):
+    with pytest.raises(ProgramError, match=r"must be floating-point, got Variable\('ids'.*cast"):
         L.fc(fluid.data("ids", [None, 4], "int64"), 3)
 
 

@@ -40,11 +40,31 @@ def test_what_minimize_returned_runs_its_updates_only(two_losses: Any) -> None:
     assert (value("a"), value("b")) == (-1.0, 1.0)
 
 
-def test_a_pruned_run_trains_nothing_that_is_not_fetched(two_losses: Any) -> None:
+def test_a_pruned_run_trains_and_leaves_out_what_nobody_needs(two_losses: Any) -> None:
     (first, _), (second, _) = two_losses
+    unused = L.mean(fluid.data("y", [None, 1]))
+    unused.persistable = True
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(fluid.default_startup_program())
     assert exe.run(feed=FEED, fetch_list=[first, second], use_prune=True) == [1.0, 1.0]
-    assert (value("a"), value("b")) == (1.0, 1.0)
-    exe.run(feed=FEED, fetch_list=[first])
+    assert (value("a"), value("b")) == (0.0, 0.0)
+    assert fluid.global_scope().find_var(unused.name) is None
+
+
+def test_a_pruned_run_begins_at_what_is_fed() -> None:
+    hidden = L.fc(fluid.data("x", [None, 1]), 1, bias_attr=False)
+    total = L.reduce_sum(hidden)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    feed = {hidden.name: np.full((2, 1), 3.0, "float32")}
+    assert exe.run(feed=feed, fetch_list=[total], use_prune=True) == [6.0]
+
+
+def test_a_pruned_compiled_program_trains(two_losses: Any) -> None:
+    (first, _), _ = two_losses
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    main = fluid.CompiledProgram(fluid.default_main_program())
+    compiled = main.with_data_parallel(first.name, places=fluid.cpu_places(1))
+    exe.run(compiled, feed=FEED, fetch_list=[first], use_prune=True)
     assert (value("a"), value("b")) == (0.0, 0.0)

@@ -7,7 +7,7 @@ import pytest
 
 from sparsefleet import fluid
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid import data_parallel
+from sparsefleet.fluid.executor import data_parallel
 
 L = fluid.layers
 

@@ -55,7 +55,7 @@ def test_a_variable_cannot_be_iterated() -> None:
     x = fluid.data("x", [None, 3])
     with pytest.raises(TypeError, match="cannot be iterated"):
         list(x)
-    with pytest.raises(ProgramError, match="2 indices|3 indices"):
+    with pytest.raises(ProgramError, match="too many indices"):
         x[0, 0, 0]
     with pytest.raises(ProgramError, match="an index must be"):
         x["a"]
@@ -90,7 +90,7 @@ def test_whole_numbers_stay_whole() -> None:
     x = fluid.data("x", [None], "int64")
     found = [run(out, x=np.array([7, -7])).tolist() for out in (x / 2, x // 2, x % 4, x * 2.0)]
     assert found == [[3, -3], [3, -3], [3, -3], [14, -14]]
-    with pytest.raises(ProgramError, match="holds whole numbers, got 0.5"):
+    with pytest.raises(ProgramError, match="holds integers, got 0.5"):
         x * 0.5
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefleet import cli
+from sparsefleet.cli import main as cli
 from sparsefleet.launch import LaunchConfig
 
 
@@ -73,7 +73,7 @@ def test_all_flags(launched: list[LaunchConfig]) -> None:
         ("--workers 0 train.py", "num_workers"),
         ("--workers two train.py", "invalid int value"),
         ("--env A train.py", "--env must be NAME=VALUE, got 'A'"),
-        ("--nodes a,b train.py", "start_port must be given with nodes"),
+        ("--nodes a,b train.py", "start_port is required with nodes"),
         ("--nodes a,b --node-rank 2 --start-port 9100 train.py", "node_rank"),
         ("--transport pigeon train.py", "invalid choice"),
     ],

@@ -11,6 +11,7 @@ from sparsefleet.launch.job_plan import (
     deal,
     fixed_endpoints,
     fixed_meeting_point,
+    is_traffic_exposed,
     link_port,
     plan_node,
 )
@@ -91,3 +92,30 @@ def test_workers_are_told_where_to_meet_and_how_many_are_on_a_node() -> None:
     assert told["SPARSEFLEET_SERVERS"] == ""
     assert plans[0].appends_log, "the log of the start before is kept"
     assert fixed_meeting_point(config()) == "", "on one machine a free port is taken"
+
+
+def test_traffic_between_machines_is_exposed_unless_protection_was_chosen() -> None:
+    ranks: dict[str, Any] = {"num_servers": 0, "num_workers": 2, "start_port": 9100}
+    two = config(**ranks, nodes=("host1", "host2"))
+    assert is_traffic_exposed(two, {})
+    assert is_traffic_exposed(two, {"GLOO_DEVICE_TRANSPORT": "TCP"})
+    assert not is_traffic_exposed(two, {"GLOO_SOCKET_IFNAME": "wg0"})
+    assert not is_traffic_exposed(two, {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
+    tls = (("GLOO_DEVICE_TRANSPORT", "TCP_TLS"),)
+    assert not is_traffic_exposed(config(**ranks, nodes=two.nodes, set_variables=tls), {})
+    assert not is_traffic_exposed(config(num_servers=0, num_workers=2), {})
+    assert not is_traffic_exposed(config(**ranks, nodes=("127.0.0.1", "localhost")), {})
+    assert not is_traffic_exposed(config(**{**ranks, "num_servers": 1}, nodes=two.nodes), {})
+
+
+def test_settings_of_gloo_reach_the_workers() -> None:
+    exported = {
+        "GLOO_DEVICE_TRANSPORT": "TCP_TLS",
+        "GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY": "/keys/rank.key",
+        "GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT": "/keys/rank.crt",
+    }
+    flags = (("GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_FILE", "/keys/ca.crt"),)
+    job = config(num_servers=0, num_workers=2, set_variables=flags)
+    for plan in plan_node(job, [], "127.0.0.1:9100"):
+        environment = child_environment(exported, job, {}, plan)
+        assert {**exported, **dict(flags)}.items() <= environment.items()

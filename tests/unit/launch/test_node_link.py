@@ -179,7 +179,7 @@ def test_other_settings_or_a_rank_taken_are_refused(open_link: Callable[..., Lis
     assert isinstance(open_link(1).next(), Joined)
     for changed, message in (
         ({"shape": "3 servers"}, "started for 3 servers"),
-        ({}, "joined already"),
+        ({}, "already joined"),
     ):
         event = open_link(1, **changed).next()
         assert isinstance(event, OtherNodeFailed)
@@ -194,7 +194,7 @@ def test_stranger_does_not_disturb_the_job(
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(10_000))
     event = open_link(1, key=b"another key altogether").next()
     assert isinstance(event, OtherNodeFailed)
-    assert "another job key" in event.text
+    assert "a different job key" in event.text
     for listener in three:
         listener.link.report_done(0)
     assert [listener.next() for listener in three] == [AllDone()] * 3

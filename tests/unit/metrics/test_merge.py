@@ -160,18 +160,18 @@ def test_message_of_a_failed_merge_names_both() -> None:
         AUC().merge(AUC(num_thresholds=100))
     assert str(raised.value) == (
         "cannot merge AUC(num_thresholds=100, curve='ROC') "
-        "into AUC(num_thresholds=4095, curve='ROC')"
+        "into AUC(num_thresholds=65535, curve='ROC')"
     )
     with pytest.raises(ConfigError, match="cannot merge a float into AUC"):
         AUC().merge(0.5)  # type: ignore[arg-type]
 
 
 def test_state_of_another_class_is_refused_by_a_class() -> None:
-    with pytest.raises(ConfigError, match="it is of 'LogLoss', wanted AUC"):
+    with pytest.raises(ConfigError, match="expected AUC, got 'LogLoss'"):
         AUC.from_state(LogLoss().state())
-    with pytest.raises(ConfigError, match="it is of 'AUC', wanted MetricSet"):
+    with pytest.raises(ConfigError, match="expected MetricSet, got 'AUC'"):
         MetricSet.from_state(AUC().state())
-    with pytest.raises(ConfigError, match="it is of 'MetricSet', wanted Metric"):
+    with pytest.raises(ConfigError, match="expected Metric, got 'MetricSet'"):
         Metric.from_state(make_set().state())
 
 
@@ -201,7 +201,7 @@ def test_sets_merge_by_name_not_by_place() -> None:
 
 
 def test_a_set_refuses_what_is_no_metric_or_is_there_twice() -> None:
-    with pytest.raises(ConfigError, match=r"'auc' is 0\.5"):
+    with pytest.raises(ConfigError, match=r"got 'auc': 0\.5"):
         MetricSet({"auc": 0.5})  # type: ignore[dict-item]
     auc = AUC()
     with pytest.raises(ConfigError, match="two names"):
@@ -266,7 +266,7 @@ def test_bytes_that_are_no_state_are_refused(name: str) -> None:
 @pytest.mark.parametrize("names", [b"null", b'["a"]', b'["a","a"]', b'["a",["b"]]'])
 def test_sets_whose_names_do_not_fit_are_refused(names: bytes) -> None:
     header = b'{"metric":"MetricSet","settings":{"names":' + names + b"}}"
-    with pytest.raises(ConfigError, match="do not go with names"):
+    with pytest.raises(ConfigError, match="do not match the names"):
         MetricSet.from_state(frame(header, AUC().state() * 2))
 
 

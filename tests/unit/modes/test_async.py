@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.mode_workers import ModeWorkers, gradients
+from tests.support.mode_workers import ModeWorkers, gradients
 
 from sparsefleet.errors import ConfigError, UnknownTableError, WorkerError
-from sparsefleet.modes import AsyncConfig, StepGradients
+from sparsefleet.modes import AsyncConfig
+from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.optim import Adagrad
 
 LINGER = 30.0

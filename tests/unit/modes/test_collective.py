@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.rank_processes import RankProcesses
+from tests.support.rank_processes import RankProcesses
 from torch import Tensor, nn
 
 from sparsefleet import optim
 from sparsefleet.collective import AmpConfig, CollectiveStrategy, Traffic, World
 from sparsefleet.errors import ConfigError, NonFiniteLossError, PeerLostError, WorkerError
 from sparsefleet.fleet import Fleet
-from sparsefleet.modes import CollectiveConfig, HybridConfig, SyncConfig, with_strategy
-from sparsefleet.modes.gathered_rows import GatheredRows
+from sparsefleet.modes import CollectiveConfig, HybridConfig, SyncConfig
+from sparsefleet.modes.collective_mode import GatheredRows
+from sparsefleet.modes.mode_choice import with_strategy
 from sparsefleet.nn import SparseEmbedding
 from sparsefleet.store import AdmitByCount, TableSpec
 from sparsefleet.train import Trainer, TrainerConfig
@@ -59,8 +60,8 @@ def test_a_strategy_makes_the_mode_collective_and_keeps_how_hybrid_sends_rows() 
 @pytest.mark.parametrize(
     ("mode", "strategy", "told"),
     [
-        ("sync", CollectiveStrategy(), "strategy= is for mode 'collective', or for 'hybrid'"),
-        (CollectiveConfig(), CollectiveStrategy(), "has a strategy of its own"),
+        ("sync", CollectiveStrategy(), "strategy= needs mode 'collective', or 'hybrid'"),
+        (CollectiveConfig(), CollectiveStrategy(), "already has a strategy"),
         ("collective", {"num_rings": 2}, r"must be a CollectiveStrategy\(...\)"),
     ],
 )
@@ -72,8 +73,12 @@ def test_what_does_not_go_with_a_strategy_is_told(mode: Any, strategy: Any, told
 @pytest.mark.parametrize(
     ("model", "options", "told"),
     [
-        (nn.Linear(2, 1), {"threads": 2}, "one training thread a worker, got threads=2: start mo"),
-        (Rows(), {"mode": "hybrid", "strategy": CollectiveStrategy()}, "this job has none: start"),
+        (
+            nn.Linear(2, 1),
+            {"threads": 2},
+            "one training thread per worker, got threads=2; start mo",
+        ),
+        (Rows(), {"mode": "hybrid", "strategy": CollectiveStrategy()}, "this job has none; start"),
         (
             nn.Linear(2, 1),
             {
@@ -105,7 +110,7 @@ def test_alone_it_steps_as_torch_does_and_lets_nobody_else_step() -> None:
     settings: dict[str, Any] = {"mode": "collective", "config": QUIET, "fleet": fleet_of()}
     with Trainer(ours, nn.MSELoss(), optimizer, **settings) as trainer:
         trainer.fit([BATCH] * 3)
-        with pytest.raises(ConfigError, match="while fleet has charge"):
+        with pytest.raises(ConfigError, match="while fleet controls"):
             optimizer.step()
     plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
     for _ in range(3):
@@ -184,7 +189,7 @@ def train_three_models(world: World) -> Any:
     for _ in range(3):
         with trainer_of(model, fleet, strategy=strategy) as trainer:
             trainer.fit([BATCH] * (1 + world.rank), epochs=2)
-            assert model[0].norm_group is trainer.distributed._norm_group  # type: ignore[attr-defined]
+            assert model[0].norm_group is trainer.distributed.placement._norm_group  # type: ignore[attr-defined]
             copy.deepcopy(model)  # as an export does
         assert world._connections is not None
         groups.append(len(world._connections._groups))
@@ -220,4 +225,4 @@ def test_one_training_after_another_leaves_no_connections(ranks: RankProcesses) 
 
 def test_admission_by_count_is_refused_where_each_rank_counts(ranks: RankProcesses) -> None:
     for told in ranks.run(refuse_counting, 2):
-        assert "table 'ads' has AdmitByCount, which counts what one store sees" in told
+        assert "table 'ads' has AdmitByCount, which counts keys per store" in told

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sparsefleet.errors import DeadlineError
-from sparsefleet.modes.exchange_window import ExchangeWindows
+from sparsefleet.modes.geo import ExchangeWindows
 
 
 def test_training_goes_on_while_a_window_is_exchanged_but_not_further_than_one() -> None:
@@ -40,7 +40,7 @@ def test_the_wait_for_an_exchange_has_a_deadline() -> None:
     windows.add()
     with pytest.raises(DeadlineError, match="exchange of 1 mini-batches"):
         windows.add()
-    with pytest.raises(DeadlineError, match="not over within"):
+    with pytest.raises(DeadlineError, match="not finished within"):
         windows.take_rest()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
+from tests.support.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
 
 from sparsefleet.errors import ConfigError, NonFiniteError, UnknownTableError, WorkerError
-from sparsefleet.modes import GeoConfig, Mode, ModeSetting, StepGradients, make_mode
+from sparsefleet.modes import GeoConfig
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_choice import make_mode
+from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.optim import SGD, Adagrad
 from sparsefleet.store import AdmitByCount, LocalStore, TableSpec
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sparsefleet.errors import NotFoundError
-from sparsefleet.modes import ModeSetting, StepGradients
-from sparsefleet.modes.geo_replica import GeoReplica
+from sparsefleet.modes.geo import GeoReplica
+from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
 from sparsefleet.optim import SGD
 from sparsefleet.store import LocalStore, TableSpec
 
@@ -94,7 +94,7 @@ def test_training_between_survives_what_comes_from_the_servers(replica: GeoRepli
 def test_rows_beyond_what_is_sent_at_a_time_are_exchanged_alike(
     replica: GeoReplica, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr("sparsefleet.modes.geo_replica._CHUNK_FLOATS", room)
+    monkeypatch.setattr("sparsefleet.modes.geo._CHUNK_FLOATS", room)
     keys = np.arange(100, dtype=np.uint64)
     replica.pull({"rows": keys}, served)
     gradients = np.arange(100, dtype=np.float32).reshape(-1, 1) + 1
@@ -118,5 +118,5 @@ def test_rows_with_nan_are_skipped_and_told(
 
 
 def test_a_gradient_of_a_row_that_was_never_pulled_is_refused(replica: GeoReplica) -> None:
-    with pytest.raises(NotFoundError, match="table 'rows': a gradient came for key 3"):
+    with pytest.raises(NotFoundError, match="table 'rows': got a gradient for key 3"):
         replica.apply(step(1.0))

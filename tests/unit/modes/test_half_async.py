@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.mode_workers import KEY, ROWS, ModeWorkers, gradients
+from tests.support.mode_workers import KEY, ROWS, ModeWorkers, gradients
 
 from sparsefleet.errors import UnknownTableError, WorkerError
-from sparsefleet.modes import Mode, StepGradients
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import StepGradients
 
 
 def test_gradients_of_workers_add_up() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.mode_workers import NET, ModeWorkers, gradients
+from tests.support.mode_workers import NET, ModeWorkers, gradients
 
 from sparsefleet.errors import ConfigError, UnknownTableError
-from sparsefleet.modes import HybridConfig, Mode, StepGradients
+from sparsefleet.modes import HybridConfig
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import StepGradients
 
 
 def test_dense_gradients_are_averaged_and_rows_add_up() -> None:

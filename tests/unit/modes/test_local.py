@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
+from tests.support.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
 
 from sparsefleet.errors import ConfigError, WorkerError
-from sparsefleet.modes import ModeSetting, make_mode
+from sparsefleet.modes.mode_choice import make_mode
+from sparsefleet.modes.mode_setting import ModeSetting
 from sparsefleet.optim import SGD
 from sparsefleet.store import Constant, LocalStore, TableSpec
 

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.modes import (
-    AsyncConfig,
-    AsyncMode,
-    GeoConfig,
-    GeoMode,
-    HalfAsyncMode,
-    HybridMode,
-    LocalMode,
-    ModeSetting,
-    SyncMode,
-    make_mode,
-    mode_config,
-)
+from sparsefleet.modes import AsyncConfig, GeoConfig
+from sparsefleet.modes.async_mode import AsyncMode
+from sparsefleet.modes.geo import GeoMode
+from sparsefleet.modes.half_async import HalfAsyncMode
+from sparsefleet.modes.hybrid import HybridMode
+from sparsefleet.modes.local import LocalMode
+from sparsefleet.modes.mode_choice import make_mode, mode_config
+from sparsefleet.modes.mode_setting import ModeSetting
+from sparsefleet.modes.sync import SyncMode
 from sparsefleet.optim import SGD
 from sparsefleet.store import LocalStore
 
@@ -76,7 +72,7 @@ def test_dense_step_is_for_local_only() -> None:
         ({"dense": {"net": np.zeros(4, np.float32)[::2]}}, "'net'.*contiguous"),
         (
             {"dense": {"net": np.zeros(2, np.float32)}, "dense_optimizers": {}},
-            "optimizer of.*'net'",
+            "optimizer for.*'net'",
         ),
     ],
     ids=str,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.mode_workers import KEY, NET, ROWS, ModeWorkers, RecordedRates, gradients
+from tests.support.mode_workers import KEY, NET, ROWS, ModeWorkers, RecordedRates, gradients
 
-from sparsefleet.modes import AsyncConfig, GeoConfig, Mode, make_mode
-from sparsefleet.modes.rates import RateKeeper
+from sparsefleet.modes import AsyncConfig, GeoConfig
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_choice import make_mode
+from sparsefleet.modes.rates import ScheduledRates
 
 HALVINGS = [0.1, 0.05, 0.025, 0.0125, 0.00625, 0.003125]
 
@@ -130,7 +132,7 @@ def test_rates_that_stay_are_not_sent_again() -> None:
         def rates_at(self, step: int) -> dict[str, float]:
             return {NET: 0.1 if step < 5 else 0.01}
 
-    keeper = RateKeeper(Steps(), Store(), [NET, ROWS])
+    keeper = ScheduledRates(Steps(), Store(), [NET, ROWS])
     for step in (0, 1, 4, 6, 7, 3, 100_000):
         keeper.at(step)
     assert sent[:2] == [(NET, 0.1, 0), (NET, 0.01, 6)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.mode_workers import NET, ModeWorkers, gradients
+from tests.support.mode_workers import NET, ModeWorkers, gradients
 
 from sparsefleet.errors import PeerLostError, WorkerError
-from sparsefleet.modes import AsyncConfig, Mode
+from sparsefleet.modes import AsyncConfig
+from sparsefleet.modes.mode import Mode
 
 WORKERS = 3
 STEPS = 12
@@ -92,7 +93,7 @@ def test_a_lost_worker_ends_the_wait_for_it() -> None:
 
 
 def test_others_go_on_without_a_lost_worker_if_told_to() -> None:
-    with ModeWorkers(AsyncConfig(max_staleness=1), workers=2, go_on_without_lost=True) as job:
+    with ModeWorkers(AsyncConfig(max_staleness=1), workers=2, continue_without_lost=True) as job:
         lose_the_second(job)
         job.modes[0].flush()
         assert job.net() == pytest.approx(-2.0, rel=1e-5)

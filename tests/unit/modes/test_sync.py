@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.mode_workers import ModeWorkers, gradients
+from tests.support.mode_workers import ModeWorkers, gradients
 
 from sparsefleet.errors import PeerLostError, WorkerError
-from sparsefleet.modes import Mode
+from sparsefleet.modes.mode import Mode
 
 
 def test_each_step_moves_by_the_mean_of_all_workers() -> None:
@@ -114,7 +114,7 @@ def test_others_go_on_without_a_lost_worker_if_told_to() -> None:
             mode.hand_over(gradients(1.0))
         mode.leave()
 
-    with ModeWorkers("sync", workers=3, servers=2, go_on_without_lost=True) as job:
+    with ModeWorkers("sync", workers=3, servers=2, continue_without_lost=True) as job:
         job.run(script)
         assert job.net() == pytest.approx(-0.2)
         for passes in range(2, 5):  # nor do they wait for it in a later pass

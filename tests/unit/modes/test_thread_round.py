@@ -98,5 +98,5 @@ def test_fail_wakes_those_who_wait_and_all_who_come_later() -> None:
 
 def test_the_wait_for_a_thread_has_a_deadline_that_says_so() -> None:
     meeting = ThreadRound(2, Gathered(), wait_s=0.05)
-    with pytest.raises(DeadlineError, match="1 of 2 threads handed over"):
+    with pytest.raises(DeadlineError, match="1 of 2 threads arrived"):
         meeting.meet(1)

@@ -3,18 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError, TableConflictError
-from sparsefleet.nn import (
-    SparseEmbedding,
-    SparseEmbeddingBag,
-    apply_gradients,
-    bind,
-    sparse_modules,
-)
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag, apply_gradients, bind
+from sparsefleet.nn.binding import sparse_modules
 from sparsefleet.store import Constant, LocalStore, Rows, Store
 
 
@@ -113,7 +108,9 @@ def test_modules_with_rows_of_their_own_for_one_table_are_not_mixed() -> None:
     model = nn.ModuleDict({"left": SparseEmbedding("a", 2), "right": SparseEmbedding("a", 2)})
     for module in model.values():
         train_once(module, 1)
-    with pytest.raises(ConfigError, match="'left' and 'right' share table 'a' but each has rows"):
+    with pytest.raises(
+        ConfigError, match="'left' and 'right' share table 'a' but each already has its own rows"
+    ):
         bind(model, LocalStore())
 
 

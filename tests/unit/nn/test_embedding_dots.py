@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, ShapeError
-from sparsefleet.export import save_inference_model
 from sparsefleet.nn import (
-    LookupPlan,
     SparseEmbedding,
     SparseEmbeddingBag,
-    StepRows,
     apply_gradients,
     bind,
     embedding_dots,
     import_embedding,
-    pull_rows,
 )
-from sparsefleet.serve import Predictor
+from sparsefleet.nn.lookup_plan import LookupPlan
+from sparsefleet.nn.pulled_rows import pull_rows
+from sparsefleet.nn.step_rows import StepRows
+from sparsefleet.serving import Predictor
+from sparsefleet.serving.export import save_inference_model
 from sparsefleet.store import LocalStore
 
 Dots = Callable[[SparseEmbedding, Tensor, SparseEmbedding, Tensor], Tensor]
@@ -43,7 +43,7 @@ class Net(nn.Module):
     def __init__(self, dots: Dots, *, dim: int = 5, one_table: bool = False) -> None:
         super().__init__()
         self.dots = dots
-        settings = {"padding_id": 0, "optimizer": optim.SGD(lr=1.0)}
+        settings = {"padding_idx": 0, "optimizer": optim.SGD(lr=1.0)}
         self.left = SparseEmbedding("left", dim, **settings)
         self.right = SparseEmbedding("left" if one_table else "right", dim, **settings)
         self.biases = SparseEmbedding("biases", 1, optimizer=optim.SGD(lr=1.0))
@@ -257,9 +257,11 @@ def test_an_exported_model_scores_alike(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     left, right = SparseEmbedding("a", 4), SparseEmbedding("b", 4)
     ids = torch.tensor([1, 2])
-    with pytest.raises(ShapeError, match=r"\[3\], wanted that of the ids of table 'a', \[2\]"):
+    with pytest.raises(
+        ShapeError, match=r"\[3\], expected \[2\], the shape of the ids of table 'a'"
+    ):
         embedding_dots(left, ids, right, torch.tensor([1, 2, 3]))
-    with pytest.raises(ShapeError, match="'a' are 4 wide, those of table 'c' 5"):
+    with pytest.raises(ShapeError, match="'a' has width 4, table 'c' has width 5"):
         embedding_dots(left, ids, SparseEmbedding("c", 5), ids)
     with pytest.raises(ShapeError, match=r"convert them with .long\(\)"):
         embedding_dots(left, ids, right, ids.int())
@@ -278,5 +280,5 @@ def test_native_products_refuse_places_and_shapes_that_do_not_fit() -> None:
         _core.dot_rows(rows, places, np.ones((2, 4), np.float32), places, out)
     with pytest.raises(ShapeError, match="do not fit"):
         _core.dot_rows(rows, places, rows, places[:1], out[:1])
-    with pytest.raises(ShapeError, match="sums .1, 3. are not of the shape"):
+    with pytest.raises(ShapeError, match="sums .1, 3. do not have the shape of the rows .2, 3."):
         _core.sum_dot_gradients(out, rows, places, rows, places, None, rows[:1])

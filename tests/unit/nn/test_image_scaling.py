@@ -22,7 +22,7 @@ def test_bytes_become_normalised_floats_where_they_are() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="wanted pictures of uint8, got torch.float32"):
+    with pytest.raises(ConfigError, match="expected uint8 images, got torch.float32"):
         ImageScaling()(torch.zeros(1, 1, 2, 2))
-    with pytest.raises(ConfigError, match="a number for each channel"):
+    with pytest.raises(ConfigError, match="one number per channel"):
         ImageScaling([0.5], [0.5, 0.5])

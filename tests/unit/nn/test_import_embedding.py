@@ -54,5 +54,5 @@ def test_weights_that_do_not_fit_are_refused(
 
 
 def test_a_state_without_weights_for_any_table_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"wanted one of \['words\.weight'\]"):
+    with pytest.raises(ConfigError, match=r"expected one of \['words\.weight'\]"):
         import_embeddings(Words(SparseEmbedding("words", 3)), {"head.bias": torch.zeros(1)})

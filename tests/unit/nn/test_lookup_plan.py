@@ -9,7 +9,10 @@ import torch
 from tests.unit.nn.counting_pull import CountingPull
 from torch import nn
 
-from sparsefleet.nn import LookupPlan, SparseEmbedding, StepRows, bind, pull_rows
+from sparsefleet.nn import SparseEmbedding, bind
+from sparsefleet.nn.lookup_plan import LookupPlan
+from sparsefleet.nn.pulled_rows import pull_rows
+from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import LocalStore
 
 Forward = Callable[[nn.ModuleDict, Any], torch.Tensor]
@@ -17,7 +20,7 @@ Forward = Callable[[nn.ModuleDict, Any], torch.Tensor]
 
 def learn(forward: Forward, batch: Any) -> tuple[LookupPlan, nn.ModuleDict, CountingPull]:
     model = nn.ModuleDict(
-        {"a": SparseEmbedding("a", 2, padding_id=0), "b": SparseEmbedding("b", 3)}
+        {"a": SparseEmbedding("a", 2, padding_idx=0), "b": SparseEmbedding("b", 3)}
     )
     store = LocalStore()
     bind(model, store)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet import optim
@@ -122,7 +122,7 @@ def test_rows_of_a_local_run_can_be_loaded_onto_servers() -> None:
 
 def test_state_that_does_not_fit_is_refused() -> None:
     state = trained(Model()).state_dict()
-    with pytest.raises(ShapeError, match="table 'users': rows to load have width 2, wanted 4"):
+    with pytest.raises(ShapeError, match="table 'users': rows to load have width 2, expected 4"):
         Model(dim=4).load_state_dict(state)
     with pytest.raises(ConfigError, match="table 'users': the state to load has format 9"):
         Model().load_state_dict({**state, "users._extra_state": {"format": 9}})

@@ -48,7 +48,7 @@ def test_ragged_ids_give_the_rows_of_the_values() -> None:
 
 
 def test_negative_ids_are_keys_too() -> None:
-    module = embedding(padding_id=-1)
+    module = embedding(padding_idx=-1)
     module(torch.tensor([-1, -2, -(2**63)])).sum().backward()
     assert apply_gradients(module).applied == 2
     assert values(module, -1, -2, -(2**63)) == [0, 0.5, 0.5]
@@ -60,7 +60,7 @@ def test_negative_ids_are_keys_too() -> None:
         (torch.tensor([1], dtype=torch.int32), "got torch.int32; convert them with .long()"),
         (torch.tensor([1.0]), "got torch.float32"),
         ([1, 2], "got list; make one with torch.as_tensor"),
-        (torch.tensor([1], device="meta"), "got one on meta; move them with .cpu()"),
+        (torch.tensor([1], device="meta"), "got a tensor on meta; move it with .cpu()"),
     ],
 )
 def test_ids_of_another_kind_are_refused_by_name(ids: object, message: str) -> None:
@@ -72,8 +72,8 @@ def test_ids_of_another_kind_are_refused_by_name(ids: object, message: str) -> N
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"padding_id": 2**63}, "padding_id must be None or an int64"),
-        ({"padding_id": True}, "padding_id must be None or an int64"),
+        ({"padding_idx": 2**63}, "padding_idx must be None or an int64"),
+        ({"padding_idx": True}, "padding_idx must be None or an int64"),
         ({"unknown": "nothing"}, "unknown must be 'zeros' or 'initial'"),
         ({"seed": -1}, "TableSpec.seed"),
     ],
@@ -84,9 +84,9 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict, message: str)
 
 
 def test_module_has_no_parameters_and_shows_what_it_is() -> None:
-    module = SparseEmbedding("ads", 2, padding_id=0)
+    module = SparseEmbedding("ads", 2, padding_idx=0)
     assert list(module.parameters()) == []
-    assert repr(module) == "SparseEmbedding('ads', dim=2, optimizer=None, padding_id=0)"
+    assert repr(module) == "SparseEmbedding('ads', dim=2, optimizer=None, padding_idx=0)"
     module(torch.tensor([1]))
     assert "optimizer=Adagrad(lr=0.01" in repr(module)
 
@@ -148,8 +148,8 @@ def test_copies_share_the_rows_but_not_the_gradients() -> None:
 
 
 def test_module_with_rows_is_not_pickled_and_says_what_to_do() -> None:
-    module = embedding(padding_id=3)
-    assert pickle.loads(pickle.dumps(module)).padding_id == 3
+    module = embedding(padding_idx=3)
+    assert pickle.loads(pickle.dumps(module)).padding_idx == 3
     module(torch.tensor([1]))
     with pytest.raises(ConfigError, match=r"table 'ads' cannot be pickled.*state_dict"):
         pickle.dumps(module)
@@ -163,7 +163,7 @@ def test_forgotten_gradients_are_mentioned_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(6):
             module(torch.tensor([1]))
-    assert [record.getMessage()[:23] for record in caplog.records] == ["table 'ads': 3 lookups "]
+    assert [record.getMessage()[:23] for record in caplog.records] == ["table 'ads': 3 training"]
 
 
 def test_copies_train_in_threads_of_their_own_on_the_same_rows() -> None:

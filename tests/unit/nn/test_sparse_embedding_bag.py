@@ -35,7 +35,7 @@ def test_ragged_bags_with_empty_ones(mode: str, wanted: list[float]) -> None:
     ("mode", "wanted"), [("sum", [6.0, 0.0]), ("mean", [1.0, 0.0]), ("sqrtn", [6 / 20**0.5, 0.0])]
 )
 def test_padding_counts_neither_above_nor_below_the_line(mode: str, wanted: list[float]) -> None:
-    module = bag(mode, padding_id=0)
+    module = bag(mode, padding_idx=0)
     ids = torch.tensor([[5, 0, 6], [0, 0, 0]])
     weights = torch.tensor([[2.0, 9.0, 4.0], [9.0, 9.0, 9.0]], requires_grad=True)
     out = module(ids, weights=weights)
@@ -78,10 +78,10 @@ def test_evaluation_creates_no_rows() -> None:
     ("offsets", "message"),
     [
         (torch.tensor([1, 2]), "must start at 0, got 1"),
-        (torch.tensor([0, 3, 2]), "must not fall, but offset 2 is 2 after 3"),
-        (torch.tensor([0, 5]), "go up to 5, but there are only 4 ids"),
+        (torch.tensor([0, 3, 2]), "must not decrease, but offset 2 is 2 after 3"),
+        (torch.tensor([0, 5]), "reach 5, but there are only 4 ids"),
         (torch.tensor([0, 1], dtype=torch.int32), "must be an int64 tensor, got torch.int32"),
-        (torch.tensor([[0, 1]]), r"must have one dimension and be on the CPU, got shape \(1, 2\)"),
+        (torch.tensor([[0, 1]]), r"must be one-dimensional and on the CPU, got shape \(1, 2\)"),
         (torch.empty(0, dtype=torch.int64), "are empty, but there are 4 ids"),
         ([0, 1], "must be an int64 tensor, got list"),
     ],
@@ -102,8 +102,8 @@ def test_last_offset_must_be_the_end_where_it_is_included() -> None:
     ("arguments", "message"),
     [
         ((IDS,), "need offsets"),
-        ((IDS.view(2, 2), OFFSETS), "ids with offsets must have one dimension"),
-        (((IDS, OFFSETS), OFFSETS), "give no others"),
+        ((IDS.view(2, 2), OFFSETS), "ids with offsets must be one-dimensional"),
+        (((IDS, OFFSETS), OFFSETS), "do not pass offsets again"),
         ((IDS, OFFSETS, torch.ones(3)), r"shape of ids, \(4,\), got torch.float32 of shape"),
         ((IDS, OFFSETS, torch.ones(4).double()), "must be float32"),
         ((IDS.int(), OFFSETS), "ids must be an int64 tensor"),

@@ -9,13 +9,16 @@ from tests.unit.nn.counting_pull import CountingPull
 from torch import nn
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn import Lookup, SparseEmbedding, StepRows, bind, pull_rows
+from sparsefleet.nn import SparseEmbedding, bind
+from sparsefleet.nn.lookup import Lookup
+from sparsefleet.nn.pulled_rows import pull_rows
+from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import Constant, LocalStore
 
 
 def model_of(**widths: int) -> tuple[nn.ModuleDict, CountingPull]:
     model = nn.ModuleDict(
-        {name: SparseEmbedding(name, dim, padding_id=0) for name, dim in widths.items()}
+        {name: SparseEmbedding(name, dim, padding_idx=0) for name, dim in widths.items()}
     )
     store = LocalStore()
     bind(model, store)
@@ -31,7 +34,7 @@ def as_dict(gradient: tuple[np.ndarray, np.ndarray]) -> dict[int, list[float]]:
 def test_lookups_of_all_tables_are_pulled_in_one_call_each_key_once() -> None:
     _, pull = model_of(ads=2, users=3)
     ads, more, users = torch.tensor([[1, 2], [2, 0]]), torch.tensor([2, 3]), torch.tensor([7, 7])
-    pulled = pull_rows([Lookup("ads", 2, ads, padding_id=0), Lookup("users", 3, users),
+    pulled = pull_rows([Lookup("ads", 2, ads, padding_idx=0), Lookup("users", 3, users),
                         Lookup("ads", 2, more)], pull)  # fmt: skip
     assert pull.calls == [{"ads": [1, 2, 3], "users": [7]}]
     assert pulled.tables["ads"].rows.shape == (3, 2)
@@ -42,7 +45,7 @@ def test_lookups_of_all_tables_are_pulled_in_one_call_each_key_once() -> None:
 def test_planned_lookups_pull_nothing_in_the_forward_pass() -> None:
     model, pull = model_of(ads=2)
     ids = torch.tensor([[1, 2], [2, 0]])
-    pulled = pull_rows([Lookup("ads", 2, ids, padding_id=0)], pull)
+    pulled = pull_rows([Lookup("ads", 2, ids, padding_idx=0)], pull)
     pull.calls.clear()
     with StepRows(pull, pulled=pulled) as step:
         out = model["ads"](ids)
@@ -58,7 +61,7 @@ def test_planned_lookups_pull_nothing_in_the_forward_pass() -> None:
 def test_lookup_made_more_often_than_planned_takes_the_pulled_rows_again() -> None:
     model, pull = model_of(ads=2)
     ids = torch.tensor([1, 2, 1])
-    pulled = pull_rows([Lookup("ads", 2, ids, padding_id=0), Lookup("ads", 2, ids)], pull)
+    pulled = pull_rows([Lookup("ads", 2, ids, padding_idx=0), Lookup("ads", 2, ids)], pull)
     with StepRows(pull, pulled=pulled) as step:
         first = model["ads"](ids)
         kept = first.detach().clone()
@@ -73,7 +76,7 @@ def test_lookup_made_more_often_than_planned_takes_the_pulled_rows_again() -> No
 def test_planned_lookup_that_is_not_made_has_no_gradient() -> None:
     model, pull = model_of(ads=2)
     made, skipped = torch.tensor([1, 2]), torch.tensor([2, 3])
-    pulled = pull_rows([Lookup("ads", 2, ids, padding_id=0) for ids in (skipped, made)], pull)
+    pulled = pull_rows([Lookup("ads", 2, ids, padding_idx=0) for ids in (skipped, made)], pull)
     with StepRows(pull, pulled=pulled) as step:
         model["ads"](made).sum().backward()
     assert as_dict(step.gradients()["ads"]) == {1: [1, 1], 2: [1, 1]}
@@ -90,7 +93,7 @@ def test_rows_that_no_loss_depends_on_have_no_gradient() -> None:
 def test_ids_changed_in_place_after_the_pull_are_pulled_again() -> None:
     model, pull = model_of(ads=2)
     ids = torch.tensor([1, 2])
-    pulled = pull_rows([Lookup("ads", 2, ids, padding_id=0)], pull)
+    pulled = pull_rows([Lookup("ads", 2, ids, padding_idx=0)], pull)
     ids.add_(10)
     with StepRows(pull, pulled=pulled) as step:
         model["ads"](ids).sum().backward()
@@ -101,7 +104,7 @@ def test_ids_changed_in_place_after_the_pull_are_pulled_again() -> None:
 def test_output_may_be_changed_in_place_like_that_of_nn_embedding() -> None:
     model, pull = model_of(ads=2)
     ids = [torch.tensor([[1], [2]]), torch.tensor([3])]
-    pulled = pull_rows([Lookup("ads", 2, part, padding_id=0) for part in ids], pull)
+    pulled = pull_rows([Lookup("ads", 2, part, padding_idx=0) for part in ids], pull)
     for rows in (None, pulled):
         with StepRows(pull, pulled=rows) as step:
             first, second = (model["ads"](part) for part in ids)
@@ -192,5 +195,5 @@ def test_step_left_out_of_order_is_named() -> None:
     outer, inner = StepRows(pull), StepRows(pull)
     with outer:
         with inner:
-            with pytest.raises(ConfigError, match="order it was entered in"):
+            with pytest.raises(ConfigError, match="innermost first"):
                 outer.__exit__(None, None, None)

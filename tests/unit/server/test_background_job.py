@@ -42,7 +42,7 @@ def test_work_that_nobody_asks_after_is_given_up() -> None:
 
     BackgroundJob("the save", work, lease_s=0.05, clean_up=cleaned.set)
     assert cleaned.wait(WAIT_S)
-    assert "the save: who began it has not asked after it for 0.05 s" in seen[0]
+    assert "the save was canceled: its client has not polled it for 0.05 s" in seen[0]
 
 
 def test_work_that_is_called_off_ends() -> None:
@@ -57,5 +57,5 @@ def test_work_that_is_called_off_ends() -> None:
     assert begun.wait(WAIT_S)
     assert job.wait(0.01) is None
     job.end(WAIT_S)
-    with pytest.raises(DeadlineError, match="called off"):
+    with pytest.raises(DeadlineError, match="canceled"):
         job.wait(0.01)

@@ -6,7 +6,7 @@ import queue
 import threading
 
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import _core
 from sparsefleet.errors import (
@@ -20,7 +20,7 @@ from sparsefleet.errors import (
     SparseFleetError,
     TooLargeError,
 )
-from sparsefleet.server import CommandLoop
+from sparsefleet.server.command_loop import CommandLoop
 from sparsefleet.store import LocalStore
 
 
@@ -92,7 +92,7 @@ def test_exception_nobody_meant_is_logged_once_and_internal_at_the_caller(
 
 def test_unknown_command_is_not_found_and_names_those_there_are() -> None:
     with NativeServers(handlers={"echo": echo}) as servers, servers.connect() as store:
-        with pytest.raises(NotFoundError, match=r"it has: .*echo.*ping"):
+        with pytest.raises(NotFoundError, match=r"this server has: .*echo.*ping"):
             store.command(0, "sing")
 
 
@@ -135,7 +135,7 @@ def test_second_answer_is_refused_and_a_late_failure_is_without_effect() -> None
 
     with NativeServers(handlers={"twice": twice}) as servers, servers.connect() as store:
         assert store.command(0, "twice") == b"first"
-    assert "answered before" in str(seen[0])
+    assert "already answered" in str(seen[0])
 
 
 def test_code_that_is_none_is_refused() -> None:
@@ -172,7 +172,7 @@ def test_caller_hears_in_time_that_a_handler_is_still_at_work() -> None:
 
     with NativeServers(handlers={"wait": wait}) as servers, servers.connect() as store:
         try:
-            with pytest.raises(DeadlineError, match="handler is still at work"):
+            with pytest.raises(DeadlineError, match="handler is still running"):
                 store.command(0, "wait", timeout_s=0.3)
         finally:
             done.set()
@@ -196,7 +196,8 @@ def test_server_that_stops_fails_commands_that_were_kept() -> None:
         servers.stop()
         caller.join(20)
         assert len(failures) == 1
-        command.reply(b"too late, and no harm")
+        with pytest.raises(ShuttingDownError, match="the reply came too late"):
+            command.reply(b"nobody waits for it")
 
 
 def test_loop_that_is_stopped_lets_handlers_end_and_refuses_the_rest() -> None:
@@ -230,7 +231,7 @@ def test_loop_never_started_stops_at_once() -> None:
 
 def test_server_that_is_none_and_a_local_store_are_refused() -> None:
     with NativeServers() as servers, servers.connect() as store:
-        with pytest.raises(ConfigError, match="server 1 was asked, there are 1"):
+        with pytest.raises(ConfigError, match="there is no server 1; the number of servers is 1"):
             store.command(1, "ping")
         with pytest.raises(ConfigError, match="command name of 0 bytes"):
             store.command(0, "")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sparsefleet.errors import ConfigError, PeerLostError, ProtocolError
-from sparsefleet.server.command_body import pack_body, unpack_body
+from sparsefleet.errors import ConfigError, NotOwnerError, PeerLostError, ProtocolError
+from sparsefleet.server.command_loop import pack_body, unpack_body
 from sparsefleet.server.mailbox import Mailboxes
 
 LONG_S = 60.0
@@ -15,7 +15,8 @@ LONG_S = 60.0
 class Question:
     """A command that remembers its answer."""
 
-    def __init__(self, data: bytes = b"", **head: Any) -> None:
+    def __init__(self, data: bytes = b"", *, session: int = 1, **head: Any) -> None:
+        self.session = session
         self.body = pack_body({"room": "r", "to": 0, "wait_s": LONG_S, **head}, data)
         self.answered = threading.Event()
         self.head: dict[str, Any] = {}
@@ -136,6 +137,23 @@ def test_a_letter_is_kept_if_its_taker_has_gone() -> None:
     gone.is_gone = True
     put(boxes, b"kept")
     assert take(boxes).data == b"kept"
+
+
+def test_a_box_belongs_to_the_session_that_takes_from_it_while_it_is_alive() -> None:
+    alive = {1, 2}
+    boxes = Mailboxes(has_session=alive.__contains__)
+    assert take(boxes, wait_s=0).answered.wait(LONG_S)
+    put(boxes, b"mine", session=2)  # anybody may send
+    for call in (boxes.take, boxes.close):
+        with pytest.raises(NotOwnerError, match="mail of worker 0 belongs to session 1"):
+            call(Question(session=2))
+    assert take(boxes).data == b"mine"
+    alive.remove(1)
+    put(boxes, b"late")
+    assert take(boxes, session=2).data == b"late"
+    boxes.close(Question(session=2))
+    boxes.close(Question(session=1))  # nobody holds it now
+    assert boxes.num_rooms == 0
 
 
 def test_commands_that_make_no_sense_are_refused() -> None:

@@ -20,9 +20,13 @@ def test_default_is_this_machine_only_and_encrypted() -> None:
         {"num_servers": 0},
         {"transport": "TLS"},
         {"num_threads": -1},
+        {"max_connections": 0},
+        {"max_unproven_connections": -1},
+        {"max_unproven_per_address": -1},
         {"max_frame_bytes": 1000},
         {"max_frame_bytes": 2**32},
         {"peer_timeout_s": 0},
+        {"handshake_timeout_s": 0},
         {"drain_timeout_s": float("inf")},
     ],
 )

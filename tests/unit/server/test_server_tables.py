@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tests.servers import NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import _core, optim
 from sparsefleet.errors import ConfigError, ShapeError, UnknownTableError
@@ -167,7 +167,8 @@ def test_cut_committed_by_its_reader_clears_nothing_before() -> None:
         assert sorted(kept.removed().tolist()) == [0, 1, 2, 3]
         after = native.open_cuts(True, True)["ads"]
         assert isinstance(after, _core.Cut)
-        assert sorted(read(after)) == [11, 12]
+        # Row 10 stays dirty if it took the place of row 4, which depends on the table's salt.
+        assert {11, 12} <= read(after).keys() <= {10, 11, 12}
         assert after.removed().tolist() == [4]
         with pytest.raises(ConfigError, match="'at_end' or 'explicit', got 'never'"):
             native.open_cuts(True, True, commit="never")
@@ -178,7 +179,7 @@ def test_cut_that_commits_at_its_end_takes_no_commit() -> None:
         define(local)
         cut = local._native.open_cuts(False, True)["ads"]
         assert isinstance(cut, _core.Cut)
-        with pytest.raises(ConfigError, match="commits by itself, at its end"):
+        with pytest.raises(ConfigError, match="commits automatically at its end"):
             cut.commit()
 
 
@@ -235,7 +236,7 @@ def test_store_on_servers_has_none_of_it(store: RemoteStore) -> None:
         store._native.open_cuts(False, False)
     cut = store._native.open_cut("ads", False, False, 10.0)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="removed keys are known where the table is"):
+        with pytest.raises(ConfigError, match="removed keys are only known on the server"):
             cut.removed()
         assert read(cut) == {}  # also at the end
 

@@ -47,7 +47,7 @@ def test_parts_and_lists_of_numbers_are_taken(store: LocalStore, gradient: Any) 
         ([np.ones(1), np.ones(1)], "a part of the gradient must be float32, got float64"),
         ([np.ones(2, np.int64)], "a part of the gradient must be float32, got int64"),
         ([1.0, 2.0], "gradient must be float32, got float64"),
-        ([np.ones(2, np.float32)] * 2, r"shape \(2,\), got 4 in parts"),
+        ([np.ones(2, np.float32)] * 2, r"shape \(2,\), got parts with 4 elements"),
         ([], "gradient must be float32"),
     ],
 )

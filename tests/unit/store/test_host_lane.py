@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from tests.faults.cutting_proxy import CuttingProxy
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, TableSpec

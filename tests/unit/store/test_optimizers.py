@@ -10,7 +10,7 @@ import pytest
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError
 
-SPEC_HEADER = Path(__file__).parents[3] / "core" / "table" / "table_spec.h"
+SPEC_HEADER = Path(__file__).parents[3] / "core" / "optimizer" / "optimizer_spec.h"
 ALL = [getattr(optim, name) for name in optim.__all__ if name != "Optimizer"]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.train.batch import as_batch, run_model
+from sparsefleet.train.module_workload import as_batch, run_module
 
 
 class Shows(nn.Module):
@@ -28,7 +28,7 @@ def test_last_of_a_longer_tuple_is_the_labels() -> None:
     parts = [torch.zeros(3, 2), torch.ones(3, 1), torch.full((3,), 2.0)]
     batch = as_batch(parts, 1, labelled=True)
     assert batch.labels is parts[2]
-    assert run_model(Shows(), batch.inputs)[0] == (parts[0], parts[1])
+    assert run_module(Shows(), batch.inputs)[0] == (parts[0], parts[1])
 
 
 def test_size_comes_from_labels_where_inputs_are_ragged() -> None:
@@ -49,7 +49,7 @@ def test_inputs_reach_the_model_by_their_kind(
     inputs: Any, positional: int, named: tuple[str, ...]
 ) -> None:
     batch = as_batch((inputs, torch.zeros(2)), 1, labelled=True)
-    found = run_model(Shows(), batch.inputs)
+    found = run_module(Shows(), batch.inputs)
     assert len(found[0]) == positional
     assert tuple(found[1]) == named
 
@@ -104,7 +104,7 @@ def test_batch_without_labels_is_refused_with_what_was_found(raw: Any, found: st
 
 
 def test_array_of_objects_is_refused_with_its_batch() -> None:
-    with pytest.raises(ConfigError, match="batch 2: an array cannot become a tensor"):
+    with pytest.raises(ConfigError, match="batch 2: an array cannot be converted to a tensor"):
         as_batch((np.array(["a", None], object), np.zeros(2)), 2, labelled=True)
 
 

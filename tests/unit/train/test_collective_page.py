@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sparsefleet.collective import CollectiveStrategy
-from sparsefleet.fleet import Fleet, fleet
+from sparsefleet.fleet import Fleet
+from sparsefleet.fleet._process import fleet
 
 PAGE = Path(__file__).parents[3] / "docs" / "collective.md"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from sparsefleet.train.kept_outputs import KeptOutputs
+from sparsefleet.train.module_workload import KeptOutputs
 
 
 def test_outputs_stay_as_they_were_whatever_is_kept_later() -> None:

@@ -33,7 +33,7 @@ def require_absent(names, after):
     assert not loaded, f"{{after}} loads {{loaded}}: import them in the function that uses them"
 
 import sparsefleet.server
-import sparsefleet.cli
+import sparsefleet.cli.main
 require_absent({NOT_FOR_SERVERS}, "a server")
 
 import torch

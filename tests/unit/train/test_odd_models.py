@@ -31,6 +31,7 @@ def sgd_trainer(model: nn.Module, mode: str, **options: object) -> Trainer:
 
 def test_threads_share_an_optimizer_that_only_torch_knows() -> None:
     model = Clicks()
+    model.rows.own_optimizer = optim.Adagrad()
     nadam = torch.optim.NAdam(model.parameters(), lr=0.01)
     with Trainer(model, BCE, nadam, threads=2, config=QUIET, fleet=Fleet()) as trainer:
         history = trainer.fit(clicks(100), epochs=3)
@@ -42,6 +43,7 @@ def test_threads_share_an_optimizer_that_only_torch_knows() -> None:
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.NAdam])
 def test_schedule_reaches_the_model_whoever_steps(kind: type[torch.optim.Optimizer]) -> None:
     model = Clicks()
+    model.rows.own_optimizer = optim.Adagrad()
     optimizer = kind(model.parameters(), lr=0.1)
     options = {"config": QUIET, "fleet": Fleet(), "schedule": lambda step: float(step < 3)}
     with Trainer(model, BCE, optimizer, **options) as trainer:
@@ -90,7 +92,7 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = SparseEmbedding("words", 4, padding_id=0)
+        self.rows = SparseEmbedding("words", 4, padding_idx=0)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.rows(ids).sum((1, 2))

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparsefleet.train.history import Epoch, History
+from sparsefleet.engine.clock import StepClock, TimeShares, advise
+from sparsefleet.train.history import Epoch, History, summary_lines, summary_table
 from sparsefleet.train.progress import (
     LiveDisplay,
     PlainDisplay,
@@ -10,9 +11,6 @@ from sparsefleet.train.progress import (
     Snapshot,
     make_display,
 )
-from sparsefleet.train.step_clock import StepClock
-from sparsefleet.train.summary import summary_lines, summary_table
-from sparsefleet.train.time_shares import TimeShares, advise
 
 SNAPSHOT = Snapshot(
     epoch=2,
@@ -107,7 +105,8 @@ def test_waiting_is_taken_from_the_handing_over() -> None:
         (TimeShares(wait=4, compute=6), "40 % wait: threads wait"),
         (TimeShares(other=7, compute=3), "70 % other: the Python around"),
         (TimeShares(data=1, pull=1, compute=8), "80 % compute: computing"),
-        (TimeShares(data=2.3, pull=2.4, wait=2.3, compute=3), "24 % pull: fetching rows"),
+        (TimeShares(data=2.3, pull=2.4, wait=2.3, compute=3), "30 % compute: computing"),
+        (TimeShares(data=1.1, pull=2.1, push=2.0, compute=4.8), "48 % compute: computing"),
         (TimeShares(data=0.1), "nothing was trained"),
     ],
 )

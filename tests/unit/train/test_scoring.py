@@ -9,21 +9,20 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sparsefleet.engine.workload import Outcome
 from sparsefleet.errors import ConfigError
 from sparsefleet.metrics import AUC, GAUC, Accuracy
-from sparsefleet.train.predictions import predictions_for
-from sparsefleet.train.scoring import Figures, Scorer
-from sparsefleet.train.step_clock import Scored
+from sparsefleet.train.scoring import Figures, Scorer, predictions_for
 from sparsefleet.train.trainer_config import TrainerConfig
 
 BCE = nn.BCEWithLogitsLoss()
 
 
-def scored(output: Any, labels: Any, loss: float = 0.5) -> Scored:
-    return Scored(output, labels, None, loss, len(labels))
+def scored(output: Any, labels: Any, loss: float = 0.5) -> Outcome:
+    return Outcome(len(labels), loss, output, labels)
 
 
-def two_classes(seed: int, size: int = 100) -> Scored:
+def two_classes(seed: int, size: int = 100) -> Outcome:
     generator = torch.Generator().manual_seed(seed)
     output = torch.randn(size, generator=generator)
     labels = (torch.rand(size, generator=generator) < torch.sigmoid(output)).float()
@@ -92,7 +91,7 @@ def test_metrics_asked_for_raise_where_they_do_not_fit() -> None:
     with pytest.raises(ConfigError, match="predictions must be probabilities"):
         scorer.add(scorer.figures(), scored(torch.tensor([3.0]), torch.tensor([1.0])), None)
     scorer = Scorer(lambda output, _: output["loss"], {"auc": AUC()}, TrainerConfig())
-    with pytest.raises(ConfigError, match="gives a dict.*TrainerConfig\\(predictions="):
+    with pytest.raises(ConfigError, match="returns a dict.*TrainerConfig\\(predictions="):
         scorer.add(scorer.figures(), scored({"p": 1}, torch.tensor([1.0])), None)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
 from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.errors import SparseFleetError
-from sparsefleet.fleet import Fleet, Role, UserDefinedRoleMaker
+from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.modes import GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer
@@ -43,11 +43,11 @@ def worker(
 ) -> Trainer:
     fleet = Fleet()
     fleet.init(
-        UserDefinedRoleMaker(
-            current_id=index,
-            role=Role.WORKER,
+        RoleInfo(
+            kind="worker",
+            index=index,
             worker_num=num_workers,
-            server_endpoints=servers.endpoints,
+            server_endpoints=tuple(servers.endpoints),
         )
     )
     return Trainer(model or Clicks(), BCE, optimizer, config=QUIET, fleet=fleet, **options)

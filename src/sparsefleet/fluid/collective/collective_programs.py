@@ -1,6 +1,8 @@
-"""Programs that a script has minimized, changed in place into those of a rank."""
+"""Changes minimized programs, in place, into those of a rank."""
 
 from __future__ import annotations
+
+import logging
 
 from sparsefleet.collective import CollectiveStrategy
 from sparsefleet.errors import ConfigError
@@ -9,13 +11,16 @@ from sparsefleet.fluid.collective.exchange_program import (
     add_broadcast,
     add_exchange,
     add_sync_batch_norm,
+    is_exchanged,
 )
 from sparsefleet.fluid.collective.gradient_role import GradientRole
 from sparsefleet.fluid.collective.local_sgd_role import LocalSgdRole
-from sparsefleet.fluid.collective.ranks import Ranks
+from sparsefleet.fluid.collective.ranks import Ranks, present_ranks
+from sparsefleet.fluid.fleet.execution import BuildStrategy
 from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.framework.flags import given_flag
 
-__all__ = ["train_together"]
+__all__ = ["RankProgram", "exchange_strategy", "train_together"]
 
 
 def train_together(
@@ -25,9 +30,9 @@ def train_together(
     strategy: CollectiveStrategy,
     loss: str | None = None,
 ) -> None:
-    """Ranks exchange gradients in each step or, with `local_sgd`, parameters now and then.
+    """Make ranks exchange gradients in each step or, with `local_sgd`, parameters periodically.
 
-    loss: name of what an adaptive interval goes by.
+    loss: name of the loss that an adaptive interval follows.
     """
     if ranks.size < 2:
         raise ConfigError(
@@ -35,7 +40,7 @@ def train_together(
             'several ranks, or use mode "nccl2"'
         )
     if program._distributed is not None:
-        raise ConfigError("this program was made one of a job before")
+        raise ConfigError("this program already belongs to a collective job")
     add_broadcast(startup, ranks)
     if strategy.sync_batch_norm:
         add_sync_batch_norm(program)
@@ -47,3 +52,69 @@ def train_together(
         return
     add_averaging(program, loss if local.adaptive else None)
     program._distributed = LocalSgdRole(ranks, program, strategy)
+
+
+_log = logging.getLogger("sparsefleet.fluid")
+
+Scale = BuildStrategy.GradientScaleStrategy
+
+
+class RankProgram:
+    """Turns copies of a program into those of a rank; they change with it and share one role."""
+
+    def __init__(self, build: BuildStrategy) -> None:
+        ranks = present_ranks()
+        if (build.num_trainers, build.trainer_id) != (ranks.size, ranks.rank):
+            raise ConfigError(
+                f"BuildStrategy says trainer {build.trainer_id} of {build.num_trainers}, but this "
+                f"process is rank {ranks.rank} of {ranks.size}: call fleet.init, or run the "
+                'start-up program that DistributeTranspiler made with mode "nccl2", before'
+            )
+        if build.async_mode:
+            raise ConfigError(
+                "BuildStrategy.async_mode is not supported: ranks of a collective job step together"
+            )
+        self._build = build
+        self._ranks = ranks
+        self.role: GradientRole | None = None
+        """Set by the first copy that trains."""
+
+    def adapt(self, program: Program, replicas: int) -> None:
+        """Change a copy of the program, in place."""
+        if self._build.sync_batch_norm:
+            if replicas > 1:
+                raise ConfigError(
+                    f"sync_batch_norm does not support {replicas} places per rank: use one "
+                    "place per rank"
+                )
+            add_sync_batch_norm(program)
+        add_exchange(program, overlap=replicas == 1)
+        if not is_exchanged(program):
+            return
+        if self.role is None:
+            strategy = exchange_strategy(self._build, self._ranks)
+            sums = self._build.gradient_scale_strategy is not Scale.CoeffNumDevice
+            self.role = GradientRole(self._ranks, program, strategy, sums=sums)
+        self.role.program = program
+        program._distributed = self.role
+
+
+def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
+    """Return the gradient exchange that a BuildStrategy asks for."""
+    is_whole = build.reduce_strategy is BuildStrategy.ReduceStrategy.AllReduce
+    if build.fuse_all_reduce_ops and not is_whole:
+        _log.warning(
+            "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce: gradients are exchanged "
+            "one by one; ReduceStrategy.AllReduce fuses them"
+        )
+    inner = build.hierarchical_allreduce_inter_nranks
+    groups = given_flag("FLAGS_fuse_parameter_groups_size")
+    return CollectiveStrategy(
+        fuse_all_reduce=build.fuse_all_reduce_ops and is_whole,
+        fuse_memory_mb=given_flag("FLAGS_fuse_parameter_memory_size"),
+        fuse_groups=None if groups is None else int(groups),
+        num_rings=build.nccl_comm_num,
+        hierarchical=build.use_hierarchical_allreduce,
+        ranks_per_node=inner if inner > 1 else ranks.ranks_per_node,
+        sync_batch_norm=build.sync_batch_norm,
+    )

@@ -1,4 +1,4 @@
-"""What a program is that several ranks train together."""
+"""The role of a program that several ranks train together."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from sparsefleet.fluid.collective.exchange_program import is_exchanged
 from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.distributed.program_role import ProgramRole, active_role, active_roles
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.framework.scope import Scope
 
 if TYPE_CHECKING:
     from sparsefleet.collective import Traffic, World
+    from sparsefleet.engine.step import Step
 
 __all__ = ["CollectiveRole", "collective_role", "part_unless_training"]
 
 
 class CollectiveRole(ProgramRole):
-    """Kept by a program in which operators meet the other ranks.
+    """The role of a program whose operators communicate with the other ranks.
 
-    It begins with the first run: from then on all ranks have what the first one has.
+    It starts with the first run, which copies the first rank's values to all ranks.
     """
 
     holds_values = False
@@ -36,7 +37,7 @@ class CollectiveRole(ProgramRole):
         self.program = program
         self._scope: Scope | None = None
         self._steps = 0
-        """Since all ranks were equal."""
+        """Steps since all ranks were equal."""
 
     def __str__(self) -> str:
         return f"a program of rank {self.ranks.rank} of {self.ranks.size}"
@@ -48,7 +49,7 @@ class CollectiveRole(ProgramRole):
     @property
     @abstractmethod
     def traffic(self) -> Traffic:
-        """What this rank has sent to train this program."""
+        """Return what this rank has sent to train this program."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
         return self if is_exchanged(program) else None
@@ -58,8 +59,8 @@ class CollectiveRole(ProgramRole):
     def begin_pass(self, program: Program, threads: int) -> bool:
         if threads > 1:
             raise ConfigError(
-                f"rank {self.ranks.rank} is to train with {threads} threads: ranks of a collective "
-                "job have one each; start more ranks instead"
+                f"rank {self.ranks.rank} got {threads} threads: a rank of a collective job has "
+                "one; start more ranks instead"
             )
         return is_exchanged(program)
 
@@ -72,8 +73,8 @@ class CollectiveRole(ProgramRole):
         self._scope = scope
 
     @contextmanager
-    def running(self, scope: Scope) -> Iterator[None]:
-        with super().running(scope):
+    def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
+        with super().running(scope, step):
             self.ranks.go_on()
             self._start_run()
             try:
@@ -83,7 +84,7 @@ class CollectiveRole(ProgramRole):
                 raise
 
     def end_data(self, scope: Scope) -> None:
-        self.get_ready(scope)  # a rank without any data begins, too
+        self.get_ready(scope)  # a rank without any data starts as well
         self.leave()
 
     def leave(self) -> None:
@@ -95,22 +96,22 @@ class CollectiveRole(ProgramRole):
 
     @abstractmethod
     def _begin(self, scope: Scope) -> None:
-        """Before the first run; on all ranks."""
+        """Prepare the first run; called on all ranks."""
 
     @abstractmethod
     def _start_run(self) -> None:
-        """Before each run."""
+        """Prepare a run."""
 
     @abstractmethod
     def _give_up(self) -> None:
-        """A run failed: others are not left waiting for its step."""
+        """Handle a failed run, so that other ranks do not wait for its step."""
 
     @abstractmethod
     def shadow(self) -> None:
-        """Takes part in steps of others with nothing, until no rank has any left."""
+        """Join the remaining steps of other ranks without data."""
 
     def make_equal(self) -> None:
-        """Ranks with fewer steps get what the one with the most has; others have it already."""
+        """Copy the values of the rank with the most steps to the others."""
         counts = [
             struct.unpack("<q", part)[0]
             for part in self.world.all_gather_bytes(struct.pack("<q", self._steps))
@@ -122,14 +123,14 @@ class CollectiveRole(ProgramRole):
     # -- values ---------------------------------------------------------------------------------
 
     def value(self, name: str) -> Any:
-        """That of the scope."""
+        """Return the table in the scope."""
         held = None if self._scope is None else self._scope.find_var(name)
         return None if held is None else held.value()
 
     def _kept_names(self, *, of_forward: bool) -> list[str]:
-        """Of variables that ranks begin with; without those that the forward pass changes.
+        """Return the variables that ranks start with, except those the forward pass changes.
 
-        Each rank has its own of these, such as running means and the counts of metrics.
+        Each rank keeps its own copy of those, such as running means and the counts of metrics.
         """
         block = self.program.global_block()
         named: set[str] = set()
@@ -156,7 +157,7 @@ class CollectiveRole(ProgramRole):
 
 
 def collective_role(what: str) -> Any:
-    """Of the program that this thread runs; `what` asks for it."""
+    """Return the role of the program that this thread runs; `what` needs it."""
     role = active_role(what)
     if not isinstance(role, CollectiveRole):
         raise ConfigError(f"operator '{what}' belongs to a collective job, but this is {role}")
@@ -164,6 +165,6 @@ def collective_role(what: str) -> Any:
 
 
 def part_unless_training(ranks: Ranks) -> None:
-    """Before ranks do something together outside of a training's run: see `Ranks.part`."""
+    """Prepare ranks for a joint operation outside a training run; see `Ranks.part`."""
     if not any(isinstance(role, CollectiveRole) for role in active_roles()):
         ranks.part()

@@ -1,13 +1,13 @@
-"""A program of one process made that of a rank: operators that meet the other ranks are put in."""
+"""Adds operators that communicate with the other ranks to a program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.call_site import call_site
 from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.framework import Operator, Parameter, Program
+from sparsefleet.fluid.framework.call_site import call_site
 from sparsefleet.fluid.framework.operator import Role
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def add_broadcast(startup: Program, ranks: Ranks) -> None:
-    """The start-up program meets the other ranks; then all begin with what the first one has."""
+    """Make the start-up program copy the first rank's values to all ranks."""
     block = startup.global_block()
     endpoints = list(ranks.role.worker_endpoints)
     attrs = {"rank": ranks.rank, "nranks": ranks.size, "endpoints": endpoints}
@@ -32,15 +32,15 @@ def add_broadcast(startup: Program, ranks: Ranks) -> None:
 
 
 def is_exchanged(program: Program) -> bool:
-    """Whether runs of the program train together with the other ranks."""
+    """Return whether runs of the program train together with the other ranks."""
     kinds = ("average_over_ranks", "mean_over_ranks")
     return any(op.type in kinds for op in program.global_block().ops)
 
 
 def add_exchange(program: Program, *, overlap: bool) -> None:
-    """After each backward pass, gradients become their mean over all ranks.
+    """Average gradients over all ranks after each backward pass.
 
-    overlap: those that are there go on their way while the backward pass computes others.
+    overlap: send finished gradients while the backward pass computes others.
     """
     block = program.global_block()
     changed: list[Operator] = []
@@ -57,7 +57,7 @@ def add_exchange(program: Program, *, overlap: bool) -> None:
 
 
 def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -> list[Operator]:
-    """What follows a backward pass, for gradients that are used."""
+    """Add operators after a backward pass, for gradients that are used."""
     used = {name for other in later for name in other.input_arg_names}
     dense: dict[str, str] = {}
     rows: dict[str, str] = {}
@@ -73,9 +73,9 @@ def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -
 
 
 def add_averaging(program: Program, loss: str | None = None) -> None:
-    """After the update, parameters become their mean over all ranks, when that is due.
+    """Average parameters over all ranks after the update, when it is due.
 
-    loss: name of the variable by which an adaptive schedule goes.
+    loss: name of the variable that an adaptive schedule follows.
     """
     block = program.global_block()
     for op in block.ops:
@@ -97,7 +97,7 @@ def add_averaging(program: Program, loss: str | None = None) -> None:
 
 
 def add_sync_batch_norm(program: Program) -> None:
-    """batch_norm takes mean and variance of the batches of all ranks."""
+    """Make batch_norm use the mean and variance of the batches of all ranks."""
     for block in program.blocks:
         for op in block.ops:
             if op.type == "batch_norm":

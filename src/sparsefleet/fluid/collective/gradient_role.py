@@ -1,4 +1,4 @@
-"""Ranks that take every step together: all update by the mean of their gradients."""
+"""The role of ranks that average their gradients in every step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sparsefleet.fluid.collective.collective_role import CollectiveRole
 from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.collective.table_exchange import RowGradient, mean_rows
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.ops.gradients import scale_gradient
-from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.framework.scope import Scope
+from sparsefleet.fluid.operators.gradients import scale_gradient
 
 __all__ = ["GradientRole"]
 
@@ -27,7 +27,7 @@ Key = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class GradientRole(CollectiveRole):
-    """Exchanges what `mean_over_ranks` is given.
+    """Exchanges the gradients passed to `mean_over_ranks`.
 
     sums: gradients are summed over the ranks, not averaged.
     """
@@ -45,7 +45,7 @@ class GradientRole(CollectiveRole):
         self._sums = sums
         self._traffic = Traffic()
         self._exchanges: dict[Key, GradientExchange] = {}
-        self._left: list[GradientExchange] = []  # that a run has still to finish
+        self._left: list[GradientExchange] = []  # which a run has yet to finish
         self._handed_in: set[str] = set()
         self.norm_group: NormGroup | None = None
         """The ranks whose batches are normalised together, if there are any."""
@@ -71,14 +71,14 @@ class GradientRole(CollectiveRole):
     # -- operators ------------------------------------------------------------------------------
 
     def watch(self, parameters: Sequence[str], values: Sequence[torch.Tensor]) -> None:
-        """Gradients set out as soon as the backward pass of this run has them."""
+        """Send gradients as soon as the backward pass of this run has them."""
         for name, value in zip(parameters, values, strict=True):
             value.register_hook(partial(self._hand_in, name))  # type: ignore[no-untyped-call]
 
     def exchange(
         self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]
     ) -> list[Any]:
-        """The gradients of all ranks, in the order given: dense ones, then rows."""
+        """Return the gradients over all ranks in the given order: dense ones, then rows."""
         exchange = self._exchange_of(parameters, tables)
         dense, rows = gradients[: len(parameters)], gradients[len(parameters) :]
         for name, gradient in zip(parameters, dense, strict=True):
@@ -114,7 +114,7 @@ class GradientRole(CollectiveRole):
     def _rows_of_all(
         self, tables: Sequence[str], own: Sequence[RowGradient | None], count: int
     ) -> list[RowGradient | None]:
-        """Means over the `count` ranks that took part; None for a table that no rank used."""
+        """Return means over the `count` participating ranks; None for a table no rank used."""
         found = []
         for name, mine in zip(tables, own, strict=True):
             dim = self.value(name).dim

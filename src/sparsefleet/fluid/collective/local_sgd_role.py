@@ -1,4 +1,4 @@
-"""Ranks that train alone and average their parameters now and then."""
+"""The role of ranks that train alone and average their parameters periodically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.gradient_role import GradientRole
 from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.framework.scope import Scope
 
 __all__ = ["LocalSgdRole"]
 
@@ -22,15 +22,15 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class LocalSgdRole(GradientRole):
-    """Exchanges gradients while it warms up; then parameters, when that is due."""
+    """Exchanges gradients while warming up, then parameters when it is due."""
 
     def __init__(self, ranks: Ranks, program: Program, strategy: CollectiveStrategy) -> None:
         super().__init__(ranks, program, strategy)
         if strategy.local_sgd is None:
-            raise ConfigError("LocalSgdRole: wanted a CollectiveStrategy with local_sgd")
+            raise ConfigError("LocalSgdRole: expected a CollectiveStrategy with local_sgd")
         self._config = strategy.local_sgd
         self._local: LocalSgd | None = None
-        # What LocalSgd knows the parameters by: made to be the scope's before each use.
+        # The parameters of LocalSgd, replaced by the scope's before each use.
         self._known: dict[str, torch.Tensor] = {}
         self._steps_alone = 0
 
@@ -41,7 +41,7 @@ class LocalSgdRole(GradientRole):
 
     @property
     def num_meetings(self) -> int:
-        """How often parameters were averaged."""
+        """Return how often parameters were averaged."""
         return self._averaging.num_meetings
 
     def _begin(self, scope: Scope) -> None:
@@ -71,7 +71,7 @@ class LocalSgdRole(GradientRole):
         values: Sequence[torch.Tensor],
         loss: torch.Tensor | None,
     ) -> None:
-        """After each step: the mean over ranks into `values`, if it is due."""
+        """Write the mean over ranks to `values` after a step, if it is due."""
         for name, value in zip(parameters, values, strict=True):
             self._known[name].data = value.data
         was_warming = self._averaging.is_warming
@@ -86,8 +86,8 @@ class LocalSgdRole(GradientRole):
         del scope
         if self._steps_alone:
             _log.warning(
-                "rank %d saves what it has after %d steps of its own: call fleet.settle() on all "
-                "ranks before, to save the mean of all",
+                "rank %d saves its own values, %d steps after the last averaging: call "
+                "fleet.settle() on all ranks first to save their mean",
                 self.ranks.rank,
                 self._steps_alone,
             )
@@ -101,7 +101,7 @@ class LocalSgdRole(GradientRole):
         while self._averaging.is_warming:
             if not self._shadow_step():
                 return
-            self._averaging.step()  # one of theirs, so that all warm up equally long
+            self._averaging.step()  # counted as a step, so that all ranks warm up equally long
         self._repoint()
         while self._averaging.shadow():
             pass

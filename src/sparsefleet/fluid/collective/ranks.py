@@ -1,4 +1,4 @@
-"""This process among the ranks of its collective job; as in Fluid, a process is in one job."""
+"""The ranks of this process's collective job; as in Fluid, a process is in one job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
+from sparsefleet.fluid.fleet.role_makers import UserDefinedCollectiveRoleMaker
 
 if TYPE_CHECKING:
     from sparsefleet.collective import World
@@ -28,17 +28,17 @@ __all__ = [
 
 
 class Training(Protocol):
-    """A program that ranks train together, as they part."""
+    """A program that ranks train together, as seen when they finish."""
 
     def shadow(self) -> None:
-        """Takes part in steps of others with nothing, until no rank has any left."""
+        """Join the remaining steps of other ranks without data."""
 
     def make_equal(self) -> None:
-        """All ranks get what the one with the most steps has."""
+        """Copy the values of the rank with the most steps to all."""
 
 
 class Ranks:
-    """The ranks of a job. They meet when that is first needed.
+    """The ranks of a job. They connect on first use.
 
     >>> alone = Ranks(RoleInfo(kind="local"))
     >>> alone.rank, alone.size, alone.node_num
@@ -55,7 +55,7 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Place of this process."""
+        """Return the rank of this process."""
         return self.role.index
 
     @property
@@ -64,17 +64,17 @@ class Ranks:
 
     @property
     def ranks_per_node(self) -> int:
-        """Ranks of each machine."""
+        """Return the number of ranks on each machine."""
         return self.role.workers_per_node or self.size
 
     @property
     def node_num(self) -> int:
-        """Machines."""
+        """Return the number of machines."""
         return self.size // self.ranks_per_node
 
     @property
     def world(self) -> World:
-        """Joined: waits for the other ranks at the first call."""
+        """Return the connected ranks; the first call waits for them."""
         with self._lock:
             if self._world is None:
                 self._world = join_world(self.role, timeout_s=self._timeout_s)
@@ -84,7 +84,7 @@ class Ranks:
 
     @property
     def timeout_s(self) -> float:
-        """Of every wait for other ranks; to be set before they meet."""
+        """Set the timeout of every wait for other ranks, before they connect."""
         return self._timeout_s
 
     @timeout_s.setter
@@ -93,16 +93,17 @@ class Ranks:
             raise ConfigError(f"timeout_s must be > 0, got {seconds!r}")
         if self._world is not None and self.size > 1 and seconds != self._timeout_s:
             raise ConfigError(
-                f"timeout_s is {seconds:g}, but ranks have met with {self._timeout_s:g}: call "
-                "minimize before the start-up program is run"
+                f"timeout_s is {seconds:g}, but ranks are already connected with "
+                f"{self._timeout_s:g}: call "
+                "minimize before running the start-up program"
             )
         self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
-        """Itself; ConfigError if a program was made for another number of ranks."""
+        """Return itself; ConfigError if a program was built for another number of ranks."""
         if wanted != self.size:
             raise ConfigError(
-                f"{what} has nranks={wanted}, but this job has {self.size} ranks: give "
+                f"{what} has nranks={wanted}, but this job has {self.size} ranks: pass "
                 "fleet.worker_num(), after fleet.init"
             )
         return self
@@ -110,21 +111,21 @@ class Ranks:
     # -- trainings ------------------------------------------------------------------------------
 
     def add_training(self, training: Training) -> None:
-        """It has begun, on all ranks in the same order."""
+        """Register a started program, on all ranks in the same order."""
         self._trainings.append(training)
         self.go_on()
 
     def go_on(self) -> None:
-        """This rank is to `end` once more."""
+        """Require another `end` call from this rank."""
         self._has_ended = False
 
     def part(self) -> None:
-        """This rank trains no more for now; returns when that is so of all, equal again.
+        """Pause training on this rank; return when all ranks have paused and are equal again.
 
         Ranks with less data than others take part in their steps until then.
         """
         if len(self._trainings) > 1:
-            # Others may take steps of them in any order.
+            # Other ranks may step them in any order.
             with ThreadPoolExecutor(len(self._trainings), "parting") as pool:
                 list(pool.map(lambda training: training.shadow(), self._trainings))
         else:
@@ -134,14 +135,14 @@ class Ranks:
             training.make_equal()
 
     def end(self) -> None:
-        """`part`, when no more steps follow: once, though a closed Executor says it and the end of
-        the script says it again, as other ranks may close none."""
+        """Call `part` once when no more steps follow; a closed Executor calls it and the end of
+        the script calls it again, as other ranks may not close theirs."""
         if not self._has_ended:
             self._has_ended = True
             self.part()
 
     def _end_at_exit(self) -> None:
-        """Others may still train: they are not left waiting, unless this script failed."""
+        """Let other ranks finish training, unless this script failed."""
         if getattr(sys, "last_value", None) is None:
             self.end()
 
@@ -151,48 +152,48 @@ _present = _alone
 
 
 def present_ranks() -> Ranks:
-    """Those of this process; itself alone if nobody said otherwise."""
+    """Return the ranks of this process; only itself by default."""
     return _present
 
 
 def set_ranks(ranks: Ranks) -> Ranks:
-    """Makes them those of this process; the ones it has already, if they are the same job."""
+    """Set the ranks of this process; return the current ones if they are the same job."""
     global _present
     if _present.role == ranks.role and ranks._world in (None, _present._world):
         return _present
     if _present.size > 1 and _present._world is not None:
         raise ConfigError(
-            f"this process is rank {_present.rank} of {_present.size} already, and cannot be "
-            f"rank {ranks.rank} of {ranks.size} too: start another process for that"
+            f"this process is rank {_present.rank} of {_present.size} and cannot also be rank "
+            f"{ranks.rank} of {ranks.size}: start another process for that"
         )
     _present = ranks
     return ranks
 
 
 def worker_role(rank: int, endpoints: Sequence[str]) -> RoleInfo:
-    """That of a rank of a job with these endpoints."""
+    """Return the role of a rank in a job with these endpoints."""
     return UserDefinedCollectiveRoleMaker(rank, list(endpoints)).info
 
 
 def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
-    """Meets the others of a job of `size`, as `rank` of it."""
+    """Join a job of `size` ranks as `rank`."""
     known = present_ranks()
     if (known.rank, known.size) != (rank, size):
         if not endpoints:
             raise ConfigError(
-                f"the program is that of rank {rank} of {size}, but this process is rank "
-                f"{known.rank} of {known.size}: call fleet.init before"
+                f"the program is for rank {rank} of {size}, but this process is rank "
+                f"{known.rank} of {known.size}: call fleet.init first"
             )
         known = set_ranks(Ranks(worker_role(rank, endpoints)))
     known.world  # noqa: B018  (joins)
 
 
 def check_nodes(inner: int, ranks: Ranks) -> None:
-    """AssertionError unless ranks make several nodes of `inner`; 1 or less: those of this one."""
+    """Return the ranks per node; AssertionError unless they form several nodes of `inner`."""
     inner = inner if inner > 1 else ranks.ranks_per_node
     if not ranks.size > inner:
         raise AssertionError(
-            f"hierarchical_allreduce_inter_nranks is {inner}: wanted less than all {ranks.size} "
+            f"hierarchical_allreduce_inter_nranks is {inner}: expected fewer than all {ranks.size} "
             "ranks"
         )
     if ranks.size % inner:

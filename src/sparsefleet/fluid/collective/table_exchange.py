@@ -1,4 +1,4 @@
-"""Tables of rows, of which each rank has a whole one.
+"""Tables that every rank has a full copy of.
 
 Letters: N keys, D row width.
 """
@@ -10,11 +10,12 @@ import torch
 
 from sparsefleet import _core
 from sparsefleet.collective import Traffic, World
-from sparsefleet.collective.row_gather import gather_rows
-from sparsefleet.fluid.sparse_parameter import SparseParameter, import_rows
+from sparsefleet.collective.reduction import gather_rows
+from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 from sparsefleet.nn.step_rows import sum_by_key
 from sparsefleet.store import Rows, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.row_streams import import_chunks
 
 __all__ = ["RowGradient", "broadcast_table", "mean_rows"]
 
@@ -25,9 +26,9 @@ RowGradient = tuple[Keys, Floats]
 def mean_rows(
     world: World, own: RowGradient | None, dim: int, count: int, traffic: Traffic
 ) -> RowGradient | None:
-    """Each key of any rank once, with the sum of its gradients divided by `count`.
+    """Return each key of any rank once, with the sum of its gradients divided by `count`.
 
-    All ranks call it, one without data with None. None if no rank has any.
+    All ranks call it; a rank without data passes None. Returns None if no rank has any.
     """
     keys, values = own or (np.empty(0, np.uint64), np.empty((0, dim), np.float32))
     all_keys, all_values = gather_rows(
@@ -45,7 +46,7 @@ def mean_rows(
 
 
 def broadcast_table(world: World, table: SparseParameter, root: int) -> SparseParameter:
-    """A table with the rows of rank `root`, in which new rows will be as they will be there."""
+    """Return a copy of the table of rank `root`; new rows get the same initial values as there."""
     mine = table.rows()
     spec = table.store.specs[table.name]
     assert isinstance(spec, TableSpec)
@@ -70,7 +71,7 @@ def broadcast_table(world: World, table: SparseParameter, root: int) -> SparsePa
     made = SparseParameter(
         table.name, (table.height, table.dim), spec.initializer, table.optimizer, seed % 2**64
     )
-    import_rows(made.store, made.name, rows)
+    import_chunks(made.store, made.name, [rows])
     return made
 
 

@@ -1,6 +1,6 @@
-"""Tensors of all ranks put together, with the gradients of that.
+"""Collective operations on tensors, with gradients.
 
-Letters: R ranks, N rows of one.
+Letters: R ranks, N rows per rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from sparsefleet.fluid.collective.collective_role import part_unless_training
 from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.collective.table_exchange import broadcast_table
-from sparsefleet.fluid.sparse_parameter import SparseParameter
+from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 
 __all__ = ["all_gathered", "all_reduced", "broadcast_values", "reduce_scattered"]
 
@@ -29,7 +29,7 @@ _OPERATIONS = {
 
 
 def all_reduced(ranks: Ranks, x: Tensor, kind: str) -> Tensor:
-    """The sum, "prod", "max" or "min" over all ranks; only of the sum there are gradients."""
+    """Reduce by "sum", "prod", "max" or "min" over all ranks; only the sum has gradients."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -39,7 +39,7 @@ def all_reduced(ranks: Ranks, x: Tensor, kind: str) -> Tensor:
 
 
 def all_gathered(ranks: Ranks, x: Tensor) -> Tensor:
-    """The rows of all ranks, each of which has as many: [R * N, ...]."""
+    """Gather the rows of all ranks, which have the same number of rows: [R * N, ...]."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -47,7 +47,7 @@ def all_gathered(ranks: Ranks, x: Tensor) -> Tensor:
 
 
 def reduce_scattered(ranks: Ranks, x: Tensor) -> Tensor:
-    """This rank's part of the sum over all: [N, ...] of [R * N, ...]."""
+    """Return this rank's part of the sum over all: [R * N, ...] -> [N, ...]."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -57,7 +57,7 @@ def reduce_scattered(ranks: Ranks, x: Tensor) -> Tensor:
 def broadcast_values(
     ranks: Ranks, values: Sequence[Tensor | SparseParameter], root: int
 ) -> list[Tensor | SparseParameter]:
-    """What rank `root` has; new objects."""
+    """Return the values of rank `root` as new objects."""
     if ranks.size == 1:
         return list(values)
     part_unless_training(ranks)
@@ -77,7 +77,7 @@ def _apply(kind: type[torch.autograd.Function], ranks: Ranks, x: Tensor) -> Tens
 
 
 class _Sum(torch.autograd.Function):
-    """What a rank gives is in the result of each: gradients of all of them come back."""
+    """Sums over ranks; each rank's gradient is the sum of all gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
@@ -128,5 +128,5 @@ def _gather(ranks: Ranks, x: Tensor) -> Tensor:
 
 def _own_part(ranks: Ranks, x: Tensor) -> Tensor:
     if len(x) % ranks.size:
-        raise ValueError(f"{len(x)} rows cannot be shared out evenly to {ranks.size} ranks")
+        raise ValueError(f"{len(x)} rows cannot be divided evenly among {ranks.size} ranks")
     return x.chunk(ranks.size)[ranks.rank].clone()

@@ -1,20 +1,21 @@
-"""From a program that trains by itself to the programs of a job."""
+"""Turns a program that trains alone into the programs of a job."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.model_source import ModelSource
+from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
 from sparsefleet.fluid.distributed.rate_program import counter_names
-from sparsefleet.fluid.distributed.served_tables import ServedTables
-from sparsefleet.fluid.distributed.trainer_program import rewrite_for_worker
-from sparsefleet.fluid.distributed.update_rules import updates_of
-from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.distributed.served_tables import ModelSource, ServedTables
+from sparsefleet.fluid.distributed.update_rules import Update, updates_of
+from sparsefleet.fluid.framework import Operator, Program
 from sparsefleet.modes import GeoConfig, ModeConfig
 from sparsefleet.optim import SGD
 
-__all__ = ["model_source", "require_apart", "train_on_servers"]
+__all__ = ["model_source", "require_apart", "rewrite_for_worker", "train_on_servers"]
 
 
 def model_source(
@@ -25,15 +26,15 @@ def model_source(
     name: str,
     min_block_size: int = 8192,
 ) -> ModelSource:
-    """What a job trains of a program. Raises ConfigError for an update that servers cannot do.
+    """Return what a job trains; ConfigError for an update that servers do not support.
 
     name: the same in all processes of the job; another for each program.
     """
     if program._distributed is not None:
-        raise ConfigError("this program was made one of a parameter-server job before")
+        raise ConfigError("this program already belongs to a parameter-server job")
     if any(op.type == "merge_gradients" for op in program.global_block().ops):
         raise ConfigError(
-            "GradientMergeOptimizer: servers update with each batch; give them larger batches"
+            "GradientMergeOptimizer: servers update after every batch; use larger batches instead"
         )
     updates = updates_of(program, startup, decay_here=isinstance(mode, GeoConfig))
     if isinstance(mode, GeoConfig):
@@ -42,7 +43,7 @@ def model_source(
             if type(plain) is not SGD or plain.l1 or plain.l2:
                 raise ConfigError(
                     f"parameter '{update.parameter.name}' is updated by {plain!r}: GEO adds up the "
-                    "workers' own changes, which makes sense for plain SGD only"
+                    "workers' own changes, which only makes sense for plain SGD"
                 )
     tables = ServedTables(updates, name)
     counter_names(program, list(tables.rate_of().values()))  # refuses rates that are fed
@@ -56,10 +57,10 @@ def model_source(
 
 
 def require_apart(first: ModelSource, second: ModelSource) -> None:
-    """Raises ConfigError if one program has a dense parameter that the other updates.
+    """Raise ConfigError if one program has a dense parameter that the other updates.
 
-    Each training keeps dense values of its own, which the other would not see change. Tables are
-    the same for both.
+    Each training has its own dense values, so neither would see the other's updates. Tables are
+    shared.
     """
     for one, other in ((first, second), (second, first)):
         updated = {u.parameter.name for table in one.tables.dense for u in table.updates}
@@ -79,7 +80,50 @@ def train_on_servers(
     mode: str | ModeConfig,
     role: RoleInfo,
 ) -> ProgramTraining:
-    """Changes both programs, in place, into those of a worker."""
+    """Change both programs, in place, into those of a worker."""
     training = ProgramTraining(source, mode, role)
     rewrite_for_worker(program, startup, source.tables.updates, training)
     return training
+
+
+def rewrite_for_worker(
+    program: Program, startup: Program, updates: Sequence[Update], role: ProgramRole
+) -> None:
+    """Change both programs in place.
+
+    The main program sends gradients where it used to update parameters. The start-up program
+    fetches what servers hold instead of initializing it.
+    """
+    block = program.global_block()
+    block.ops = [op for op in block.ops if op.role != "optimize"]
+    sent = {update.gradient for update in updates}
+    block.ops = _without_unused(block.ops, sent)
+    with program.role_guard("optimize"):
+        block.append_op(
+            "send",
+            {"X": [update.gradient for update in updates]},
+            {},
+            {"parameters": [update.parameter.name for update in updates]},
+        )
+    program._distributed = role
+    served = {parameter.name for parameter in program.all_parameters()}
+    fetched = {parameter.name for parameter in program.all_parameters() if not parameter.is_table}
+    kept = {name for update in updates for name in (*update.state.values(), *update.powers)}
+    first = startup.global_block()
+    first.ops = [op for op in first.ops if not served | kept >= set(op.output_arg_names)]
+    first.append_op("recv", {}, {"Out": sorted(fetched & first.vars.keys())})
+    startup._distributed = role
+    program.changed()
+    startup.changed()
+
+
+def _without_unused(ops: Sequence[Operator], sent: set[str]) -> list[Operator]:
+    """Return the operators without the weight decay of updates, which servers apply."""
+    wanted = set(sent)
+    kept: list[Operator] = []
+    for op in reversed(ops):
+        made = set(op.output_arg_names)
+        if op.type != "decay_gradient" or made & wanted:
+            kept.append(op)
+            wanted.update(op.input_arg_names)
+    return kept[::-1]

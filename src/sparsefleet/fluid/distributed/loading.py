@@ -1,4 +1,4 @@
-"""A folder of `fluid.io.save_persistables` that a server brings to all servers, as they serve."""
+"""Loads a folder of `fluid.io.save_persistables` into all servers while they serve."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sparsefleet.errors import CheckpointError, DeadlineError, NotFoundError, UnknownTableError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.saved_values import load_tables
+from sparsefleet.fluid.distributed.served_tables import ModelSource
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _log = logging.getLogger("sparsefleet.fluid")
 class FolderLoad:
     """Loads in a thread of the first server, once the workers have defined the tables.
 
-    They wait for its note. Only this server need see the folder.
+    The workers wait for its note. Only this server needs access to the folder.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FolderLoad:
         self._thread = threading.Thread(target=self._run, name="load-folder", daemon=True)
 
     def first_note(self) -> dict[str, bytes]:
-        """What workers find from the start on."""
+        """Publish the state of the load to workers."""
         return {_note(self._source.name): f"loading {self._folder}".encode()}
 
     def __enter__(self) -> Self:
@@ -66,12 +66,12 @@ class FolderLoad:
                     store, self._source.tables, self._source.program, self._folder, self._filename
                 )
                 store.put_note(note, f"loaded {json.dumps(counters)}".encode())
-            except Exception as error:  # the thread's edge: the workers are told
+            except Exception as error:  # the thread's edge: report it to the workers
                 _log.exception("%s could not be loaded", self._folder)
                 store.put_note(note, f"failed {error}".encode())
 
     def _wait_for_tables(self, store: Store) -> bool:
-        """Whether the workers came before this server was ended."""
+        """Return whether the workers connected before this server was stopped."""
         tables = self._source.tables
         for name in (*(table.name for table in tables.dense), *tables.sparse):
             while not _is_defined(store, name):
@@ -81,7 +81,7 @@ class FolderLoad:
 
 
 def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float] | None:
-    """The counters of steps, once a server that loads a folder has done so; None if none does."""
+    """Return the counters of steps once a server has loaded a folder; None if none does."""
     end = time.monotonic() + wait_s
     while True:
         try:

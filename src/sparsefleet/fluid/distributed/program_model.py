@@ -3,48 +3,229 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save
+from torch import nn
 
-from sparsefleet.fleet.dense_optimizer import DenseGroup
-from sparsefleet.fleet.distributed_model import DistributedModel
+from sparsefleet import optim
+from sparsefleet.engine.dense_groups import DenseGroup
+from sparsefleet.engine.distributed_model import DistributedModel
+from sparsefleet.engine.model_checkpoint import Predicate
+from sparsefleet.engine.model_tensors import ModelTensors
+from sparsefleet.engine.placement import StorePlacement
+from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.loading import wait_until_loaded
-from sparsefleet.fluid.distributed.model_source import ModelSource
-from sparsefleet.fluid.distributed.program_module import ProgramModule
 from sparsefleet.fluid.distributed.rate_program import RateProgram, TableRates
 from sparsefleet.fluid.distributed.saved_values import load_tables, read_unserved
-from sparsefleet.fluid.distributed.served_tables import at_rate
-from sparsefleet.fluid.executor import Executor
-from sparsefleet.fluid.scope import Scope
-from sparsefleet.fluid.sparse_parameter import import_rows, whole_rows
+from sparsefleet.fluid.distributed.served_tables import ModelSource, at_rate
+from sparsefleet.fluid.executor.executor import Executor
+from sparsefleet.fluid.executor.program_workload import ProgramWorkload
+from sparsefleet.fluid.executor.scope_model import (
+    ScopeTensors,
+    kept_tensors,
+    make_missing,
+    program_random_state,
+    set_program_random_state,
+)
+from sparsefleet.fluid.framework import Operator, Parameter, Program
+from sparsefleet.fluid.framework.scope import Scope
+from sparsefleet.fluid.framework.sparse_parameter import initializer_of, whole_rows
 from sparsefleet.modes import ModeConfig
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.store.row_streams import import_chunks
 
-__all__ = ["ProgramModel"]
+__all__ = ["ProgramModel", "ProgramModule", "ProgramPlacement"]
 
-_CONNECT_S = 600.0  # Fluid's workers wait for servers without an end
+
+class ProgramModule(nn.Module):
+    """Holds tables as SparseEmbedding, and dense and frozen parameters, by name.
+
+    first_values: a scope after the start-up program has run.
+    table_optimizers: for parameters in tables that are updated.
+    updated: names of the updated dense parameters.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        startup: Program,
+        first_values: Scope,
+        *,
+        table_optimizers: Mapping[str, optim.Optimizer],
+        updated: frozenset[str],
+    ) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList()
+        self.dense = nn.ParameterDict()
+        self.parameter_of: dict[str, nn.Parameter] = {}
+        """Dense parameters by their name in the program."""
+        self.whole_values: dict[str, torch.Tensor] = {}
+        """Tables that start with given rows, [ids, D]."""
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """Shapes of tables."""
+        for parameter in program.all_parameters():
+            name = parameter.name
+            if parameter.is_table:
+                optimizer = table_optimizers.get(name, optim.SGD(lr=0.0))
+                self._add_table(parameter, _filler(startup, name), startup.random_seed, optimizer)
+            else:
+                value = _first_value(first_values, parameter)
+                made = nn.Parameter(value, requires_grad=name in updated)
+                # Names with dots are not valid attribute names.
+                self.dense[name.replace(".", "/")] = self.parameter_of[name] = made
+
+    def _add_table(
+        self, parameter: Parameter, op: Operator, seed: int, optimizer: optim.Optimizer
+    ) -> None:
+        name = parameter.name
+        initializer = initializer_of(op.type, op.attrs)
+        if initializer is None:
+            if op.type != "assign_value":
+                raise ConfigError(
+                    f"the start-up program fills table '{name}' by '{op.type}', which servers "
+                    "cannot do: use fluid.initializer.Uniform, Normal, Constant or NumpyArray"
+                )
+            values = torch.tensor(op.attrs["values"], dtype=torch.float32)
+            self.whole_values[name] = values.reshape(parameter.shape)
+        self.shapes[name] = parameter.shape
+        # The same in all processes, so it cannot be drawn where the program has no seed.
+        seed = int(op.attrs.get("seed") or seed) + crc32(name.encode())
+        self.tables.append(
+            SparseEmbedding(
+                name,
+                parameter.shape[1],
+                initializer=initializer,
+                optimizer=optimizer,
+                seed=seed % 2**63,
+                unknown="initial",
+            )
+        )
+
+
+def _filler(startup: Program, name: str) -> Operator:
+    for op in startup.global_block().ops:
+        if name in op.output_arg_names:
+            return op
+    raise ConfigError(f"the start-up program does not initialize parameter '{name}'")
+
+
+def _first_value(scope: Scope, parameter: Parameter) -> torch.Tensor:
+    found = scope.find_var(parameter.name)
+    value = None if found is None else found.value()
+    if not isinstance(value, torch.Tensor):
+        raise ConfigError(f"the start-up program does not initialize parameter '{parameter.name}'")
+    return value.detach().clone()
+
+
+_CONNECT_S = 600.0  # Fluid's workers wait for servers indefinitely
+
+
+class ProgramPlacement(StorePlacement):
+    """Binds a program's model to servers, and also checkpoints what a worker keeps in its scope.
+
+    Tables with given initial rows get them, unless servers load a folder.
+    """
+
+    def __init__(self, source: ModelSource, module: ProgramModule, rates: RateProgram) -> None:
+        self._source = source
+        self._module = module
+        self._rates = rates
+        self.scope: Scope | None = None
+        """Where this worker keeps what servers do not hold, such as statistics of batch norm."""
+
+    def tensors(
+        self,
+        model: nn.Module,
+        groups: Sequence[DenseGroup],
+        in_tables: Mapping[str, Sequence[str]],
+        stepped_by: torch.optim.Optimizer | None,
+    ) -> ModelTensors:
+        del groups, stepped_by
+        return ScopeTensors(model, in_tables, self._kept)
+
+    def write_first_values(self, bound: DistributedModel) -> None:
+        # All workers look at the note, so that all raise if loading fails.
+        counters = wait_until_loaded(bound.store, bound.name, bound.wait_s)
+        if counters is not None:
+            bound.continue_schedule(self._rates.steps_at(counters))
+        elif bound.role.is_first_worker:
+            super().write_first_values(bound)
+            for name, values in self._module.whole_values.items():
+                import_chunks(bound.store, name, [whole_rows(values.numpy())])
+
+    def load(
+        self,
+        bound: DistributedModel,
+        directory: str | os.PathLike[str],
+        only: Predicate | None,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        """Load a checkpoint; all workers get what the first one kept in its scope."""
+        super().load(bound, directory, only, storage_options)
+        if bound.meeting.is_alone:
+            return
+        mine = bound.tensors.copy_own(self._is_kept) if bound.role.is_first_worker else {}
+        first, *_ = bound.meeting.all_gather(save(mine) if mine else b"")
+        if first and self.scope is not None and not bound.role.is_first_worker:
+            for name, array in load_arrays(first).items():
+                self.scope.var(name).hold(torch.from_numpy(array))
+
+    def read_checkpoint(
+        self,
+        bound: DistributedModel,
+        directory: str | os.PathLike[str],
+        only: Predicate | None,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        with_tables: bool = True,
+    ) -> None:
+        if self.scope is not None:
+            make_missing(self._source.program, self.scope, directory, storage_options)
+        super().read_checkpoint(bound, directory, only, storage_options, with_tables=with_tables)
+
+    def _kept(self) -> dict[str, torch.Tensor]:
+        if self.scope is None:
+            return {}
+        names = [v.name for v in self._source.program.list_vars() if self._is_kept(v.name)]
+        return kept_tensors(self.scope, names)
+
+    def _is_kept(self, name: str) -> bool:
+        variable = self._source.program.global_block().vars.get(name)
+        return variable is not None and variable.persistable and name not in self._served
+
+    @cached_property
+    def _served(self) -> frozenset[str]:
+        """Return the variables whose values are on the servers or in the module."""
+        found = {*self._module.parameter_of, *self._module.shapes}
+        for update in self._source.tables.updates:
+            found |= {*update.state.values(), *update.powers}
+        return frozenset(found)
 
 
 class ProgramModel(DistributedModel):
-    """A `DistributedModel` of what a program trains; first values are the first worker's."""
+    """Return a `DistributedModel` of a program, initialized by the first worker."""
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
-        self.first_values = Scope()
-        Executor().run(source.startup, scope=self.first_values)
+        first_values = Scope()
+        Executor().run(source.startup, scope=first_values)
         tables = source.tables
         rate_of = tables.rate_of()
-        self.rates = RateProgram(source.program, list(rate_of.values()), self.first_values)
+        self.rates = RateProgram(source.program, list(rate_of.values()), first_values)
         first_rates = self.rates.at(0)
         self.module = ProgramModule(
             source.program,
             source.startup,
-            self.first_values,
+            first_values,
             table_optimizers={
                 name: at_rate(update.optimizer, first_rates[update.rate])
                 for name, update in tables.sparse.items()
@@ -69,12 +250,50 @@ class ProgramModel(DistributedModel):
             schedule=None if self.rates.is_constant else TableRates(self.rates, rate_of),
             name=source.name,
             connect_s=_CONNECT_S,
+            placement=ProgramPlacement(source, self.module, self.rates),
         )
         self._source = source
-        del self.first_values
+        self._threads_lock = threading.Lock()
+        self._present = self.threads  # threads of the pass that have not left it
+        self.workload: ProgramWorkload | None = None
+        """What the current pass runs."""
+
+    def use_scope(self, scope: Scope, workload: ProgramWorkload) -> None:
+        """Prepare for a pass; checkpoints include what this worker keeps in the scope."""
+        assert isinstance(self.placement, ProgramPlacement)
+        self.placement.scope = scope
+        self.workload = workload
+
+    # -- threads --------------------------------------------------------------------------------
+
+    def begin_pass(self, threads: int) -> None:
+        """Prepare the mode for a pass of this many threads, unless it is already in one."""
+        if threads == self.threads == self._present:
+            return
+        self.mode.set_threads(threads)
+        if not self._present:
+            super().rejoin()
+        self.threads = self._present = threads
+
+    def start(self) -> None:
+        """Start a pass with all threads."""
+        if not self.is_started:
+            super().start()
+            self._present = self.threads
+
+    def leave(self) -> None:
+        """Notify the mode that the calling thread has no more data in this pass."""
+        with self._threads_lock:
+            self._present -= 1
+        super().leave()
+
+    def rejoin(self) -> None:
+        """Do nothing: `begin_pass` does it."""
+
+    # -- values ---------------------------------------------------------------------------------
 
     def set_dense(self, held: torch.Tensor, new: torch.Tensor) -> None:
-        """A script sets a dense parameter. What the first worker sets becomes the servers'."""
+        """Set a dense parameter; the first worker's value also goes to the servers."""
         tells = self.is_started and self.role.is_first_worker and not self._has_own_copies
         if tells:
             self.flush()
@@ -87,18 +306,19 @@ class ProgramModel(DistributedModel):
     def load_folder(
         self, folder: str | os.PathLike[str], filename: str | None
     ) -> dict[str, NDArray[Any]]:
-        """Takes over what `fluid.io.save_persistables` wrote, seen by the first worker.
+        """Load what `fluid.io.save_persistables` wrote, read by the first worker.
 
-        All workers call it; on an error nothing has changed, and all get one. Returns the values
-        of what no server holds, by variable.
+        All workers call it; on an error nothing has changed, and all raise. Returns the values of
+        variables that no server holds, by name.
         """
         self.finish()
 
         def load(_: list[bytes]) -> bytes:
-            """In the first worker, when nobody's last push is still to come."""
+            """Load in the first worker, once no push is pending."""
             source = self._source
             own = read_unserved(source.tables, source.program, folder, filename)
-            self.go_on_at(load_tables(self.store, source.tables, source.program, folder, filename))
+            counters = load_tables(self.store, source.tables, source.program, folder, filename)
+            self.continue_schedule(self.rates.steps_at(counters))
             return save(own)
 
         try:
@@ -108,20 +328,10 @@ class ProgramModel(DistributedModel):
             self.start()
         return {} if own is None else load_arrays(own)
 
-    def go_on_at(self, counters: Mapping[str, float]) -> None:
-        """The schedule goes on there, unless it is further already."""
-        self._steps = max(self._steps, self.rates.steps_at(counters))
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of all generators the program draws from."""
+        return program_random_state(self.workload)
 
-    def _first_values(self) -> None:
-        # All look at the note, so that all are told where loading fails.
-        counters = wait_until_loaded(self.store, self.name, self.wait_s)
-        if counters is not None:
-            self.go_on_at(counters)
-        elif self.role.is_first_worker:
-            super()._first_values()
-            self._fill_tables()
-
-    def _fill_tables(self) -> None:
-        """Tables that begin with given rows get them."""
-        for name, values in self.module.whole_values.items():
-            import_rows(self.store, name, whole_rows(values.numpy()))
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `random_state` returned."""
+        set_program_random_state(self.workload, state)

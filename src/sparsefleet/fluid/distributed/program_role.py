@@ -1,111 +1,161 @@
-"""What a program is within a job, and how its operators reach that."""
+"""The role of a program in a job, and how its operators find it."""
 
 from __future__ import annotations
 
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sparsefleet.engine.bound_model import BoundModel
+    from sparsefleet.engine.step import Step
+    from sparsefleet.fluid.executor.program_workload import ProgramInputs, ProgramWorkload
     from sparsefleet.fluid.framework import Program
-    from sparsefleet.fluid.scope import Scope
+    from sparsefleet.fluid.framework.scope import Scope
+    from sparsefleet.fluid.lowering.lowered import RunResult
+    from sparsefleet.store.table_folders import TableFolders
 
-__all__ = ["ProgramRole", "active_role", "active_roles"]
+__all__ = ["ActiveRun", "ProgramRole", "active_role", "active_roles", "active_run"]
 
 
 class ProgramRole(ABC):
-    """Kept by a program as `_distributed`; an Executor asks it before and after what it runs."""
+    """The role of a program, stored as `_distributed`; an Executor calls it around each run."""
 
     holds_values = True
-    """Whether parameters are kept elsewhere than in the scope: then it loads them, too."""
+    """Whether parameters are kept outside the scope: then the role also loads them."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
-        """What a copy is, or a part, of a program with this role."""
+        """Return the role of a copy or part of the program."""
         del program
         return self
 
     @contextmanager
-    def running(self, scope: Scope) -> Iterator[None]:
-        """A run of the program in this thread: its operators find this object."""
+    def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
+        """Mark a run in this thread: its operators find this object and the step."""
         self.get_ready(scope)
-        _active.roles.append(self)
+        _active.runs.append(ActiveRun(self, step))
         try:
             yield
         finally:
-            _active.roles.pop()
+            _active.runs.pop()
+
+    def run(self, workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
+        """Run the program once, in the calling thread."""
+        with self.running(workload.scope):
+            return workload.run(inputs)
 
     @abstractmethod
     def get_ready(self, scope: Scope) -> None:
-        """Before a run: what it needs is there, and in the scope."""
+        """Prepare a run: bring what it needs into the scope."""
 
     def begin_pass(self, program: Program, threads: int) -> bool:
-        """So many threads are about to run the program; whether each is to `leave` in the end."""
+        """Announce the threads of a pass; return whether each must call `leave` at the end."""
         del program, threads
         return False
 
+    def begin_training(self, workload: ProgramWorkload, threads: int) -> BoundModel | None:
+        """Return the model that the engine trains on this many threads.
+
+        None if the program keeps its values in the scope: see `begin_pass` then.
+        """
+        del workload, threads
+        return None
+
     def leave(self) -> None:  # noqa: B027  (only those who train wait for each other)
-        """The calling thread has no more data in this pass."""
+        """Report that the calling thread has no more data in this pass."""
 
     def end_data(self, scope: Scope) -> None:  # noqa: B027
-        """A loader of the program has no more data for now."""
+        """Report that a loader of the program has no more data for now."""
 
     def fail(self, error: BaseException) -> None:  # noqa: B027
-        """A thread failed: others must not wait for it."""
+        """Report that a thread failed, so that others do not wait for it."""
 
     def close(self) -> None:  # noqa: B027
-        """The Executor was closed: the other processes of the job are told."""
+        """Handle a closed Executor: notify the other processes of the job."""
 
     # -- what operators do ----------------------------------------------------------------------
 
-    def hand_over(self, parameters: Sequence[str], gradients: Sequence[Any]) -> None:
-        """The gradients of a step, to whoever updates the parameters."""
-        del parameters, gradients
+    def hand_over(
+        self, step: Step | None, parameters: Sequence[str], gradients: Sequence[Any]
+    ) -> None:
+        """Pass gradients to the step, which sends them on when it ends."""
+        del step, parameters, gradients
         raise ConfigError(f"{self} has no gradients to send")
 
     def fetch(self) -> None:
-        """Brings the parameters of the servers into the scope."""
+        """Fetch the parameters of the servers into the scope."""
         raise ConfigError(f"{self} has no parameters to receive")
 
     def serve(self) -> None:
-        """Serves until the job ends."""
-        raise ConfigError(f"{self} is no server")
+        """Serve until the job ends."""
+        raise ConfigError(f"{self} is not a server")
 
     # -- files ----------------------------------------------------------------------------------
 
+    @property
+    def writes_model(self) -> bool:
+        """Return whether this process writes model files: one does, for all that share values."""
+        return True
+
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
-        """All that is to be saved gets into the scope, as it is now."""
+        """Prepare a save: fill the scope and wait for pending updates."""
+
+    def open_tables(
+        self, folders: Mapping[str, os.PathLike[str]]
+    ) -> Iterator[tuple[TableFolders, Mapping[str, NDArray[Any]]]]:
+        """Start saving tables that live elsewhere, each in its folder.
+
+        It also returns the values, as of that moment, of all other variables kept there.
+        """
+        del folders
+        yield from ()
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """Values saved by `fluid.io.save_persistables` become those of this job."""
+        """Load values saved by `fluid.io.save_persistables` into this job."""
         del folder, filename
-        raise ConfigError(f"{self} has its values in the scope")
+        raise ConfigError(f"{self} keeps its values in the scope")
 
 
-class _ActiveRoles(threading.local):
-    """The roles of the programs that this thread runs, the innermost last."""
+class ActiveRun(NamedTuple):
+    """A running program in this thread."""
+
+    role: ProgramRole
+    step: Step | None
+    """The training step of this run, if any."""
+
+
+class _ActiveRuns(threading.local):
+    """The running programs with a role in this thread, innermost last."""
 
     def __init__(self) -> None:
-        self.roles: list[ProgramRole] = []
+        self.runs: list[ActiveRun] = []
 
 
-_active = _ActiveRoles()
+_active = _ActiveRuns()
+
+
+def active_run(what: str) -> ActiveRun:
+    """Return the innermost run of this thread; `what` is the operator that asks for it."""
+    if not _active.runs:
+        raise ConfigError(
+            f"operator '{what}' belongs to a distributed program, but this one is not: run "
+            "fleet.main_program or what DistributeTranspiler returned"
+        )
+    return _active.runs[-1]
 
 
 def active_role(what: str) -> ProgramRole:
-    """Of the program that this thread runs; `what` asks for it."""
-    if not _active.roles:
-        raise ConfigError(
-            f"operator '{what}' belongs to a program of a job, but this program is of none: run "
-            "what fleet.main_program or DistributeTranspiler gave"
-        )
-    return _active.roles[-1]
+    """Return the role of the program that this thread runs; `what` asks for it."""
+    return active_run(what).role
 
 
 def active_roles() -> list[ProgramRole]:
-    """Of the programs that this thread runs, the innermost last."""
-    return list(_active.roles)
+    """Return the roles of the programs that this thread runs, the innermost last."""
+    return [run.role for run in _active.runs]

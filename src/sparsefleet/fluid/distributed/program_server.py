@@ -1,4 +1,4 @@
-"""A program that serves."""
+"""The role of a server's program."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import os
 
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.loading import FolderLoad
-from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_role import ProgramRole
+from sparsefleet.fluid.distributed.served_tables import ModelSource
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.server import ServerConfig, run_server
+from sparsefleet.server.run_server import durable_settings
 
 __all__ = ["ProgramServer"]
 
 
 class ProgramServer(ProgramRole):
-    """One server of a job. What it holds and how it updates that, the workers tell it."""
+    """One server of a job. The workers define its tables and update rules."""
 
     def __init__(self, role: RoleInfo, source: ModelSource) -> None:
         self.role = role
@@ -27,21 +28,21 @@ class ProgramServer(ProgramRole):
         return f"the program of server {self.role.index} ({self.role.current_endpoint})"
 
     def main_program(self) -> Program:
-        """A run of it serves."""
+        """Serve."""
         made = Program()
         made.global_block().append_op("listen_and_serve")
         made._distributed = self
         return made
 
     def startup_program(self) -> Program:
-        """To be run before: a file to start from is given between the two."""
+        """Return the start-up program, to run first; initial values may be loaded after it."""
         made = Program()
         made.global_block().append_op("prepare_server")
         made._distributed = self
         return made
 
     def get_ready(self, scope: Scope) -> None:
-        del scope  # the values are with the workers and in the server's tables
+        del scope  # the values are in the workers and the server's tables
 
     def serve(self) -> None:
         load = self._folder
@@ -51,6 +52,7 @@ class ProgramServer(ProgramRole):
             num_servers=self.role.server_num,
             transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
             notes={} if load is None else load.first_note(),
+            **durable_settings(self.role.index),
         )
         if load is None:
             run_server(config)
@@ -59,6 +61,6 @@ class ProgramServer(ProgramRole):
                 run_server(config)
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """Of all servers the first does it, for all; it goes on while it serves."""
+        """Load on the first server, for all servers, while it serves."""
         if self.role.index == 0:
             self._folder = FolderLoad(self._source, self.role, os.path.abspath(folder), filename)

@@ -7,34 +7,114 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from sparsefleet import optim
+from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.model_source import ModelSource
 from sparsefleet.fluid.distributed.program_model import ProgramModel
 from sparsefleet.fluid.distributed.program_role import ProgramRole
-from sparsefleet.fluid.distributed.saved_values import accumulators_of
-from sparsefleet.fluid.distributed.served_values import ServedRows, ServedTensor
+from sparsefleet.fluid.distributed.saved_values import served_arrays
+from sparsefleet.fluid.distributed.served_tables import ModelSource
 from sparsefleet.fluid.framework import Program
-from sparsefleet.fluid.scope import Scope, global_scope
-from sparsefleet.modes import ModeConfig, StepGradients
-from sparsefleet.store.arrays import Floats
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor
+from sparsefleet.fluid.framework.scope import Scope, global_scope
+from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
+from sparsefleet.modes import ModeConfig
+from sparsefleet.modes.mode_setting import StepGradients
+from sparsefleet.nn.pulled_rows import Pull
+from sparsefleet.store import Store
+from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.table_folders import TableFolders
 
-__all__ = ["ProgramTraining"]
+__all__ = ["ProgramTraining", "ServedRows", "ServedTensor"]
+
+
+class ServedTensor(LoDTensor):
+    """A view of the worker's copy of a parameter.
+
+    write: sets it here and on the servers.
+    """
+
+    def __init__(
+        self, tensor: torch.Tensor, write: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> None:
+        super().__init__(tensor)
+        self._write = write
+
+    def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
+        given = LoDTensor()
+        given.set(array, place, zero_copy=True)
+        del zero_copy
+        held, new = self.tensor, given.tensor
+        if held.shape != new.shape:
+            raise ValueError(
+                f"a parameter on servers has shape {tuple(held.shape)}, but the array has shape "
+                f"{tuple(new.shape)}"
+            )
+        self._write(held.data, new)
+
+
+class ServedRows(SparseParameter):
+    """A parameter with rows on servers: read through the mode, updated only by its steps."""
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer, model: DistributedModel
+    ) -> None:
+        self.name = name
+        self.height, self.dim = shape
+        self.optimizer = optimizer
+        self._model = model
+
+    @property
+    def store(self) -> Store:  # type: ignore[override]
+        """Return the servers' tables."""
+        return self._model.store
+
+    @property
+    def source(self) -> Pull:
+        """Return the store shared by all tables of a training, so that one request fetches all."""
+        return self._model.mode.pull
+
+    def pull(self, keys: Keys, *, train: bool) -> Floats:
+        return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
+
+    def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
+        """Write the first worker's rows to the servers; other workers change nothing."""
+        if self.takes_rows:
+            super().set(array, place, zero_copy)
+
+    @property
+    def takes_rows(self) -> bool:
+        return self._model.role.is_first_worker
+
+    def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
+        del gradient, rate
+        raise ConfigError(
+            f"parameter '{self.name}' is on servers: its gradients are sent with the step, by "
+            "the program that minimize or transpile changed"
+        )
+
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.step import Step
+    from sparsefleet.fluid.executor.program_workload import ProgramInputs, ProgramWorkload
+    from sparsefleet.fluid.lowering.lowered import RunResult
 
 
 class ProgramTraining(ProgramRole):
-    """A program that trains on servers: what its runs, its Executor and `fleet` ask for.
+    """A program that trains on servers: what its runs, its Executor and `fleet` use.
 
-    Whoever comes first, `fleet.init_worker` or a run of one of the programs, starts it: servers are
-    waited for, tables defined, and all workers begin with the same values. A process that ends
-    without `close` closes it then.
+    `fleet.init_worker` or the first run of one of the programs starts it: it waits for servers,
+    defines tables, and gives all workers the same values. A process that ends without `close`
+    closes it at exit.
     """
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
@@ -45,7 +125,6 @@ class ProgramTraining(ProgramRole):
         self._is_closed = False
         self._linked: WeakSet[Scope] = WeakSet()
         self._lock = threading.RLock()
-        self._threads = self._present = 1
 
     def __str__(self) -> str:
         return f"a worker's program ({self.source.name})"
@@ -54,7 +133,7 @@ class ProgramTraining(ProgramRole):
 
     @property
     def model(self) -> ProgramModel:
-        """Started."""
+        """Return the started model."""
         if self._model is None or not self._model.is_started:
             raise ConfigError(
                 "training on the servers has not begun, or has ended: call fleet.init_worker(), "
@@ -67,7 +146,7 @@ class ProgramTraining(ProgramRole):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was started, though it may have ended since."""
+        """Return whether it was ever started."""
         return self._model is not None
 
     @property
@@ -75,7 +154,7 @@ class ProgramTraining(ProgramRole):
         return self._model is not None and self._model.is_started
 
     def start(self) -> None:
-        """Reaches the servers, if that is still to be done; again after `close`."""
+        """Connect to the servers unless connected; also after `close`."""
         with self._lock:
             if self.is_started:
                 return
@@ -84,11 +163,10 @@ class ProgramTraining(ProgramRole):
             self._model.start()
             self._is_closed = False
             self._linked = WeakSet()
-            self._threads = self._present = 1
             atexit.register(self._close_at_exit)
 
     def close(self) -> None:
-        """Everything handed over is applied, the other workers are told. Idempotent."""
+        """Wait until all updates are applied and notify the other workers. Idempotent."""
         with self._lock:
             if self._model is None or self._is_closed:
                 return
@@ -101,7 +179,7 @@ class ProgramTraining(ProgramRole):
             self._model.fail(error)
 
     def _close_at_exit(self) -> None:
-        """A script need not stop; one that ended with an error counts as lost."""
+        """Close at exit; a script that ended with an error counts as lost."""
         error = getattr(sys, "last_value", None)
         if error is not None:
             self.fail(error)
@@ -122,40 +200,57 @@ class ProgramTraining(ProgramRole):
         if not any(op.type == "send" for op in program.global_block().ops):
             return False
         with self._lock:
-            if not (self.is_started and threads == self._threads == self._present):
-                if not self._is_closed:
-                    self.start()
-                self.model.mode.set_threads(threads)
-                if not self._present:
-                    self.model.rejoin()
-                self._threads = self._present = threads
+            if not self._is_closed:
+                self.start()
+            self.model.begin_pass(threads)
         return True
 
+    def begin_training(self, workload: ProgramWorkload, threads: int) -> ProgramModel | None:
+        if not self.begin_pass(workload.program, threads):
+            return None
+        self.get_ready(workload.scope)  # no batch may do so
+        self.model.use_scope(workload.scope, workload)
+        return self.model
+
     def leave(self) -> None:
-        with self._lock:
-            self._present -= 1
         self.model.leave()
 
-    def hand_over(self, parameters: Sequence[str], gradients: Sequence[Any]) -> None:
+    def run(self, workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
+        """Run the program once: a step of the engine, if the program sends gradients."""
+        if not inputs.lowered.sends:
+            return super().run(workload, inputs)
+        self.get_ready(workload.scope)
+        with (
+            self.model.step(batch=inputs, lookups=workload) as step,
+            self.running(workload.scope, step),
+        ):
+            return workload.run(inputs, step.rows)
+
+    def hand_over(
+        self, step: Step | None, parameters: Sequence[str], gradients: Sequence[Any]
+    ) -> None:
+        if step is None:
+            raise ConfigError(f"{self} sends gradients outside of a step: run it with an Executor")
         given = dict(zip(parameters, gradients, strict=True))
         mode = self.model.mode
-        step = StepGradients()
+        made = StepGradients()
         for name in self.source.tables.sparse:
             if given[name] is not None:
-                step.sparse[name] = given[name]
+                made.sparse[name] = given[name]
         for table in self.source.tables.dense:
             parts = [_flat(given[u.parameter.name], u.parameter.shape) for u in table.updates]
-            if mode.takes_parts and not mode.keeps_gradients:  # a program may write into its own
-                step.dense_parts[table.name] = parts
+            if mode.takes_parts:
+                made.dense_parts[table.name] = parts
             else:
-                step.dense[table.name] = np.concatenate(parts)
-        mode.hand_over(step)
+                made.dense[table.name] = np.concatenate(parts)
+        _keep_apart(made.dense_parts)
+        step.give(made)
 
     def fetch(self) -> None:
         self.model.flush()
 
     def _link(self, scope: Scope) -> None:
-        """The scope's values of parameters are those that servers and modes write."""
+        """Make the scope's parameters the ones that servers and modes write."""
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
@@ -167,27 +262,53 @@ class ProgramTraining(ProgramRole):
 
     # -- files ----------------------------------------------------------------------------------
 
+    @property
+    def writes_model(self) -> bool:
+        return self.role.is_first_worker
+
     def before_saving(self, scope: Scope) -> None:
-        model = self.model
-        model.flush()
+        self.model.flush()
         if scope not in self._linked:
             self._link(scope)
-        found: dict[str, Any] = dict(accumulators_of(model.store, self.source.tables))
-        found.update(model.rates.counter_values(model.schedule_steps))
-        for name, value in found.items():
-            scope.var(name).hold(torch.from_numpy(value))
+
+    def open_tables(
+        self, folders: Mapping[str, os.PathLike[str]]
+    ) -> Iterator[tuple[TableFolders, Mapping[str, NDArray[Any]]]]:
+        model, tables = self.model, self.source.tables
+        opened = TableFolders(model.store, folders, dense=[table.name for table in tables.dense])
+        opened.open()
+        try:
+            arrays: dict[str, NDArray[Any]] = dict(served_arrays(opened, tables))
+            arrays |= model.rates.counter_values(model.schedule_steps)
+        except BaseException:
+            opened.abort()
+            raise
+        yield opened, arrays
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """All workers call it; the first one brings the values to the servers."""
+        """Load on all workers; the first one sends the values to the servers."""
         with self._lock:
             self.start()
             if global_scope() not in self._linked:
                 self._link(global_scope())
             unserved = self.model.load_folder(folder, filename)
-            self._threads = self._present = 1
         for name, value in unserved.items():
             held = global_scope().find_var(name) or global_scope().var(name)
             held.hold(torch.from_numpy(value))
+
+
+def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
+    """Copy gradients that share memory with another one, such as those of a sum's terms.
+
+    The mode may overwrite what it is given.
+    """
+    seen: set[int] = set()
+    for parts in tables.values():
+        for place, part in enumerate(parts):
+            at = part.__array_interface__["data"][0]
+            if at in seen:
+                parts[place] = part.copy()
+            seen.add(at)
 
 
 def _flat(gradient: torch.Tensor | None, shape: Sequence[int]) -> Floats:

@@ -1,4 +1,4 @@
-"""The part of a program that computes learning rates, apart from the rest."""
+"""Extracts the part of a program that computes learning rates."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.executor import Executor
+from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.framework import Operator, Program
-from sparsefleet.fluid.scope import Scope
+from sparsefleet.fluid.framework.scope import Scope
 
 __all__ = ["RateProgram", "TableRates", "counter_names"]
 
 
 class RateProgram:
-    """Rates by the number of steps done, from the operators that make them. Thread-safe.
+    """Computes rates for a number of steps with the program's own operators. Thread-safe.
 
     names: the variables with rates.
     first_values: a scope in which the start-up program was run.
@@ -38,11 +38,11 @@ class RateProgram:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the rates stay what they are at first."""
+        """Return whether the rates are constant."""
         return not self._counters
 
     def at(self, step: int) -> dict[str, float]:
-        """Variable -> rate of the update after `step` steps."""
+        """Return variable -> rate of the update after `step` steps."""
         with self._lock:
             for name, grows in self._counters.items():
                 first = self._first[name]
@@ -52,14 +52,14 @@ class RateProgram:
         return {n: float(v.reshape(-1)[0]) for n, v in zip(self._names, found, strict=True)}
 
     def counter_values(self, step: int) -> dict[str, np.ndarray]:
-        """The program's counters as they are after `step` steps."""
+        """Return the program's counters after `step` steps."""
         return {
             name: (self._first[name] + grows * step).astype(self._first[name].dtype)
             for name, grows in self._counters.items()
         }
 
     def steps_at(self, counters: Mapping[str, float]) -> int:
-        """The inverse of `counter_values`: 0 without counters."""
+        """Return the step of these counters, the inverse of `counter_values`; 0 without any."""
         steps = [
             round((counters[name] - float(self._first[name].reshape(-1)[0])) / grows)
             for name, grows in self._counters.items()
@@ -79,13 +79,13 @@ class TableRates:
         self._rate_of = dict(rate_of)
 
     def rates_at(self, step: int) -> dict[str, float]:
-        """Table -> rate after `step` steps."""
+        """Return table -> rate after `step` steps."""
         found = self._rates.at(step)
         return {table: found[name] for table, name in self._rate_of.items()}
 
 
 def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
-    """The operators that the variables come from, in order."""
+    """Return the operators that compute the variables, in order."""
     block = program.global_block()
     wanted = set(names)
     found: list[Operator] = []
@@ -97,18 +97,18 @@ def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
         if block.var(name).is_data:
             raise ConfigError(
                 f"the learning rate depends on '{name}', which is fed: servers cannot know it; "
-                "make it of the number of steps (fluid.layers.*_decay)"
+                "compute it from the number of steps (fluid.layers.*_decay)"
             )
     return found[::-1]
 
 
 def counter_names(program: Program, rates: Sequence[str]) -> list[str]:
-    """The variables that count steps for these rates."""
+    """Return the variables that count steps for these rates."""
     return list(_counters(_makers(program, rates)))
 
 
 def _counters(ops: Sequence[Operator]) -> dict[str, float]:
-    """Counter -> what it grows by."""
+    """Return counter -> increment."""
     return {
         op.input("X")[0]: float(op.attrs.get("step", 1.0))
         for op in ops
@@ -119,5 +119,5 @@ def _counters(ops: Sequence[Operator]) -> dict[str, float]:
 def _value(scope: Scope, name: str) -> np.ndarray:
     found = scope.find_var(name)
     if found is None or found.value() is None:
-        raise ConfigError(f"the start-up program gives counter '{name}' no first value")
+        raise ConfigError(f"the start-up program does not initialize counter '{name}'")
     return np.array(found.get_tensor())

@@ -1,4 +1,4 @@
-"""Values of a job as the variables that one process would have, and back.
+"""Converts values of a job to the variables of a single process, and back.
 
 Letters: N elements of a dense table, S arrays of optimizer state.
 """
@@ -16,29 +16,30 @@ from numpy.typing import NDArray
 from sparsefleet.fluid.distributed.rate_program import counter_names
 from sparsefleet.fluid.distributed.served_tables import DenseTable, ServedTables
 from sparsefleet.fluid.framework import Program, Variable
-from sparsefleet.fluid.saving import SavedVariable, read_saved
-from sparsefleet.fluid.sparse_parameter import replace_rows, whole_rows
+from sparsefleet.fluid.io.saved_rows import load_saved_rows
+from sparsefleet.fluid.io.saving import SavedVariable, read_saved
 from sparsefleet.store import Store
 from sparsefleet.store.arrays import Floats
-from sparsefleet.store.dense_state import read_dense_tables, write_dense_table
+from sparsefleet.store.row_streams import write_dense_table
 from sparsefleet.store.table_entry import state_names
+from sparsefleet.store.table_folders import TableFolders
 
-__all__ = ["accumulators_of", "load_tables", "read_unserved"]
+__all__ = ["load_tables", "read_unserved", "served_arrays"]
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
-def accumulators_of(store: Store, tables: ServedTables) -> Arrays:
-    """Variable -> value of what updates keep beside parameters."""
+def served_arrays(cuts: TableFolders, tables: ServedTables) -> Arrays:
+    """Return variable -> value as of the snapshots: dense parameters and optimizer state."""
     found: Arrays = {}
-    with_state = [table for table in tables.dense if any(state_names(table.optimizer))]
-    read = read_dense_tables(store, [table.name for table in with_state])
-    for table in with_state:
-        state = dict(zip(_arrays(table), read[table.name].state, strict=True))
+    for table in tables.dense:
+        values, arrays = cuts.dense_table(table.name)
+        state = dict(zip(_arrays(table), arrays, strict=True))
         begin = 0
         for update in table.updates:
             shape = update.parameter.shape
             end = begin + math.prod(shape)
+            found[update.parameter.name] = values[begin:end].reshape(shape)
             for array, name in update.state.items():
                 found[name] = state[array][begin:end].reshape(shape)
             for name, base in update.powers.items():
@@ -55,21 +56,24 @@ def load_tables(
     folder: str | os.PathLike[str],
     filename: str | None,
 ) -> dict[str, float]:
-    """Servers take over what a folder of `save_persistables` has of parameters and their state.
+    """Load parameters and their state from a folder of `save_persistables` into the servers.
 
     Returns the counters of steps. Nothing changes if a file is missing or does not fit. The tables
-    must be defined.
+    must be defined. Servers read the folders of tables; files of tables are read here and sent in
+    chunks.
     """
     counters = counter_names(program, list(tables.rate_of().values()))
     saved = {s.variable.name: s for s in read_saved(folder, _served(program, tables), filename)}
+    dense = {table.name: _flat(table, saved) for table in tables.dense}
+    rows = {}
     for parameter in program.all_parameters():
-        if parameter.is_table:  # those that are not updated, too
+        if parameter.is_table:  # including those that are not updated
             update = tables.sparse.get(parameter.name)
             kind = "" if update is None else update.optimizer.kind
-            _load_rows(store, saved[parameter.name], kind)
-    for table in tables.dense:
-        values, state = _flat(table, saved)
-        write_dense_table(store, table.name, values, state)
+            rows[parameter.name] = saved[parameter.name].rows, kind
+    load_saved_rows(store, rows)
+    for name, (values, state) in dense.items():
+        write_dense_table(store, name, values, state)
     return {name: float(_array(saved, name).reshape(-1)[0]) for name in counters}
 
 
@@ -79,17 +83,17 @@ def read_unserved(
     folder: str | os.PathLike[str],
     filename: str | None,
 ) -> dict[str, NDArray[Any]]:
-    """Variable -> what such a folder has of that which each worker keeps for itself.
+    """Return variable -> saved value for what each worker keeps for itself.
 
     These are statistics of batch norm, counts of an AUC, dense parameters that are not updated.
     """
     served = {variable.name for variable in _served(program, tables)}
     own = [v for v in program.list_vars() if v.persistable and v.name not in served]
-    return {s.variable.name: _whole(s) for s in read_saved(folder, own, filename)}
+    return {s.variable.name: s.array() for s in read_saved(folder, own, filename)}
 
 
 def _served(program: Program, tables: ServedTables) -> list[Variable]:
-    """The variables whose values servers have, and the counters of steps."""
+    """Return the variables whose values are on servers, and the counters of steps."""
     names = [parameter.name for parameter in program.all_parameters() if parameter.is_table]
     for update in tables.updates:
         names += [update.parameter.name, *update.state.values(), *update.powers]
@@ -97,19 +101,8 @@ def _served(program: Program, tables: ServedTables) -> list[Variable]:
     return [program.global_block().var(name) for name in dict.fromkeys(names)]
 
 
-def _load_rows(store: Store, saved: SavedVariable, kind: str) -> None:
-    name = saved.variable.name
-    if saved.whole is not None:
-        replace_rows(store, name, whole_rows(np.ascontiguousarray(saved.whole, np.float32)))
-        return
-    rows = saved.rows()
-    if saved.optimizer != kind:
-        rows = rows._replace(state=rows.state[:, :0])
-    replace_rows(store, name, rows)
-
-
 def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats, Floats]:
-    """Values float32[N] and state float32[S, N] of a dense table."""
+    """Return values float32[N] and state float32[S, N] of a dense table."""
     values = [_array(saved, update.parameter.name).reshape(-1) for update in table.updates]
     state = []
     for array in _arrays(table):
@@ -117,7 +110,7 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
         for update, value in zip(table.updates, values, strict=True):
             if array in update.state:
                 parts.append(_array(saved, update.state[array]).reshape(-1))
-            else:  # steps done, of which Fluid keeps the power only
+            else:  # steps done, of which Fluid only keeps the power
                 parts.append(np.full(len(value), _steps(update.powers, saved), np.float32))
         state.append(np.concatenate(parts))
     flat = np.concatenate(values)
@@ -125,21 +118,16 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
 
 
 def _steps(powers: Mapping[str, float], saved: Mapping[str, SavedVariable]) -> int:
-    """From base ** (steps + 1): the largest base tells longest before it is lost to rounding."""
+    """Return steps from base ** (steps + 1), using the largest base, which underflows last."""
     name, base = max(powers.items(), key=lambda item: item[1])
     power = float(_array(saved, name).reshape(-1)[0])
     if power <= 0.0:
-        return 1 << 20  # so many that the correction by steps has long ended
+        return 1 << 20  # so large that the bias correction no longer matters
     return max(round(math.log(power) / math.log(base)) - 1, 0)
 
 
 def _array(saved: Mapping[str, SavedVariable], name: str) -> Floats:
-    return np.asarray(_whole(saved[name]), np.float32)
-
-
-def _whole(saved: SavedVariable) -> NDArray[Any]:
-    found = saved.whole
-    return saved.dense(saved.variable.shape) if found is None else found
+    return np.asarray(saved[name].array(), np.float32)
 
 
 def _arrays(table: DenseTable) -> list[str]:

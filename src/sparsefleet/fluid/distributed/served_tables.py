@@ -1,4 +1,4 @@
-"""Which tables on the servers hold the parameters of a program."""
+"""The tables on the servers that hold the parameters of a program."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from dataclasses import dataclass, replace
 
 from sparsefleet import optim
 from sparsefleet.fluid.distributed.update_rules import Update
+from sparsefleet.fluid.framework import Program
 
-__all__ = ["DenseTable", "ServedTables"]
+__all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Parameters that are updated alike, one after another."""
+    """Parameters with the same update rule, concatenated."""
 
     name: str
     optimizer: optim.Optimizer
-    """Its rate does not count."""
+    """The optimizer; its rate is ignored."""
     rate: str
     """The variable with the learning rate."""
     updates: tuple[Update, ...]
 
 
 class ServedTables:
-    """The dense tables of a program by what updates them; a parameter with rows is its own table.
+    """The tables of a program: dense ones grouped by update rule, and one per sparse parameter.
 
-    name: of the training; other programs on the same servers have others.
+    name: of the training; programs on the same servers need different names.
     """
 
     def __init__(self, updates: Sequence[Update], name: str) -> None:
         self.updates = list(updates)
         self.sparse = {u.parameter.name: u for u in updates if u.parameter.is_table}
-        """Updates of parameters in tables of their own, by name."""
+        """Updates of parameters with their own tables, by name."""
         groups: dict[tuple[optim.Optimizer, str], list[Update]] = {}
         for update in updates:
             if not update.parameter.is_table:
@@ -48,11 +49,24 @@ class ServedTables:
         ]
 
     def rate_of(self) -> dict[str, str]:
-        """Table -> the variable with its rate."""
+        """Return table -> the variable with its rate."""
         rates = {table.name: table.rate for table in self.dense}
         return rates | {name: update.rate for name, update in self.sparse.items()}
 
 
 def at_rate(optimizer: optim.Optimizer, rate: float) -> optim.Optimizer:
-    """The description, beginning with this rate."""
+    """Return the optimizer with this initial rate."""
     return replace(optimizer, lr=rate)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSource:
+    """A program after `minimize`, before it was changed for its role."""
+
+    program: Program
+    startup: Program
+    tables: ServedTables
+    name: str
+    """Name of the training on the servers."""
+    min_block_size: int = 8192
+    """Elements of a dense table per server; smaller parts are not worth another server."""

@@ -1,4 +1,4 @@
-"""What the update operators of a program do, as descriptions that servers understand."""
+"""Translates the update operators of a program into optimizers of the servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.framework import Operator, Parameter, Program
-from sparsefleet.fluid.sparse_parameter import optimizer_of
+from sparsefleet.fluid.framework.sparse_parameter import optimizer_of
 
 __all__ = ["Update", "updates_of"]
 
@@ -18,27 +18,27 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """How one parameter is updated."""
+    """The update of one parameter."""
 
     parameter: Parameter
     gradient: str
-    """The variable with what to send."""
+    """The variable whose value is sent."""
     optimizer: optim.Optimizer
-    """Its rate does not count."""
+    """The optimizer; its rate is ignored."""
     rate: str
     """The variable with the learning rate."""
     state: Mapping[str, str] = field(default_factory=dict)
-    """Array of the optimizer's state -> the variable that has it in one process."""
+    """Array of the optimizer's state -> the variable that holds it in a single process."""
     powers: Mapping[str, float] = field(default_factory=dict)
-    """Variables that are a base to the power of steps done, and one more -> that base."""
+    """Variables that hold base ** (steps done + 1) -> that base."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """An operator type: the optimizer, and where its slots are in the optimizer's state."""
+    """The optimizer for an operator type, and how its slots map to the optimizer's state."""
 
     describe: Callable[[Fields], optim.Optimizer]
-    """From attrs, and as `first` the first value of the first accumulator."""
+    """Builds the optimizer from attrs and `first`, the initial value of the first accumulator."""
     state: Mapping[str, str] = field(default_factory=dict)
     powers: Mapping[str, str] = field(default_factory=dict)
     """Slot -> attr with the base."""
@@ -87,9 +87,9 @@ _RULES: dict[str, _Rule] = {
 
 
 def updates_of(program: Program, startup: Program, *, decay_here: bool = False) -> list[Update]:
-    """The updates in a program that an optimizer's `minimize` has been at, in order.
+    """Return the updates of a minimized program, in order.
 
-    decay_here: weight decay stays a part of the gradient, for workers that update by themselves.
+    decay_here: keep weight decay in the gradient, for workers that update themselves.
     Raises ConfigError naming an update that servers cannot do.
     """
     makers = {name: op for op in program.global_block().ops for name in op.output_arg_names}
@@ -102,7 +102,7 @@ def updates_of(program: Program, startup: Program, *, decay_here: bool = False) 
         else:
             found.append(_of_dense(program, startup, op, makers, decay_here))
     if not found:
-        raise ConfigError("the program has no update of a parameter: call minimize(loss) first")
+        raise ConfigError("the program updates no parameter: call minimize(loss) first")
     return found
 
 
@@ -129,8 +129,8 @@ def _of_dense(
     rule = _RULES.get(op.type)
     if rule is None:
         raise ConfigError(
-            f"parameter '{parameter.name}' is updated by '{op.type}', which servers cannot do; "
-            f"they have {', '.join(sorted(_RULES))} (docs/coming_from_fluid.md)"
+            f"parameter '{parameter.name}' is updated by '{op.type}', which servers do not "
+            f"support; they support {', '.join(sorted(_RULES))} (docs/coming_from_fluid.md)"
         )
     gradient = op.input("Grad")[0]
     decay: Mapping[str, float] = {}
@@ -157,7 +157,7 @@ def _parameter(program: Program, op: Operator) -> Parameter:
 
 
 def _first_value(startup: Program, names: Sequence[str]) -> float:
-    """What the start-up program fills the first of these with."""
+    """Return the initial value that the start-up program gives the first of these."""
     for op in startup.global_block().ops:
         if names and op.type == "fill_constant" and op.output_arg_names == list(names[:1]):
             return float(op.attrs["value"])

@@ -1,4 +1,4 @@
-"""A list of operators and the variables that they name."""
+"""Blocks: a list of operators and the variables they use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.fluid import unique_name
-from sparsefleet.fluid.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework import unique_name
+from sparsefleet.fluid.framework.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework.operator import Operator
 from sparsefleet.fluid.framework.parameter import Parameter
-from sparsefleet.fluid.lowering.shapes import infer_outputs
-from sparsefleet.fluid.variable import Variable
+from sparsefleet.fluid.framework.variable import Variable
+from sparsefleet.fluid.lowering import shapes
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.program import Program
@@ -23,10 +23,10 @@ Slots = Mapping[str, VariableLike | Sequence[VariableLike] | None]
 
 
 class Block:
-    """Operators in order, and the variables of this block; made by the program.
+    """A list of operators and the variables of one block; created by the program.
 
-    parent_idx: the block around this one, whose variables it sees; -1 for the outermost. A block
-        with a parent is the body of an operator there, which names it by its attr `sub_block`.
+    parent_idx: the enclosing block, whose variables are visible here; -1 for the outermost. A block
+        with a parent is the body of an operator there, whose attr `sub_block` refers to it.
     """
 
     def __init__(self, program: Program, idx: int, parent_idx: int = -1) -> None:
@@ -39,17 +39,17 @@ class Block:
     # -- variables ----------------------------------------------------------------------------
 
     def var(self, name: str) -> Variable:
-        """A variable of this block by name; ValueError if there is none."""
+        """Return a variable of this block by name; ValueError if there is none."""
         return self._known_in(self.vars, name)
 
     def visible_var(self, name: str) -> Variable:
-        """A variable of this block or of one around it; ValueError if there is none."""
+        """Return a variable of this or an enclosing block; ValueError if there is none."""
         return self._known_in(self.visible_vars(), name)
 
     _var_recursive = visible_var
 
     def visible_vars(self) -> ChainMap[str, Variable]:
-        """Variables of this block and of those around it, the inner ones first."""
+        """Yield the variables of this and the enclosing blocks, inner ones first."""
         levels, block = [self.vars], self.parent
         while block is not None:
             levels.append(block.vars)
@@ -58,7 +58,7 @@ class Block:
 
     @property
     def parent(self) -> Block | None:
-        """The block around this one."""
+        """Return the enclosing block."""
         return None if self.parent_idx < 0 else self.program.blocks[self.parent_idx]
 
     def has_var(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class Block:
         return iter(self.all_parameters())
 
     def add_var(self, variable: Variable) -> Variable:
-        """Takes a variable in; one of that name that an operator uses must look the same."""
+        """Add a variable; an existing one with that name that an operator uses must match it."""
         old = self.vars.get(variable.name)
         if old is not None and old is not variable and self._is_used(old.name):
             if (old.shape, old.dtype, old.lod_level) != (
@@ -93,29 +93,54 @@ class Block:
     def create_var(
         self,
         name: str | None = None,
-        shape: Sequence[int | None] = (),
-        dtype: Any = "float32",
-        lod_level: int = 0,
+        shape: Sequence[int | None] | None = None,
+        dtype: Any = None,
+        lod_level: int | None = None,
         **settings: Any,
     ) -> Variable:
-        """A new variable; settings as of Variable."""
+        """Create a variable; the settings are those of Variable.
+
+        Shape, dtype and LoD level that are not given are those of an existing variable of that
+        name; without one, the variable is a float32 of unknown shape.
+        """
         name = unique_name.generate("_generated_var") if name is None else name
-        return self.add_var(Variable(name, shape, dtype, lod_level, **settings))
+        old = self.vars.get(name)
+        return self.add_var(
+            Variable(
+                name,
+                (() if old is None else old.shape) if shape is None else shape,
+                ("float32" if old is None else old.dtype) if dtype is None else dtype,
+                (0 if old is None else old.lod_level) if lod_level is None else lod_level,
+                **settings,
+            )
+        )
 
     def create_parameter(
-        self, name: str, shape: Sequence[int], dtype: Any = "float32", **settings: Any
+        self,
+        name: str | None = None,
+        shape: Sequence[int] = (),
+        dtype: Any = "float32",
+        *,
+        initializer: Any = None,
+        **settings: Any,
     ) -> Parameter:
-        """A parameter; of one of that name already there, that one, if it has this shape."""
+        """Create a parameter, or return the existing one of that name and shape.
+
+        initializer: adds the operator that fills a new parameter to this block.
+        """
+        name = unique_name.generate("_generated_var") if name is None else name
         old = self.vars.get(name)
         if old is None:
             made = self.add_var(Parameter(name, shape, dtype, **settings))
             assert isinstance(made, Parameter)
+            if initializer is not None:
+                initializer(made, self)
             return made
         if not isinstance(old, Parameter) or old.shape != tuple(shape):
             raise ProgramError.at(
                 call_site(),
                 f"parameter '{name}'",
-                f"wanted with shape {list(shape)}, but there is {old}; parameters of one name "
+                f"expected shape {list(shape)}, but {old} exists; parameters with the same name "
                 "are shared",
             )
         return old
@@ -129,7 +154,7 @@ class Block:
         outputs: Slots | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
-        """Adds an operator at the end and gives its outputs the shapes they will have."""
+        """Append an operator and infer the shapes of its outputs."""
         made = Operator(
             type,
             _names(inputs),
@@ -138,14 +163,14 @@ class Block:
             role=self.program.role,
             site=call_site(),
         )
-        infer_outputs(self, made)
+        shapes.infer_outputs(self, made)
         self.ops.append(made)
         made.block = self
         self.program.changed()
         return made
 
     def hold_ops(self, ops: Iterable[Operator]) -> None:
-        """Has these operators in the place of its own."""
+        """Replace the operators."""
         self.ops = list(ops)
         for op in self.ops:
             op.block = self

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sparsefleet.fluid.framework.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework.program import Program
 
 __all__ = [
     "default_main_program",
     "default_startup_program",
+    "device_guard",
+    "in_dygraph_mode",
     "name_scope",
     "program_guard",
     "switch_main_program",
@@ -27,30 +30,30 @@ _current = _Current()
 
 
 def default_main_program() -> Program:
-    """The program that layers add to."""
+    """Return the program that layers add operators to."""
     return _current.main
 
 
 def default_startup_program() -> Program:
-    """The program that gives parameters their first values; to be run once."""
+    """Return the program that initializes parameters; run it once."""
     return _current.startup
 
 
 def switch_main_program(program: Program) -> Program:
-    """Layers add to this program from now on; gives the one before."""
+    """Make layers add to this program; return the previous one."""
     old, _current.main = _current.main, program
     return old
 
 
 def switch_startup_program(program: Program) -> Program:
-    """First values go to this program from now on; gives the one before."""
+    """Make layers add initializers to this program; return the previous one."""
     old, _current.startup = _current.startup, program
     return old
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Layers within add to these programs; without a start-up program, to the one there is.
+    """Make layers in the block add to these programs; None keeps the current start-up program.
 
     >>> main = Program()
     >>> with program_guard(main):
@@ -71,6 +74,33 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 @contextmanager
 def name_scope(prefix: str | None = None) -> Iterator[None]:
-    """Groups layers for pictures of the network; names of variables stay as they are."""
+    """Group layers for drawings of the network; variable names do not change."""
     del prefix
+    yield
+
+
+@contextmanager
+def device_guard(device: str | None = None) -> Iterator[None]:
+    """Mark the operators in the block for "cpu" or "gpu"; they run where the Executor is anyway.
+
+    >>> with device_guard("cpu"):
+    ...     pass
+    """
+    kind = (device or "").partition(":")[0]
+    if kind not in ("", "cpu", "gpu"):
+        raise ProgramError.at(
+            call_site(), "device_guard", f"device must be 'cpu', 'gpu' or None, got {device!r}"
+        )
+    yield
+
+
+def in_dygraph_mode() -> bool:
+    """Return whether layers compute immediately; see `fluid.dygraph`."""
+    return _current.main.is_eager
+
+
+@contextmanager
+def _dygraph_place_guard(place: object) -> Iterator[None]:
+    """Run imperative layers in the block on that place; here all run on the CPU."""
+    del place
     yield

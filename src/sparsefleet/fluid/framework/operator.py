@@ -1,11 +1,11 @@
-"""One step of a program: a function by name, over variables by name."""
+"""Operators: one step of a program, which names a function and its variables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparsefleet.fluid.call_site import CallSite
+from sparsefleet.fluid.framework.call_site import CallSite
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
@@ -19,8 +19,8 @@ class Operator:
     """An operator of a block.
 
     inputs, outputs: slot -> names of variables, in the slots that its type declares.
-    attrs: settings: numbers, texts, booleans, and lists of them.
-    site: the user's line that asked for it.
+    attrs: numbers, strings, booleans, and lists of them.
+    site: the user's line that added it.
 
     >>> Operator("relu", {"X": ["a"]}, {"Out": ["b"]})
     {Out=['b']} = relu(inputs={X=['a']})
@@ -47,22 +47,22 @@ class Operator:
 
     @property
     def input_names(self) -> list[str]:
-        """The slots with inputs."""
+        """Return the input slots."""
         return list(self.inputs)
 
     @property
     def output_names(self) -> list[str]:
-        """The slots with outputs."""
+        """Return the output slots."""
         return list(self.outputs)
 
     @property
     def input_arg_names(self) -> list[str]:
-        """The variables that it reads."""
+        """Return the names of the variables it reads."""
         return [name for names in self.inputs.values() for name in names]
 
     @property
     def output_arg_names(self) -> list[str]:
-        """The variables that it writes."""
+        """Return the names of the variables it writes."""
         return [name for names in self.outputs.values() for name in names]
 
     @property
@@ -70,23 +70,23 @@ class Operator:
         return list(self.attrs)
 
     def input(self, slot: str) -> list[str]:
-        """Names in a slot."""
+        """Return the names of the variables in a slot."""
         return list(self.inputs.get(slot, []))
 
     def output(self, slot: str) -> list[str]:
-        """Names in a slot."""
+        """Return the names of the variables in a slot."""
         return list(self.outputs.get(slot, []))
 
     def attr(self, name: str) -> Any:
-        """A setting; KeyError if it has none of that name."""
+        """Return an attr; KeyError if there is none of that name."""
         return self.attrs[name]
 
     def all_attrs(self) -> dict[str, Any]:
-        """All settings by name."""
+        """Return all attrs by name."""
         return dict(self.attrs)
 
     def _set_attr(self, name: str, value: Any) -> None:
-        """Changes a setting, from the next run on."""
+        """Change an attr; the next run uses it."""
         self.attrs[name] = value
         if self.block is not None:
             self.block.program.changed()
@@ -96,11 +96,11 @@ class Operator:
 
     @property
     def has_sub_block(self) -> bool:
-        """Whether a block is its body: the one with the number in its attr `sub_block`."""
+        """Return whether it has a body: the block numbered by its attr `sub_block`."""
         return "sub_block" in self.attrs
 
     def copy(self) -> Operator:
-        """The same operator, to be changed apart."""
+        """Return an independent copy."""
         return Operator(
             self.type, self.inputs, self.outputs, self.attrs, role=self.role, site=self.site
         )
@@ -110,7 +110,7 @@ class Operator:
         return f"{_slots(self.outputs)} = {self.type}(inputs={_slots(self.inputs)}{settings})"
 
     def to_string(self, throw_on_error: bool = False) -> str:
-        """As printed."""
+        """Return the printed form."""
         del throw_on_error
         return repr(self)
 

@@ -1,4 +1,4 @@
-"""What a script describes: a network, as operators over named variables."""
+"""A network as a script describes it: operators over named variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.fluid.call_site import CallSite, ProgramError, call_site
 from sparsefleet.fluid.framework.block import Block
+from sparsefleet.fluid.framework.call_site import CallSite, ProgramError, call_site
 from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
-from sparsefleet.fluid.variable import Variable
+from sparsefleet.fluid.framework.variable import Variable
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.distributed import ProgramRole
@@ -24,7 +24,7 @@ __all__ = ["Program"]
 class Program:
     """A description that an Executor runs; layers add to it under `program_guard`.
 
-    random_seed: what initializers and dropout draw by; 0 draws anew each time.
+    random_seed: seed of initializers and dropout; 0 draws a new seed each time.
 
     >>> from sparsefleet import fluid
     >>> main = Program()
@@ -33,6 +33,9 @@ class Program:
     >>> main.global_block().ops
     [{Out=['square_0.tmp_0']} = square(inputs={X=['x']})]
     """
+
+    is_eager = False
+    """Whether operators compute as they are added, as in `fluid.dygraph`."""
 
     def __init__(self) -> None:
         self.random_seed = 0
@@ -43,21 +46,21 @@ class Program:
         self._distributed: ProgramRole | None = None  # what it is in a job
         self._exchange_settings: dict[str, object] = {}  # of a BuildStrategy, by a transpiler
         self.fused_with_activation: frozenset[str] = frozenset()
-        """Types of operators that are computed together with an activation behind them."""
+        """Types of operators that are fused with the activation that follows."""
         self.version = 0
-        """Grows with each change, so that what was made of the program can be kept."""
+        """Grows with each change, so that results derived from the program can be cached."""
 
     def changed(self) -> None:
-        """To be called after a change."""
+        """Record a change; call it after each one."""
         self.version += 1
 
     def add_loader(self, loader: Any) -> None:
-        """From now on a loader that is not iterated feeds the runs, as long as somebody has it."""
+        """Let a non-iterable loader feed all later runs, as long as it is referenced."""
         self._loaders.append(weakref.ref(loader))
 
     @property
     def loaders(self) -> list[Any]:
-        """Loaders that feed the runs."""
+        """Return the loaders that feed the runs."""
         return [loader for known in self._loaders if (loader := known()) is not None]
 
     # -- looking ------------------------------------------------------------------------------
@@ -66,12 +69,12 @@ class Program:
         return self.blocks[0]
 
     def current_block(self) -> Block:
-        """The block that layers add to."""
+        """Return the block that layers add to."""
         return self.blocks[self.current_block_idx]
 
     @contextmanager
     def new_block(self) -> Iterator[Block]:
-        """A block within the present one, that layers within add to."""
+        """Create a block within the current one; layers in the `with` block add to it."""
         made = Block(self, len(self.blocks), self.current_block_idx)
         self.blocks.append(made)
         old, self.current_block_idx = self.current_block_idx, made.idx
@@ -82,7 +85,7 @@ class Program:
 
     @contextmanager
     def block_guard(self, block: Block) -> Iterator[None]:
-        """Layers within add to this block."""
+        """Make layers in the `with` block add to this block."""
         old, self.current_block_idx = self.current_block_idx, block.idx
         try:
             yield
@@ -97,7 +100,7 @@ class Program:
         return len(self.blocks)
 
     def list_vars(self) -> Iterator[Variable]:
-        """All variables."""
+        """Yield all variables."""
         for block in self.blocks:
             yield from block.vars.values()
 
@@ -106,7 +109,9 @@ class Program:
 
     @contextmanager
     def role_guard(self, role: Role) -> Iterator[None]:
-        """What is added within is part of the backward pass, of the update or of a schedule."""
+        """Mark what is added in the block as part of the backward pass, the update or a
+        schedule.
+        """
         old, self.role = self.role, role
         try:
             yield
@@ -122,7 +127,9 @@ class Program:
     # -- copies -------------------------------------------------------------------------------
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy; for_test: without backward pass and update, and with dropout and such at rest."""
+        """Return a copy; for_test: without backward pass and update, with dropout and the
+        like off.
+        """
         block = self.global_block()
         if not for_test:
             return self._copy_with(block.ops, list(block.vars.values()))
@@ -134,7 +141,7 @@ class Program:
         return made
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
-        """A copy with only what the targets need, from the fed variables on."""
+        """Return a copy with only what the targets need, starting from the fed variables."""
         names = [target if isinstance(target, str) else target.name for target in targets]
         wanted = set(names)
         kept: list[Operator] = []
@@ -146,12 +153,35 @@ class Program:
         for name in names:
             if name not in made and name not in feeds:
                 raise ProgramError.at(
-                    call_site(), f"target '{name}'", "no operator of the program makes it"
+                    call_site(), f"target '{name}'", "no operator of the program computes it"
                 )
         kept.reverse()
         variables = self._named_by(kept)
         variables += [self.global_block().var(name) for name in (*feeds, *names)]
         return self._copy_with(kept, variables)
+
+    def _prune(self, targets: Any) -> Program:
+        """Call `prune` with targets only; Fluid's name for it."""
+        return self._prune_with_input([], targets)
+
+    def _prune_with_input(self, feeded_var_names: Any, targets: Any) -> Program:
+        """Call `prune`; Fluid's name for it."""
+        items = targets if isinstance(targets, (list, tuple)) else [targets]
+        feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else feeded_var_names
+        if any(not isinstance(name, str) for name in feeds):
+            raise ValueError(f"feeded_var_names must be names, got {feeds!r}")
+        if any(not isinstance(item, (Variable, Operator)) for item in items):
+            raise ValueError(
+                "All targets of Program._prune_with_input() can only be Variable or Operator, "
+                f"got {items!r}"
+            )
+        names = [
+            name
+            for item in items
+            for name in ([item.name] if isinstance(item, Variable) else item.output_arg_names)
+        ]
+        here = [name for name in feeds if self.global_block().has_var(name)]
+        return self.prune(names, here)
 
     def _named_by(self, ops: Sequence[Operator], *, keep_data: bool = False) -> list[Variable]:
         names = {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
@@ -177,7 +207,7 @@ class Program:
         return made
 
     def _copy_inner_blocks(self, other: Program) -> None:
-        """Copies of the other's inner blocks, under their numbers; empty if nobody names them."""
+        """Copy the other program's inner blocks under their numbers; unused ones are left empty."""
         named = {op.attrs["sub_block"] for op in self.global_block().ops if op.has_sub_block}
         for old in other.blocks[1:]:
             made = Block(self, old.idx, old.parent_idx)
@@ -189,21 +219,21 @@ class Program:
                 named.update(op.attrs["sub_block"] for op in made.ops if op.has_sub_block)
 
     def site_of_use(self, name: str) -> CallSite | None:
-        """The user's line of the first operator that reads a variable."""
+        """Return the user's line of the first operator that reads a variable."""
         uses = (op.site for op in self.global_block().ops if name in op.input_arg_names)
         return next(uses, None)
 
     # -- texts --------------------------------------------------------------------------------
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Readable by people."""
+        """Return a human-readable form."""
         del throw_on_error, with_details
         return "\n".join(map(str, self.blocks))
 
     __str__ = to_string
 
     def to_json(self) -> str:
-        """The whole program as a text that `from_json` reads."""
+        """Return the whole program as text that `from_json` reads."""
         document = {
             "format": "sparsefleet.program",
             "format_version": 1,
@@ -214,7 +244,7 @@ class Program:
 
     @classmethod
     def from_json(cls, text: str) -> Program:
-        """A program that `to_json` wrote; ProgramError if the text is none."""
+        """Parse what `to_json` wrote; ProgramError for any other text."""
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -223,7 +253,7 @@ class Program:
             raise ProgramError("not a program: a JSON object with format 'sparsefleet.program'")
         if document.get("format_version") != 1:
             raise ProgramError(
-                f"a program of format version {document.get('format_version')!r}, wanted 1: a "
+                f"the program has format version {document.get('format_version')!r}, expected 1: a "
                 "newer sparsefleet wrote it"
             )
         made = cls()
@@ -236,14 +266,14 @@ class Program:
 
     @property
     def desc(self) -> Program:
-        """Itself: here a program is its own description."""
+        """Return itself: here a program is its own description."""
         return self
 
     def serialize_to_string(self) -> bytes:
-        """`to_json` in bytes."""
+        """Return `to_json` as bytes."""
         return self.to_json().encode()
 
     @classmethod
     def parse_from_string(cls, binary_str: bytes | str) -> Program:
-        """What `serialize_to_string` wrote."""
+        """Parse what `serialize_to_string` wrote."""
         return cls.from_json(binary_str if isinstance(binary_str, str) else binary_str.decode())

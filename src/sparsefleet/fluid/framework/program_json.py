@@ -1,14 +1,14 @@
-"""Blocks as JSON and back."""
+"""Converts blocks to JSON and back."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.fluid.call_site import CallSite, ProgramError
+from sparsefleet.fluid.framework.call_site import CallSite, ProgramError
 from sparsefleet.fluid.framework.operator import Operator
 from sparsefleet.fluid.framework.parameter import Parameter
-from sparsefleet.fluid.regularizer import regularizer_from_json
-from sparsefleet.fluid.variable import TENSOR, Variable
+from sparsefleet.fluid.framework.regularizer import regularizer_from_json
+from sparsefleet.fluid.framework.variable import TENSOR, Variable
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
@@ -29,7 +29,7 @@ def block_to_json(block: Block) -> Json:
 
 
 def block_from_json(block: Block, document: Json) -> None:
-    """Adds what is in the document to an empty block."""
+    """Add the contents of the document to an empty block."""
     try:
         for item in document["vars"]:
             block.add_var(_variable_from_json(item))

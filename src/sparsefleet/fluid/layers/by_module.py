@@ -1,38 +1,78 @@
-"""Modules of Fluid that hold layers: here they all hold the names of `fluid.layers`."""
+"""Fluid's modules of layers; here each of them has every name of `fluid.layers`."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["names_of", "public_names"]
+from sparsefleet.fluid.operators import collective
+
+__all__ = ["add_modules", "public_names"]
+
+_MODULES = (
+    "collective",
+    "control_flow",
+    "detection",
+    "device",
+    "io",
+    "learning_rate_scheduler",
+    "loss",
+    "metric_op",
+    "nn",
+    "ops",
+    "rnn",
+    "sequence_lod",
+    "tensor",
+)
 
 
-def names_of(module: str) -> Callable[[str], Any]:
-    """A `__getattr__` for such a module.
+class _LayerModule(ModuleType):
+    def __init__(self, name: str, layers: ModuleType) -> None:
+        super().__init__(name, "Layers, under the name of Fluid's module.")
+        self._same_name = getattr(layers, name.rpartition(".")[2], None)
+        self._layers = layers
+        self.__spec__ = ModuleSpec(name, None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer with the name of the module: `import fluid.layers.rnn` hides it."""
+        if not callable(self._same_name):
+            raise TypeError(f"module {self.__name__!r} is not callable")
+        return self._same_name(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return self._layers.__all__
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if hasattr(self._layers, name):
+            return getattr(self._layers, name)
+        if self.__name__.endswith(".collective") and hasattr(collective, name):
+            return getattr(collective, name)  # Fluid programs call its private `_c_allreduce`
+        return getattr(self._layers, name)
+
+
+def add_modules(package: str) -> tuple[str, ...]:
+    """Make `fluid.layers.nn` and the others importable; return their names.
 
     >>> from sparsefleet import fluid
     >>> fluid.layers.tensor.concat is fluid.layers.concat
     True
     """
-
-    def find(name: str) -> Any:
-        layers = importlib.import_module("sparsefleet.fluid.layers")
-        if name == "__all__":
-            return layers.__all__
-        if name.startswith("__"):
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(layers, name)
-
-    return find
+    layers = sys.modules[package]
+    for name in _MODULES:
+        module = _LayerModule(f"{package}.{name}", layers)
+        sys.modules[module.__name__] = module
+        if not hasattr(layers, name):  # `fluid.layers.rnn` is the layer
+            setattr(layers, name, module)
+    return _MODULES
 
 
 def public_names(names: dict[str, Any]) -> list[str]:
-    """Those of a module that are layers: no modules, and none that begin with `_`.
+    """Return the names of a module's layers, without modules and private names.
 
-    >>> public_names({"fc": public_names, "_fc": public_names, "importlib": importlib})
+    >>> public_names({"fc": public_names, "_fc": public_names, "sys": sys})
     ['fc']
     """
     return sorted(

@@ -1,4 +1,4 @@
-"""Programs to graphs of torch functions."""
+"""Lowers programs to graphs of torch functions."""
 
 from sparsefleet._lazy import lazy_names
 

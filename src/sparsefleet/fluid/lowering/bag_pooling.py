@@ -1,4 +1,4 @@
-"""Rows pooled by sequence. Letters: B sequences, N rows of all of them."""
+"""Pools rows by sequence. Letters: B sequences, N rows of all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sparsefleet.fluid.lowering.lowered import Lod
-from sparsefleet.nn.bag_sums import bags_of_lengths
+from sparsefleet.nn.sparse_embedding_bag import bags_of_lengths
 
 __all__ = ["pool_bags"]
 
@@ -14,10 +14,11 @@ __all__ = ["pool_bags"]
 def pool_bags(
     rows: torch.Tensor, lod: Lod, pooltype: str, pad_value: float
 ) -> tuple[torch.Tensor, Lod]:
-    """Rows [N, ...] and their LoD to [B, ...] and the LoD left; ValueError without LoD.
+    """Pool rows [N, ...] by their LoD to [B, ...]; return the remaining LoD. ValueError without
+    LoD.
 
     pooltype: SUM, AVERAGE, or SQRT: the sum divided by the root of the length.
-    pad_value: of sequences without rows.
+    pad_value: for sequences without rows.
 
     >>> rows, lod = torch.tensor([[1.0], [2.0], [3.0]]), (torch.tensor([0, 2, 3]),)
     >>> pool_bags(rows, lod, "AVERAGE", 0.0)[0]

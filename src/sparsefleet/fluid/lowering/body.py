@@ -1,4 +1,4 @@
-"""Blocks within a program: functions of the variables around them."""
+"""Blocks within a program, as functions of the variables around them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from sparsefleet.fluid.framework import Operator
+from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.lowering.lowered import Lod
 
 __all__ = [
@@ -17,15 +18,20 @@ __all__ = [
     "Frame",
     "Held",
     "RunBody",
+    "check_finite",
+    "copied",
     "detached",
     "first_lod",
     "read_first",
     "run_with_body",
+    "tracked",
+    "with_clipped_gradient",
 ]
 
 Held = tuple[Any, Lod]
 """A value and its LoD. The value: a tensor, an array (a list of Held), a parameter in a table, or
-None as long as there is none."""
+None while there is none.
+"""
 
 Frame = dict[str, Held]
 """Variables by name."""
@@ -37,14 +43,14 @@ _NOTHING: Held = (None, ())
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A block made ready: it takes the rows of the run, then values, then their LoD."""
+    """A compiled block: it takes the rows of the run, then values, then their LoD."""
 
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
     def __call__(self, rows: Any, frame: Mapping[str, Held]) -> Frame:
-        """The outputs for these variables; those not in `frame` have no value."""
+        """Return the outputs for these variables; those not in `frame` have no value."""
         held = [frame.get(name, _NOTHING) for name in self.inputs]
         values, lods = self.module.forward(rows, *[x[0] for x in held], *[x[1] for x in held])
         return dict(zip(self.outputs, zip(values, lods, strict=True), strict=True))
@@ -53,7 +59,7 @@ class Body:
 def run_with_body(
     function: Callable[..., list[Held]], body: Body, names: Sequence[str]
 ) -> Callable[..., list[Held]]:
-    """An operator with a body as a node calls it: with rows, and what `names` hold."""
+    """Run an operator with a body as a graph node does: with rows and the values of `names`."""
 
     def call(rows: Any, held: Sequence[Held], **settings: Any) -> list[Held]:
         def run_body(frame: Mapping[str, Held]) -> Frame:
@@ -65,7 +71,9 @@ def run_with_body(
 
 
 def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ...]:
-    """Variables whose value comes from outside: they are used before an operator makes them."""
+    """Return the variables that are used before an operator computes them: they come from
+    outside.
+    """
     found: dict[str, None] = {}
     made: set[str] = set()
     for op in ops:
@@ -76,7 +84,7 @@ def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ..
 
 
 def detached(value: Any) -> Any:
-    """The value without its history; of an array, of each element."""
+    """Return the value without autograd history; for an array, of each element."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, list):
@@ -84,6 +92,42 @@ def detached(value: Any) -> Any:
     return value
 
 
+def tracked(value: Any) -> Any:
+    """Return a value that gradients can be taken of; a constant has no history."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
+        return value.detach().requires_grad_()
+    return value
+
+
+def with_clipped_gradient(value: Any, low: float, high: float) -> Any:
+    """Return the value; its gradient is clipped to low..high."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        value.register_hook(lambda gradient: gradient.clamp(low, high))  # type: ignore[no-untyped-call]
+    return value
+
+
+def copied(gradient: Any) -> Any:
+    """Return a copy of a gradient in its own memory: a tensor, rows (keys, values), or None."""
+    if isinstance(gradient, torch.Tensor):
+        return gradient.detach().clone()
+    return gradient if gradient is None else tuple(part.copy() for part in gradient)
+
+
 def first_lod(*lods: Lod) -> Lod:
-    """The first that is one."""
+    """Return the first LoD that is not empty."""
     return next(filter(None, lods), ())
+
+
+def check_finite(op: Operator, result: Any) -> None:
+    """Raises ProgramError if an operator's result is not finite; for FLAGS_check_nan_inf."""
+    for value in result if isinstance(result, (list, tuple)) else [result]:
+        if isinstance(value, (list, tuple)):
+            check_finite(op, value)
+        elif isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
+            names = ", ".join(op.output_arg_names)
+            raise ProgramError.at(
+                op.site,
+                op.type,
+                f"find nan or inf in its output {names} of shape {list(value.shape)}; "
+                "FLAGS_check_nan_inf asks for this check",
+            )

@@ -1,4 +1,4 @@
-"""Pairs of operators that are computed as one, where nobody sees what is between them."""
+"""Fuses pairs of operators whose intermediate result is not used elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from sparsefleet.fluid.framework import Operator, Program
-from sparsefleet.fluid.ops.fused import FUSED_ACTIVATIONS
+from sparsefleet.fluid.operators.fused import FUSED_ACTIVATIONS
 
 __all__ = ["fused_operators"]
 
@@ -16,10 +16,10 @@ _POOLS = ("SUM", "AVERAGE", "SQRT")
 def fused_operators(
     program: Program, ops: Sequence[Operator], fetches: Collection[str]
 ) -> list[Operator]:
-    """The operators with pairs replaced by one.
+    """Return the operators with fused pairs.
 
-    lookup_table + sequence_pool by a sum: `lookup_bag`. mul + elementwise_add of a bias:
-    `mul_add`. What `program.fused_with_activation` names + an activation: `fused_...`.
+    lookup_table + sequence_pool by sum: `lookup_bag`. mul + elementwise_add of a bias: `mul_add`.
+    An operator in `program.fused_with_activation` + an activation: `fused_...`.
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
@@ -36,7 +36,7 @@ def fused_operators(
 
 
 class _Pairs:
-    """Knows who makes a variable and whether anybody else wants it."""
+    """Tracks the producer of each variable and its other users."""
 
     def __init__(self, program: Program, ops: Sequence[Operator], fetches: Collection[str]) -> None:
         self._vars = program.global_block().vars
@@ -51,7 +51,7 @@ class _Pairs:
         self._activated = program.fused_with_activation if is_alone else frozenset()
 
     def first_of(self, op: Operator) -> Operator | None:
-        """The operator that can be computed together with `op`, which alone takes its result."""
+        """Return the operator to fuse with `op`, the only user of its result."""
         between = next(iter(op.input("X")), "")
         first = self._maker.get(between)
         if first is None or not self._fits(first, op) or not self._is_hidden(between):

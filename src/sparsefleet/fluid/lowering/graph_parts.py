@@ -1,4 +1,4 @@
-"""Parts of a graph as modules of their own."""
+"""Cuts parts of a graph into separate modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["GraphPart", "cut_part", "nodes_after", "replace_part"]
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """A module that computes `outputs`, a tuple, of `inputs`: nodes of the graph it is cut from."""
+    """A module that computes `outputs`, a tuple, from `inputs`: nodes of the graph it is
+    cut from.
+    """
 
     module: fx.GraphModule
     inputs: tuple[fx.Node, ...]
@@ -23,7 +25,7 @@ class GraphPart:
 
 
 def cut_part(nodes: Sequence[fx.Node]) -> GraphPart:
-    """A copy of these nodes, in their order; outputs are those that others use."""
+    """Return a copy of these nodes, in order; its outputs are those that others use."""
     inside = set(nodes)
     inputs = dict.fromkeys(
         node for inner in nodes for node in inner.all_input_nodes if node not in inside
@@ -40,7 +42,7 @@ def cut_part(nodes: Sequence[fx.Node]) -> GraphPart:
 def replace_part(
     graph: fx.Graph, nodes: Sequence[fx.Node], wrap: Callable[[fx.GraphModule], Callable[..., Any]]
 ) -> None:
-    """Has neighbouring nodes of a finished graph computed by `wrap(module)`."""
+    """Make `wrap(module)` compute neighbouring nodes of a finished graph."""
     part = cut_part(nodes)
     with graph.inserting_after(nodes[-1]):
         call = graph.call_function(wrap(part.module), part.inputs)
@@ -52,7 +54,7 @@ def replace_part(
 
 
 def nodes_after(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
-    """The nodes behind `last`; all of them if that is None."""
+    """Return the nodes after `last`; all if it is None."""
     found: list[fx.Node] = []
     for node in reversed(graph.nodes):
         if node is last:

@@ -1,4 +1,4 @@
-"""Operators to a graph of torch functions: those that the fetches need, and those with effects."""
+"""Lowers operators to a torch graph: those that the fetches need, and those with effects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,24 @@ from typing import Any
 import torch
 from torch import fx
 
-from sparsefleet.fluid.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Program, Variable
-from sparsefleet.fluid.lowering.body import Body, detached, first_lod, read_first, run_with_body
+from sparsefleet.fluid.framework.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework.flags import checks_nan_inf
+from sparsefleet.fluid.lowering.body import (
+    Body,
+    check_finite,
+    copied,
+    detached,
+    first_lod,
+    read_first,
+    run_with_body,
+    tracked,
+    with_clipped_gradient,
+)
 from sparsefleet.fluid.lowering.fusion import fused_operators
 from sparsefleet.fluid.lowering.graph_parts import nodes_after
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered
-from sparsefleet.fluid.lowering.needed import needed_operators
+from sparsefleet.fluid.lowering.pruning import needed_operators
 from sparsefleet.fluid.lowering.recompute import checkpoints_of, recompute, segments_of
 from sparsefleet.fluid.lowering.recording import recorded
 from sparsefleet.fluid.lowering.registry import OpDef
@@ -34,13 +45,13 @@ def lower(
     with_lod: Collection[str] = (),
     device: torch.device | None = None,
 ) -> Lowered:
-    """The program for these feeds (some `with_lod`) and fetches; device: see `Lowered`."""
+    """Lower a program for these feeds (some `with_lod`) and fetches; device: see `Lowered`."""
     lowering = _Lowering(program, program.global_block(), fetches, device=device)
     return lowering.whole(feeds, with_lod)
 
 
 class _Lowering:
-    """Builds the graph of a block; the latest node of each variable's value and LoD are kept."""
+    """Builds the graph of a block; tracks the latest node of each variable's value and LoD."""
 
     def __init__(
         self,
@@ -72,28 +83,38 @@ class _Lowering:
         self._feeds: list[str] = []
         self.tables = TableLowering(self)
         self._again: list[list[fx.Node]] = []  # run again in the backward pass
+        self.generators: list[torch.Generator] = outer.generators if outer else []
+        self._changed: set[fx.Node] = set()  # what operators with effects may change in place
 
     def whole(self, feeds: Collection[str], with_lod: Collection[str]) -> Lowered:
-        """The block as a program, with feeds and variables that are kept."""
+        """Lower the block as a program, with feeds and persistent variables."""
         self._place(feeds, with_lod)
-        self.tables.pull_ahead()
+        fed = {self.values[name]: name for name in self._feeds}
+        fed_lods = [self.lods[name] for name in self._lod_feeds]
+        self.tables.begin()
         self._add_all(segments_of(self.ops, self.tables.reads))
         fetched = tuple(self.value(name, None) for name in self._fetches)
         lods = tuple(self.lods.get(name, ()) for name in self._fetches)
+        results = (fetched, lods, tuple(self.writes.values()))
+        plan, moved = self.tables.plan(fed, fed_lods, self._changed)
+        self._drop_unused(moved, results)
         return Lowered(
-            module=self._module((fetched, lods, tuple(self.writes.values()))),
+            module=self._module(results),
             feeds=tuple(self._feeds),
             lods=tuple(self._lod_feeds),
             states=tuple(self._states),
             writes=tuple(self.writes),
+            plan=plan,
             trained=frozenset(self.trained),
             used=frozenset(name for op in self.ops for name in op.input_arg_names),
             has_backward=self.has_backward,
+            sends=any(op.type == "send" for op in self.ops),
+            generators=tuple(self.generators),
             device=self.device,
         )
 
     def body(self) -> Body:
-        """The block as a function of the variables around it."""
+        """Lower the block as a function of the variables around it."""
         inputs = read_first(self.ops, self._fetches)
         self.tables.rows = self.graph.placeholder("rows")
         for name in inputs:
@@ -106,7 +127,7 @@ class _Lowering:
         return Body(self._module((made, lods)), inputs, tuple(self._fetches))
 
     def value(self, name: str, op: Operator | None) -> fx.Node:
-        """The present value of a variable; ProgramError if it has none."""
+        """Return the current value of a variable; ProgramError if it has none."""
         node = self.values.get(name)
         if node is not None:
             return node
@@ -118,22 +139,22 @@ class _Lowering:
         if self.vars[name].is_data:
             fed = f"fed were {', '.join(self._feeds)}" if self._feeds else "nothing was fed"
             raise ProgramError.at(site, what, f"needs '{name}', which was not fed; {fed}")
-        raise ProgramError.at(site, what, f"needs '{name}', which nothing before it computes")
+        raise ProgramError.at(site, what, f"needs '{name}', which no earlier operator computes")
 
     def call(self, name: str, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> fx.Node:
-        """A node that calls `target`."""
+        """Create a node that calls `target`."""
         node = self.graph.call_function(target, args, kwargs)
         node.name = self.graph._graph_namespace.create_name(name, None)
         return node
 
     def stops(self, variable: Variable) -> bool:
-        """Whether no gradient goes further back than this variable."""
+        """Return whether gradients stop at this variable."""
         return variable.stop_gradient and variable.name not in self.sources
 
     # -- inside -------------------------------------------------------------------------------
 
     def _place(self, feeds: Collection[str], with_lod: Collection[str]) -> None:
-        """Placeholders for all that is fed or kept and that an operator or fetch names."""
+        """Add placeholders for fed or persistent variables that an operator or fetch names."""
         named = {name for op in self.ops for name in op.input_arg_names} | set(self._fetches)
         named |= {
             name for op in self.ops if operator_def(op).in_place for name in op.output_arg_names
@@ -160,7 +181,7 @@ class _Lowering:
                 self.trained.add(name)
 
     def _is_read_first(self, name: str) -> bool:
-        """Whether the kept value is used: it is read, or changed in place, before it is made."""
+        """Return whether the stored value is used: read or changed before it is computed."""
         for op in self.ops:
             if name in op.input_arg_names or operator_def(op).in_place:
                 if name in op.input_arg_names or name in op.output_arg_names:
@@ -188,6 +209,15 @@ class _Lowering:
         elif not self.tables.add(op):
             self._add_function(op, index)
 
+    def _drop_unused(self, nodes: Collection[fx.Node], results: tuple[Any, ...]) -> None:
+        """Remove the nodes that neither other nodes nor the results use."""
+        kept: set[fx.Node] = set()
+        fx.map_arg(results, kept.add)
+        for node in reversed(list(self.graph.nodes)):
+            if node in nodes and node not in kept and not node.users:
+                self.graph.erase_node(node)
+                self._again = [[x for x in again if x is not node] for again in self._again]
+
     def _module(self, output: tuple[Any, ...]) -> fx.GraphModule:
         self.graph.output(output)
         for nodes in self._again:
@@ -196,7 +226,7 @@ class _Lowering:
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
     def _add_with_body(self, op: Operator) -> None:
-        """An operator whose work is another block: it takes and gives values with their LoD."""
+        """Add an operator that runs another block; it takes and returns values with their LoD."""
         definition = operator_def(op)
         block = self.program.blocks[op.attrs["sub_block"]]
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
@@ -216,13 +246,16 @@ class _Lowering:
 
     def _add_function(self, op: Operator, index: int) -> None:
         definition = operator_def(op)
-        inputs = slot_values(definition, op, lambda name: self.value(name, op))
+        value_of = self._sent if op.type == "send" else self.value
+        inputs = slot_values(definition, op, lambda name: value_of(name, op))
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
         target = _located(definition, op, self._generator(definition, op, index))
         rule = definition.lod_rule(op.attrs)
         if rule == "function":
             settings["lods"] = slot_values(definition, op, lambda name: self.lods.get(name, ()))
         node = self.call(op.type, target, *inputs, **settings)
+        if definition.has_effect and op.type != "print":
+            self._changed.update(node.all_input_nodes)
         lod: fx.Node | None = None
         if rule in ("share", "rows"):
             lods = [self.lods[name] for name in op.input_arg_names if name in self.lods]
@@ -233,6 +266,12 @@ class _Lowering:
             node, lod = self._item(node, 0), self._item(node, 1)
         if not definition.in_place:
             self._take_outputs(op, definition, node, lod)
+
+    def _sent(self, name: str, op: Operator) -> fx.Node:
+        """Return a gradient to hand over; a copy if others also see it."""
+        node = self.value(name, op)
+        is_seen = name in self._fetches or self.vars[name].persistable
+        return self.call("copied", copied, node) if is_seen else node
 
     def _take_outputs(
         self, op: Operator, definition: OpDef, node: fx.Node, lod: fx.Node | None
@@ -246,12 +285,17 @@ class _Lowering:
             place += len(names) if slot.many else 1
 
     def put(self, name: str, op: Operator, node: fx.Node, lod: fx.Node | None = None) -> None:
-        """From now on the variable has this value."""
+        """Set the current value of a variable."""
         variable: Variable = self.vars[name]
         if variable.persistable:
             self.writes[name] = node
         elif self.stops(variable) and self.has_backward and op.role == "forward":
             node = self.graph.call_function(detached, (node,))
+        elif name in self.sources and not self.sources.intersection(op.input_arg_names):
+            node = self.graph.call_function(tracked, (node,))
+        if variable.error_clip is not None and op.role == "forward" and self.has_backward:
+            limits = (variable.error_clip.min, variable.error_clip.max)
+            node = self.graph.call_function(with_clipped_gradient, (node, *limits))
         self.values[name] = node
         self.lods.pop(name, None)
         if lod is not None:
@@ -277,12 +321,13 @@ class _Lowering:
                 op.site,
                 "backward",
                 "one of several losses trains an embedding with is_sparse=True: use "
-                "is_sparse=False, or add the losses up",
+                "is_sparse=False, or sum the losses",
             )
         settings = {
             "sources": sources,
             "again": again,
             "into_rows": into_rows,
+            "has_gradients": again and self._leads_to_loss(op, later),
             "scale": op.attrs.get("scale", 1.0),
         }
         node = self.call("backward", target, *inputs, **settings)
@@ -292,6 +337,16 @@ class _Lowering:
             if self.tables.holds(source):
                 self.put(gradient, op, self.tables.gradient(source, node, op))
 
+    def _leads_to_loss(self, op: Operator, later: Sequence[Operator]) -> bool:
+        """Return whether a loss of a later backward pass depends on the gradients of this one."""
+        reached = {name for name in op.output("Gradients") if not self.vars[name].stop_gradient}
+        for other in later:
+            if reached.intersection(other.input_arg_names):
+                if other.type == "backward":
+                    return True
+                reached.update(other.output_arg_names)
+        return False
+
     def _generator(self, definition: OpDef, op: Operator, index: int) -> torch.Generator | None:
         if "generator" not in definition.settings:
             return None
@@ -300,7 +355,11 @@ class _Lowering:
         )
         if not seed and self._has_checkpoints:  # not the one that other threads draw from
             seed = int(torch.randint(1, 2**62, ()))
-        return torch.Generator(self.device or "cpu").manual_seed(int(seed)) if seed else None
+        if not seed:
+            return None
+        made = torch.Generator(self.device or "cpu").manual_seed(int(seed))
+        self.generators.append(made)
+        return made
 
 
 def _sources_in(ops: Sequence[Operator]) -> set[str]:
@@ -313,13 +372,15 @@ def _located(
     generator: torch.Generator | None,
     function: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """The function, with its errors told at the user's line."""
+    """Wrap a function so that its errors name the user's line."""
     function, site = function or definition.function, op.site
     single = len(definition.outputs) == 1 and not definition.outputs[0].many
     by_lod = definition.lod_rule(op.attrs) == "function"
     hidden = {} if generator is None else {"generator": generator}
     # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
     restart = generator is not None and not op.input_arg_names
+
+    checks = checks_nan_inf()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if restart and generator is not None:
@@ -337,17 +398,22 @@ def _located(
             given = ", ".join(str(tuple(x.shape)) for x in args if isinstance(x, torch.Tensor))
             message = f"failed on inputs of shape {given}: {error}"
             raise ProgramError.at(site, definition.type, message) from error
+        if checks:
+            check_finite(op, result[0] if by_lod else result)
         if by_lod:
             return (result[0] if single else flat_outputs(result[0])), result[1]
         return result if single else flat_outputs(result)
 
     made = recorded(definition.type, call)
     made.generator = generator  # type: ignore[attr-defined]
+    # Whether it gives the same for the same inputs, and does nothing else.
+    is_pure = function is definition.function and not definition.has_effect
+    made.is_pure = is_pure and "generator" not in definition.settings  # type: ignore[attr-defined]
     return made
 
 
 def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:
-    """The LoD, if what was made has the rows that it cuts."""
+    """Return the LoD if it fits the rows of the result."""
     return lod if lod and made.dim() and len(made) == int(lod[-1][-1]) else ()
 
 

@@ -1,14 +1,18 @@
-"""A program made ready to run, for given feeds and fetches."""
+"""A lowered program, for given feeds and fetches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.lowering.lookup_plan import Ids, LookupPlan
+    from sparsefleet.nn.step_rows import StepRows
 
 __all__ = ["Lod", "Lowered", "RunResult", "making_on"]
 
@@ -18,17 +22,21 @@ Lod = tuple[torch.Tensor, ...]
 
 @dataclass(slots=True)
 class RunResult:
-    """What a run gave."""
+    """The result of a run."""
 
     fetched: Sequence[Any]
     lods: Sequence[Lod]
     written: Mapping[str, Any]
-    """New values of variables that are kept."""
+    """New values of persistent variables."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Lowered:
-    """An fx.GraphModule, and what it takes: feeds, then their LoD, then kept variables."""
+    """An fx.GraphModule and its arguments.
+
+    Its arguments are the feeds, their LoDs and the persistent variables; then, for a program with a
+    plan, the rows of the run and the computed ids.
+    """
 
     module: fx.GraphModule
     feeds: tuple[str, ...]
@@ -37,32 +45,64 @@ class Lowered:
     states: tuple[str, ...]
     """Variables of the scope that are read or changed."""
     writes: tuple[str, ...]
+    plan: LookupPlan | None = None
+    """The rows that a run looks up in tables; None if it looks up none."""
     trained: frozenset[str] = field(default_factory=frozenset)
-    """Feeds and states that autograd has to know."""
+    """Feeds and states that need autograd."""
     used: frozenset[str] = field(default_factory=frozenset)
     """States that an operator needs, not only a fetch."""
     has_backward: bool = False
+    sends: bool = False
+    """Whether a run passes gradients to the current step."""
+    generators: tuple[torch.Generator, ...] = ()
+    """Random generators of operators with a seed, in order."""
     device: torch.device | None = None
-    """Where it runs; None: there is nothing but the CPU."""
+    """Where it runs; None: only the CPU is available."""
 
-    def run(self, feeds: Mapping[str, Any], lods: Mapping[str, Lod], state_of: Any) -> RunResult:
-        """One run. `state_of(name)` gives tensors or tables of the scope."""
-        arguments = self.arguments(feeds, lods, state_of)
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        lods: Mapping[str, Lod],
+        state_of: Any,
+        rows: StepRows | None = None,
+        ids: Ids | None = None,
+    ) -> RunResult:
+        """Run once. `state_of(name)` returns tensors or tables of the scope.
+
+        rows: where lookups get their rows; None: from the tables of the scope, pulled here.
+        ids: what `ids` returned for this feed, if that was called.
+        """
+        arguments = self.arguments(feeds, lods, state_of, rows, ids)
         with torch.set_grad_enabled(self.has_backward), making_on(self.device):
             fetched, found_lods, written = self.module(*arguments)
         return RunResult(fetched, found_lods, dict(zip(self.writes, written, strict=True)))
 
+    def ids(self, feeds: Mapping[str, Any], lods: Mapping[str, Lod]) -> Ids:
+        """Return the ids of planned lookups that are computed from the feeds."""
+        if self.plan is None:
+            return ()
+        used_lods = [lods.get(name, ()) for name in self.lods]
+        return self.plan.ids([feeds[name] for name in self.feeds], used_lods)
+
     def arguments(
-        self, feeds: Mapping[str, Any], lods: Mapping[str, Lod], state_of: Any
+        self,
+        feeds: Mapping[str, Any],
+        lods: Mapping[str, Lod],
+        state_of: Any,
+        rows: StepRows | None = None,
+        ids: Ids | None = None,
     ) -> list[Any]:
-        """What the module takes for a run, in order."""
+        """Return the arguments of the module for a run, in order; see `run`."""
+        of_tables: list[Any] = []
+        if self.plan is not None:
+            of_tables = [rows, *(self.ids(feeds, lods) if ids is None else ids)]
         if self.device is not None:
             feeds = {name: feeds[name].to(self.device) for name in self.feeds}
             lods = {name: tuple(x.to(self.device) for x in lods[name]) for name in self.lods}
         taken = [self._known(name, feeds[name]) for name in self.feeds]
         taken += [lods.get(name, ()) for name in self.lods]
         taken += [self._known(name, state_of(name)) for name in self.states]
-        return taken
+        return taken + of_tables
 
     def _known(self, name: str, value: Any) -> Any:
         if name in self.trained and isinstance(value, torch.Tensor):
@@ -72,6 +112,7 @@ class Lowered:
 
 
 def making_on(device: torch.device | None) -> AbstractContextManager[object]:
-    """Within, operators make their tensors there. That costs a little for each call of torch, so
-    it is done for a GPU alone."""
+    """Within, operators create their tensors on the device. That costs a little for each torch
+    call, so it is done only for a GPU.
+    """
     return nullcontext() if device is None or device.type == "cpu" else device

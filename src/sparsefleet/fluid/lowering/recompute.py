@@ -1,4 +1,4 @@
-"""Activations that are computed again for the backward pass, and so need not be kept."""
+"""Recomputes activations in the backward pass instead of keeping them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Tensor = torch.Tensor
 
 
 def checkpoints_of(ops: Sequence[Operator]) -> set[str]:
-    """The variables that backward passes keep; empty if they keep everything."""
+    """Return the variables that backward passes keep; empty if they keep everything."""
     return {name for op in ops if op.type == "backward" for name in op.attrs.get("checkpoints", ())}
 
 
 def segments_of(ops: Sequence[Operator], is_pulled: Callable[[Operator], bool]) -> list[range]:
-    """Neighbouring operators that are run again: those up to a checkpoint, and between two.
+    """Return runs of adjacent operators to recompute: up to a checkpoint, or between two.
 
-    What is behind the last checkpoint is needed first, and is kept. So is what an operator makes
-    that acts on anything but its outputs, that has a body, or that reads rows of tables
-    (is_pulled): such an operator is run once, and ends a segment.
+    What follows the last checkpoint is needed first, and is kept. So are the results of an operator
+    that acts on anything but its outputs, has a body, or reads table rows (is_pulled): it runs
+    once, and ends a segment.
     """
     checkpoints = checkpoints_of(ops)
     ends = [
@@ -52,7 +52,7 @@ def _is_run_once(op: Operator) -> bool:
 
 
 def recompute(graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
-    """Has these nodes of a finished graph run again in the backward pass."""
+    """Make these nodes of a finished graph run again in the backward pass."""
     found = (getattr(node.target, "generator", None) for node in nodes)
     generators = [generator for generator in found if generator is not None]
 
@@ -75,7 +75,7 @@ def recompute(graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
 def _same_draws(
     generators: Sequence[torch.Generator],
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For the first run and for the second, in which dropout must leave out the same."""
+    """Return contexts for both runs, so that dropout drops the same elements."""
     states = [generator.get_state() for generator in generators]
     return nullcontext(), _drawing_from(generators, states)
 

@@ -1,4 +1,4 @@
-"""Operators under their own names in a profile, and how long each takes."""
+"""Records operators by name in profiles, and the time each takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["OpTimes", "recorded"]
 
 
 class OpTimes:
-    """How long operators take in the thread that entered it.
+    """Measures the time of operators in the thread that entered it.
 
     >>> with OpTimes() as times:
     ...     recorded("relu", lambda x: max(x, 0))(-1)
@@ -37,11 +37,11 @@ class OpTimes:
         self._taken[type] = (count + 1, total + seconds)
 
     def calls(self, type: str) -> int:
-        """How often operators of this type were run."""
+        """Return how often operators of this type ran."""
         return self._taken.get(type, (0, 0.0))[0]
 
     def summary(self) -> str:
-        """`type mean ms` of each type of operator, those that took the most time first."""
+        """Return `type mean ms` for each operator type, slowest in total first."""
         found = sorted(self._taken.items(), key=lambda item: -item[1][1])
         return ", ".join(f"{type} {total / count * 1e3:.3f} ms" for type, (count, total) in found)
 
@@ -54,7 +54,7 @@ _active = _Active()
 
 
 def recorded(type: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, timed within OpTimes; in a profile its calls are `fluid.<type>`."""
+    """Wrap a function to be timed within OpTimes and named `fluid.<type>` in profiles."""
     label = f"fluid.{type}"
 
     def run(*args: Any, **kwargs: Any) -> Any:

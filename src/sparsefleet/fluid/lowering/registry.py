@@ -1,4 +1,4 @@
-"""Which function of torch an operator is."""
+"""The registry of operator types and their torch functions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _FAMILIES = (
     "activations",
     "algebra",
     "arrays",
-    "averages",
     "beams",
     "blocks",
+    "boxes",
     "click_rates",
     "collective",
-    "comparisons",
     "convolutions",
     "decoding",
     "elementwise",
@@ -35,19 +34,19 @@ _FAMILIES = (
     "inspection",
     "labelling",
     "lookups",
-    "loss_scaling",
     "losses",
     "lstm",
+    "matrices",
     "metrics",
     "normalization",
     "optimizers",
     "patterns",
     "pools",
-    "products",
+    "priors",
     "ranking",
-    "rectifiers",
     "recurrent",
     "reductions",
+    "regions",
     "resizing",
     "sampled_losses",
     "schedules",
@@ -55,14 +54,13 @@ _FAMILIES = (
     "sequences",
     "servers",
     "shaping",
-    "slicing",
-    "transcription",
+    "suppression",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for inputs or outputs: one, one that may be missing (`?`), or several (`*`)."""
+    """A slot for inputs or outputs: one, optional (`?`), or several (`*`)."""
 
     name: str
     many: bool = False
@@ -82,21 +80,23 @@ class OpDef:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     lod: LodRule | LodOfSettings
-    """share: outputs have the LoD of the first input that has one; rows: those with as many rows
-    as that; none: none have; function: it takes `lods`, one a slot, and returns (outputs, LoD of
-    them). Or a function of the attrs."""
+    """share: outputs have the LoD of the first input that has one; rows: only outputs with the same
+    number of rows do; none: none do; function: it takes `lods`, one per slot, and returns (outputs,
+    their LoD). Or a function of the attrs.
+    """
     in_place: bool
-    """Its outputs are its inputs, changed: the function returns nothing."""
+    """Its outputs are its inputs, changed in place: the function returns nothing."""
     has_effect: bool
-    """It is run whether its outputs are wanted or not."""
+    """It runs even if its outputs are not used."""
     infer: Callable[..., list[Shape] | None] | None
-    """Shapes of outputs from those of inputs, where the function cannot run without data; None
-    if it can after all."""
+    """Computes output shapes from input shapes where the function cannot run without data; returns
+    None if it can after all.
+    """
     settings: frozenset[str]
-    """The attrs that the function takes; others are notes of the layer."""
+    """The attrs that the function takes; others only annotate the layer."""
 
     def lod_rule(self, attrs: Mapping[str, Any]) -> LodRule:
-        """The rule for an operator with these settings."""
+        """Return the rule for an operator with these attrs."""
         return self.lod(attrs) if callable(self.lod) else self.lod
 
 
@@ -114,10 +114,10 @@ def op(
     has_effect: bool = False,
     infer: Callable[..., list[Shape] | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function as an operator type.
+    """Register a function as an operator type.
 
-    It takes a tensor for each input slot, by place (None if missing, a list of tensors for `*`),
-    and attrs by keyword. It returns a tensor, or as many as there are output slots.
+    It takes a positional tensor for each input slot (None if missing, a list of tensors for `*`),
+    and attrs by keyword. It returns one tensor per output slot.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,13 +139,13 @@ def op(
 
 
 def find_op(type: str) -> OpDef | None:
-    """The definition of an operator type, or None."""
+    """Return the definition of an operator type, or None."""
     _load()
     return _found.get(type)
 
 
 def op_types() -> Iterator[str]:
-    """All types there are."""
+    """Return all operator types."""
     _load()
     return iter(sorted(_found))
 
@@ -155,4 +155,4 @@ def _load() -> None:
     if not _loaded:
         _loaded = True
         for family in _FAMILIES:
-            importlib.import_module(f"sparsefleet.fluid.ops.{family}")
+            importlib.import_module(f"sparsefleet.fluid.operators.{family}")

@@ -1,8 +1,7 @@
-"""A program for one of several replicas, cut where the replicas meet.
+"""A program for one of several replicas, cut where the replicas synchronize.
 
-Operators of the forward and backward pass are run by each replica on its part of the batch. Then
-the gradients of parameters are combined, and schedules and updates are run once, on the parameters
-that all replicas share.
+Each replica runs the forward and backward pass on its part of the batch. Then the gradients are
+combined, and schedules and updates run once, on the parameters that all replicas share.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Stage:
     """Part of a replica's graph; inputs and outputs are names of values."""
 
     kind: Kind
-    """each: run by every replica; meet: gradients of all are combined; once: by the first."""
+    """each: every replica runs it; meet: gradients of all are combined; once: the first runs it."""
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -41,17 +40,17 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaGraph:
-    """The stages of one replica, in order, and where its results are among the values."""
+    """The stages of one replica, in order, and the names of its results."""
 
     whole: Lowered
-    """The same program uncut: it knows the feeds, the kept variables and their order."""
+    """The same program uncut: it defines the feeds, the persistent variables and their order."""
     placeholders: tuple[str, ...]
     """Values that `whole` takes, in its order."""
     stages: tuple[Stage, ...]
     results: tuple[Any, ...]
-    """Names of values: (fetched, LoD of each, written), as the graph returns them."""
+    """Value names: (fetched, LoD of each, written), as the graph returns them."""
     private: frozenset[str]
-    """Kept variables that each replica has for itself: its forward pass changes them."""
+    """Persistent variables that each replica has a copy of: its forward pass changes them."""
 
 
 def lower_replica(
@@ -62,12 +61,12 @@ def lower_replica(
     replica: int,
     device: torch.device | None = None,
 ) -> ReplicaGraph:
-    """The program for the replica of that number; device: see `Lowered`."""
+    """Return the program for the replica of that number; device: see `Lowered`."""
     return _ReplicaLowering(program, fetches, replica, device).cut(feeds, with_lod)
 
 
 class _ReplicaLowering(_Lowering):
-    """Notes for each node who has to run it."""
+    """Records for each node who has to run it."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class _ReplicaLowering(_Lowering):
                 self._kinds.setdefault(node, kind)
 
     def _combine(self, op: Operator) -> None:
-        """From here on gradients of parameters are those of all replicas."""
+        """Combine the gradients of all replicas from here on."""
         pairs = zip(op.attrs["sources"], op.output("Gradients"), strict=True)
         names = [
             gradient
@@ -149,7 +148,7 @@ class _ReplicaLowering(_Lowering):
 
 
 def _is_run_once(op: Operator) -> bool:
-    """Schedules, what is done to combined gradients, updates: equal in all replicas."""
+    """Return whether it is the same in all replicas: schedules, combined gradients, updates."""
     return op.role != "forward" and op.type != "backward"
 
 
@@ -160,7 +159,7 @@ def _stage(kind: Kind, nodes: list[fx.Node]) -> Stage:
 
 
 def combined_gradient(parts: Sequence[Any]) -> Any:
-    """The sum of what the replicas found for a parameter: tensors, or rows (keys, values)."""
+    """Sum the replicas' gradients of a parameter: tensors, or rows (keys, values)."""
     found = [part for part in parts if part is not None]
     if not found:
         return None

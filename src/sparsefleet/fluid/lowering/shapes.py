@@ -1,40 +1,43 @@
-"""Shapes that are known while a program is built, by running it on tensors without data."""
+"""Shapes that are known while a program is built: by rules, or by runs on empty tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sparsefleet.fluid.call_site import ProgramError
-from sparsefleet.fluid.dtypes import dtype_name
+from sparsefleet.fluid.framework.call_site import ProgramError
+from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.lowering.registry import OpDef, find_op
+from sparsefleet.fluid.lowering.shape_rules import RULES, TRUTH_VALUES
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
     from sparsefleet.fluid.framework.operator import Operator
-    from sparsefleet.fluid.variable import Variable
+    from sparsefleet.fluid.framework.variable import Variable
 
 __all__ = ["infer_outputs", "operator_def", "slot_values"]
 
-# Stand for -1. Divisible by what sizes are made of, so that a reshape of them goes through, and
-# no sizes that a network has. A size that differs between the two is not known.
-_PROBES = (720_720, 1_441_440)
+SizeOf = Callable[["Variable", int], int]
+"""The size that stands for the open one of a variable at an axis."""
+
+_FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 
 
 def operator_def(op: Operator) -> OpDef:
-    """The definition of an operator; ProgramError at the user's line if there is none."""
+    """Return the definition of an operator; ProgramError at the user's line if there is none."""
     found = find_op(op.type)
     if found is None:
         raise ProgramError.at(
-            op.site, op.type, "an operator that is not supported; see docs/coming_from_fluid.md"
+            op.site, op.type, "operator not supported; see docs/coming_from_fluid.md"
         )
     return found
 
 
 def slot_values(definition: OpDef, op: Operator, value_of: Any) -> list[Any]:
-    """What the function takes by place: `value_of(name)` for each input, slot by slot."""
+    """Return the positional arguments: `value_of(name)` for each input, slot by slot."""
     values: list[Any] = []
     for slot in definition.inputs:
         names = op.inputs.get(slot.name, [])
@@ -50,7 +53,7 @@ def slot_values(definition: OpDef, op: Operator, value_of: Any) -> list[Any]:
 
 
 def infer_outputs(block: Block, op: Operator) -> None:
-    """Gives the outputs of `op` their shape, dtype and LoD level."""
+    """Set the shape, dtype and LoD level of the outputs of `op`."""
     definition = operator_def(op)
     if definition.in_place:
         return
@@ -58,14 +61,7 @@ def infer_outputs(block: Block, op: Operator) -> None:
         block.visible_var(name) for slot in definition.outputs for name in op.output(slot.name)
     ]
     inputs = [block.visible_var(name) for name in op.input_arg_names]
-    found: Sequence[tuple[int, ...]] | None = None
-    if definition.infer is not None:
-        shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
-        found = definition.infer(*shapes, **_settings(definition, op))
-    if found is not None:
-        for variable, shape in zip(outputs, found, strict=False):
-            variable.shape = shape
-    else:
+    if not _by_rule(block, definition, op, inputs, outputs):
         _probe(block, definition, op, inputs, outputs)
     if definition.lod_rule(op.attrs) in ("share", "rows"):
         level = max((variable.lod_level for variable in inputs), default=0)
@@ -73,36 +69,98 @@ def infer_outputs(block: Block, op: Operator) -> None:
             variable.lod_level = level
 
 
+def _by_rule(
+    block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
+) -> bool:
+    """Set the shapes of the outputs by a rule; return whether there was one."""
+    rule = RULES.get(op.type)
+    found: Sequence[tuple[int, ...]] | None = None
+    if rule is not None:
+        shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
+        try:
+            found = rule(*shapes, **op.attrs)
+        except ValueError as error:
+            raise _misfit(op, inputs, error) from error
+        if found is not None:
+            dtype = "bool" if op.type in TRUTH_VALUES else inputs[0].dtype
+            for variable in outputs:
+                variable.dtype = dtype
+    if found is None and definition.infer is not None:
+        shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
+        found = definition.infer(*shapes, **_settings(definition, op))
+    if found is None:
+        return False
+    for variable, shape in zip(outputs, found, strict=False):
+        variable.shape = shape
+    return True
+
+
 def _probe(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> None:
-    known = {size for variable in inputs for size in variable.shape if size > 0}
+    """Runs the operator on tensors without data, with numbers for the sizes that are open.
+
+    A size that follows the numbers is open. Numbers differ first for each size, then only for each
+    axis, then not at all, then are sizes that are known: until the operator takes them.
+    """
     is_open = any(-1 in variable.shape for variable in inputs)
-    tries: list[tuple[int, ...]] = [_PROBES] if is_open else [(1,)]
-    # A batch that must be as large as something that is known; the first size stays open.
-    tries += [(size,) for size in sorted(known)] if is_open else []
     first: Exception | None = None
-    for sizes in tries:
+    for pair in _assignments(inputs) if is_open else [(lambda *_: 1,)]:
         try:
-            runs = [_meta_run(block, definition, op, size) for size in sizes]
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # sizes that do not fit
+                runs = [_meta_run(block, definition, op, size_of) for size_of in pair]
+        except _FAILURES as error:
             first = first or error
             continue
         for index, variable in enumerate(outputs):
             tensors = [run[index] for run in runs]
             shape = _common_sizes([tuple(tensor.shape) for tensor in tensors])
-            variable.shape = (-1, *shape[1:]) if shape[:1] == sizes and is_open else shape
+            is_guess = is_open and len(pair) == 1 and shape[:1] == (pair[0](variable, 0),)
+            variable.shape = (-1, *shape[1:]) if is_guess else shape
             variable.dtype = dtype_name(tensors[0].dtype)
         return
+    assert first is not None
+    raise _misfit(op, inputs, first) from first
+
+
+def _misfit(op: Operator, inputs: Sequence[Variable], error: Exception) -> ProgramError:
     given = ", ".join(f"{variable.name} {list(variable.shape)}" for variable in inputs)
-    reason = str(first).replace("720720", "-1").partition("\n")[0]
-    raise ProgramError.at(op.site, op.type, f"does not fit its inputs {given}: {reason}") from first
+    reason = str(error).partition("\n")[0]
+    return ProgramError.at(op.site, op.type, f"does not fit its inputs {given}: {reason}")
 
 
-def _meta_run(block: Block, definition: OpDef, op: Operator, open_size: int) -> list[torch.Tensor]:
+def _assignments(inputs: Sequence[Variable]) -> Iterator[tuple[SizeOf, ...]]:
+    places: dict[tuple[str, int], int] = {}
+    for variable in inputs:
+        for axis, size in enumerate(variable.shape):
+            if size < 0:
+                places.setdefault((variable.name, axis), len(places))
+    # Divisible by what sizes are divided by; small where many of them are multiplied.
+    most = max(sum(size < 0 for size in variable.shape) for variable in inputs)
+    unit = 5040 if most <= 2 else 720 if most == 3 else 24
+
+    def each(start: int) -> SizeOf:
+        return lambda variable, axis: unit * (places[variable.name, axis] + start)
+
+    def by_axis(start: int) -> SizeOf:
+        return lambda variable, axis: unit * (axis - len(variable.shape) + start)
+
+    if len(places) > 1:
+        yield each(11), each(11 + len(places))
+        yield by_axis(31), by_axis(61)
+    yield (lambda *_: 11 * unit), (lambda *_: 13 * unit)
+    for known in sorted({size for variable in inputs for size in variable.shape if size > 0}):
+        yield (lambda *_, known=known: known,)
+
+
+def _meta_run(block: Block, definition: OpDef, op: Operator, size_of: SizeOf) -> list[torch.Tensor]:
     def empty(name: str) -> torch.Tensor:
         variable = block.visible_var(name)
-        shape = [open_size if size < 0 else size for size in variable.shape]
+        shape = [
+            size_of(variable, axis) if size < 0 else size
+            for axis, size in enumerate(variable.shape)
+        ]
         return torch.empty(shape, dtype=getattr(torch, variable.dtype), device="meta")
 
     result = definition.function(
@@ -112,7 +170,7 @@ def _meta_run(block: Block, definition: OpDef, op: Operator, open_size: int) -> 
 
 
 def flat_outputs(result: Any) -> list[Any]:
-    """What a function returned as one list: outputs slot by slot, `*` slots unfolded."""
+    """Flatten the results of a function: outputs slot by slot, `*` slots unfolded."""
     if not isinstance(result, (tuple, list)):
         return [result]
     return [item for part in result for item in (part if isinstance(part, list) else [part])]
@@ -125,4 +183,6 @@ def _settings(definition: OpDef, op: Operator, **extra: Any) -> dict[str, Any]:
 
 
 def _common_sizes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    if len({len(shape) for shape in shapes}) != 1:
+        raise ValueError(f"the number of axes depends on sizes: {shapes}")
     return tuple(sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True))

@@ -1,23 +1,39 @@
-"""Embeddings whose rows are in tables: one pull before the operators, one gradient after."""
+"""Embeddings whose rows are in tables.
+
+A lowered program takes the rows of its run as a `StepRows`. Its `LookupPlan` lists the ids looked
+up in each table before the program runs, so that the caller can fetch all rows in one request, or
+long before. A lookup whose ids depend on more than the feeds pulls by itself.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import torch
 from torch import fx
 
-from sparsefleet.fluid.call_site import ProgramError
 from sparsefleet.fluid.framework import Operator, Parameter
+from sparsefleet.fluid.framework.call_site import ProgramError
+from sparsefleet.fluid.framework.sparse_parameter import (
+    SparseParameter,
+    initializer_of,
+    optimizer_of,
+    pull_from,
+)
 from sparsefleet.fluid.lowering.bag_pooling import pool_bags
+from sparsefleet.fluid.lowering.lookup_plan import (
+    LookupPlan,
+    PlannedLookup,
+    ids_module,
+    lookup_of,
+    makers_of,
+)
 from sparsefleet.fluid.lowering.lowered import Lod
-from sparsefleet.fluid.sparse_parameter import SparseParameter, initializer_of, optimizer_of
-from sparsefleet.nn import Lookup, StepRows, pull_rows
-from sparsefleet.nn.lookup import check_ids
-from sparsefleet.nn.pulled_rows import Pull
+from sparsefleet.nn.pulled_rows import pull_rows
+from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:
@@ -28,51 +44,95 @@ __all__ = ["LOOKUPS", "TableLowering"]
 Gradient = tuple[Keys, Floats]
 
 LOOKUPS = ("lookup_table", "lookup_table_v2", "lookup_bag")
-"""Operators that read rows by id: ids [..., 1], ids [...], and either with sequences pooled."""
+"""Operators that read rows by id: ids [..., 1], ids [...], and both with pooled sequences."""
 
 
 class TableLowering:
-    """The part of a lowering that is about tables."""
+    """The part of a lowering that deals with tables."""
 
     def __init__(self, lowering: _Lowering) -> None:
         self._lowering = lowering
         self.rows: fx.Node | None = None
-        """Those of the run; of a body, where they are handed to it."""
-        self._gradients: tuple[fx.Node, fx.Node] | None = None  # of which backward, and all of it
+        """The `StepRows` of the run; in a body, the argument that passes it in."""
+        self._gradients: tuple[fx.Node, fx.Node] | None = None  # a backward node and its gradients
+        self._tables: dict[str, fx.Node] = {}
         self._ids_on_cpu: dict[fx.Node, fx.Node] = {}
+        self._added: list[tuple[Operator, fx.Node]] = []  # lookups, each with the node of its ids
         self._lookups = [
             op for op in lowering.ops if op.type in LOOKUPS and self.holds(op.input("W")[0])
         ]
 
     def holds(self, name: str) -> bool:
-        """Whether the variable is a parameter in a table."""
+        """Return whether the variable is a parameter in a table."""
         variable = self._lowering.vars.get(name)
         return isinstance(variable, Parameter) and variable.is_table
 
     def reads(self, op: Operator) -> bool:
-        """Whether the operator is a lookup in a table."""
+        """Return whether the operator is a lookup in a table."""
         return op in self._lookups
 
-    def pull_ahead(self) -> None:
-        """One pull for all lookups whose ids are fed."""
+    def begin(self) -> None:
+        """Add the node that provides the rows, if there are lookups; before the operators."""
         lowering = self._lowering
         lookups = self._lookups + self._inner_lookups(lowering.ops)
-        if not lookups:
-            return
-        fed = [op for op in self._lookups if op.input("Ids")[0] in lowering.values]
-        names = dict.fromkeys(op.input("W")[0] for op in lookups)
-        tables = [lowering.value(name, None) for name in names]
-        ids = [
-            (
-                list(names).index(op.input("W")[0]),
-                (self._on_cpu(lowering.values[op.input("Ids")[0]]), _padding(op), _is_flat(op)),
+        if lookups:
+            given = lowering.graph.placeholder("rows")
+            names = dict.fromkeys(op.input("W")[0] for op in lookups)
+            self._tables = {name: lowering.value(name, None) for name in names}
+            tables = list(self._tables.values())
+            self.rows = lowering.call(
+                "step_rows", step_rows, given, tables, [], lowering.has_backward
             )
-            for op in fed
+
+    def plan(
+        self,
+        fed: Mapping[fx.Node, str],
+        fed_lods: Sequence[fx.Node],
+        changed: Collection[fx.Node],
+    ) -> tuple[LookupPlan | None, set[fx.Node]]:
+        """Find the lookups whose ids depend on feeds alone; call it after adding the operators.
+
+        The plan computes such ids, and their nodes become arguments of the graph. The second result
+        lists the nodes that the plan has taken over. A program without lookups has no plan.
+
+        changed: nodes whose values an operator may change in place.
+        """
+        rows = self.rows
+        if rows is None:
+            return None, set()
+        inputs = [*fed, *fed_lods]
+        makers = {ids: makers_of(ids, inputs, changed) for _, ids in self._added}
+        ahead = {ids: nodes for ids, nodes in makers.items() if nodes}
+        computed = ids_module(inputs, ahead) if ahead else None
+        known = [(op, ids) for op, ids in self._added if makers[ids] is not None]
+        places = list(ahead)
+        planned = [
+            PlannedLookup(
+                table=op.input("W")[0],
+                dim=self._lowering.vars[op.input("W")[0]].shape[1],
+                padding=_padding(op),
+                flat=_is_flat(op),
+                ids=places.index(ids) if ids in ahead else fed[ids],
+            )
+            for op, ids in known
         ]
-        self.rows = lowering.call("pull_tables", pull_tables, tables, ids, lowering.has_backward)
+        graph, given_ids = self._lowering.graph, dict[fx.Node, fx.Node]()
+        with graph.inserting_before(rows):
+            for number, ids in enumerate(places):
+                given_ids[ids] = graph.placeholder(f"ids_{number}")
+                ids.replace_all_uses_with(given_ids[ids])
+        given, tables, _, train = rows.args
+        names = list(self._tables)
+        pulled = [
+            (names.index(lookup.table), (given_ids.get(ids, ids), lookup.padding, lookup.flat))
+            for lookup, (_, ids) in zip(planned, known, strict=True)
+        ]
+        rows.args = (given, tables, pulled, train)
+        plan = LookupPlan(planned, computed, trains=self._lowering.has_backward)
+        return plan, {node for nodes in ahead.values() for node in nodes}
 
     def _inner_lookups(self, ops: Sequence[Operator]) -> list[Operator]:
-        """Lookups in the bodies of operators; their ids are known when they are run."""
+        """Return lookups in the bodies of operators; their ids are only known when they run."""
         found = []
         for op in ops:
             if op.has_sub_block:
@@ -82,7 +142,7 @@ class TableLowering:
         return found
 
     def _on_cpu(self, ids: fx.Node) -> fx.Node:
-        """Where tables are: the same node for all lookups of these ids."""
+        """Return the ids on the CPU, where tables are: one node for all lookups of these ids."""
         if self._lowering.device is None:
             return ids
         if ids not in self._ids_on_cpu:
@@ -90,7 +150,7 @@ class TableLowering:
         return self._ids_on_cpu[ids]
 
     def add(self, op: Operator) -> bool:
-        """Adds the operator, if it reads a table or makes one."""
+        """Add the operator, if it reads or creates a table."""
         lowering = self._lowering
         if op in self._lookups:
             table = lowering.value(op.input("W")[0], op)
@@ -98,6 +158,7 @@ class TableLowering:
             ids = self._on_cpu(lowering.value(ids_name, op))
             train = lowering.has_backward and not lowering.stops(lowering.vars[op.input("W")[0]])
             flat = _is_flat(op)
+            self._added.append((op, ids))
             node = lowering.call(
                 op.type, look_up, self.rows, table, ids, _padding(op), flat=flat, train=train
             )
@@ -121,7 +182,7 @@ class TableLowering:
         return True
 
     def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
-        """What to push to the table of a parameter, once `after` has run."""
+        """Return what to push to the table of a parameter once `after` has run."""
         if self._gradients is None or self._gradients[0] is not after:
             node = self._lowering.call("table_gradients", table_gradients, self.rows, after)
             self._gradients = (after, node)
@@ -129,27 +190,17 @@ class TableLowering:
         return self._lowering.call("gradient_of", gradient_of, self._gradients[1], table)
 
 
-def pull_tables(
+def step_rows(
+    given: StepRows | None,
     tables: Sequence[SparseParameter],
     ids: Sequence[tuple[int, tuple[torch.Tensor, int | None, bool]]],
     train: bool,
 ) -> StepRows:
-    """The rows of one run: those of the ids given are pulled now, others when they are needed."""
-    sources = {table.name: table.source for table in tables}
-
-    def pull(
-        keys: Mapping[str, Keys], /, *, train: bool = True, unknown: str = "zeros"
-    ) -> dict[str, Floats]:
-        del unknown  # always the first value: in Fluid every row has one
-        calls: dict[Pull, dict[str, Keys]] = {}
-        for name, part in keys.items():
-            calls.setdefault(sources[name], {})[name] = part
-        found: dict[str, Floats] = {}
-        for source, part_of in calls.items():
-            found.update(source(part_of, train=train, unknown="initial"))
-        return found
-
-    lookups = [_lookup(tables[index], *how) for index, how in ids]
+    """Return the given rows of a run, or pull the rows of these ids from the tables now."""
+    if given is not None:
+        return given
+    pull = pull_from(tables)
+    lookups = [lookup_of(tables[i].name, tables[i].dim, *how) for i, how in ids]
     return StepRows(pull, train=train, pulled=pull_rows(lookups, pull, train=train))
 
 
@@ -162,32 +213,24 @@ def look_up(
     flat: bool,
     train: bool,
 ) -> torch.Tensor:
-    """The rows of ids; with `flat` the ids' last size, 1, gives way to the rows' width."""
-    rows = step.look_up(_lookup(table, ids, padding, flat), train=train)
+    """Return the rows of ids; with `flat` the ids' last axis, of size 1, becomes the row width."""
+    rows = step.look_up(lookup_of(table.name, table.dim, ids, padding, flat), train=train)
     return rows.reshape(*ids.shape[:-1], table.dim) if flat and ids.dim() != 2 else rows
 
 
 def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
-    """Table -> distinct keys and their gradients."""
+    """Return table -> distinct keys and their gradients."""
     del after
     return step.gradients()
 
 
 def gradient_of(gradients: Mapping[str, Gradient], table: SparseParameter) -> Gradient | None:
-    """That of one table; None if the loss depended on no row."""
+    """Return the gradient of one table; None if the loss depended on no row."""
     return gradients.get(table.name)
 
 
-def _lookup(table: SparseParameter, ids: torch.Tensor, padding: int | None, flat: bool) -> Lookup:
-    ids = ids if ids.dtype is torch.int64 else ids.long()
-    if flat:
-        ids = ids.reshape(-1)  # most have one column: their rows then need no other shape
-    check_ids(table.name, ids)
-    return Lookup(table.name, table.dim, ids, padding_id=padding, unknown="initial")
-
-
 def _is_flat(op: Operator) -> bool:
-    """Whether ids are [..., 1]."""
+    """Return whether ids are [..., 1]."""
     return bool(op.attrs.get("flat", op.type == "lookup_table"))
 
 
@@ -213,7 +256,7 @@ def _creator(op: Operator, parameter: Parameter, seed: int) -> Any:
     whole = op.attrs.get("values") if op.type == "assign_value" else None
     if initializer is None and whole is None:
         raise ProgramError.at(
-            op.site, op.type, f"cannot give first values to the table of '{parameter.name}'"
+            op.site, op.type, f"cannot initialize the table of '{parameter.name}'"
         )
     optimizer = optimizer_of(parameter.table_optimizer)
 

@@ -1,7 +1,6 @@
-"""Optimizers of Fluid."""
+"""Fluid's optimizers."""
 
 from sparsefleet.fluid.optimizer.averages import ExponentialMovingAverage, ModelAverage
-from sparsefleet.fluid.optimizer.gradient_merge import GradientMergeOptimizer
 from sparsefleet.fluid.optimizer.kinds import (
     SGD,
     Adadelta,
@@ -27,9 +26,12 @@ from sparsefleet.fluid.optimizer.kinds import (
     RMSPropOptimizer,
     SGDOptimizer,
 )
-from sparsefleet.fluid.optimizer.lookahead import LookaheadOptimizer
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
-from sparsefleet.fluid.optimizer.recompute import RecomputeOptimizer
+from sparsefleet.fluid.optimizer.wrappers import (
+    GradientMergeOptimizer,
+    LookaheadOptimizer,
+    RecomputeOptimizer,
+)
 from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.optimizer")

@@ -1,4 +1,4 @@
-"""Averages of parameters over the steps, to be used in their place for tests."""
+"""Averages of parameters over steps, for use in evaluation."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid import unique_name
 from sparsefleet.fluid.framework import (
     Parameter,
     Program,
     Variable,
     default_main_program,
     program_guard,
+    unique_name,
 )
-from sparsefleet.fluid.layer_helper import LayerHelper
+from sparsefleet.fluid.operators.layer_helper import LayerHelper
 
 __all__ = ["ExponentialMovingAverage", "ModelAverage", "plain_parameters"]
 
 
 def plain_parameters(program: Program, user: str) -> list[Parameter]:
-    """All parameters of a program; ConfigError if rows of one are in a table."""
+    """Return all parameters of a program; ConfigError if one is in a table."""
     found = program.global_block().all_parameters()
     for parameter in found:
         if parameter.is_table:
@@ -34,7 +34,7 @@ def plain_parameters(program: Program, user: str) -> list[Parameter]:
 
 
 class _Average(ABC):
-    """Two programs: one puts averages in the place of the parameters, one puts those back."""
+    """Two programs: one replaces the parameters by averages, the other restores them."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._parameters = parameters
@@ -62,11 +62,11 @@ class _Average(ABC):
 
     @abstractmethod
     def _apply_to(self, helper: LayerHelper, parameter: Parameter, out: Variable) -> None:
-        """Adds what gives the average of a parameter to `out`."""
+        """Add operators that write the average of a parameter to `out`."""
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Within it parameters are their averages; after it too unless need_restore."""
+        """Use averages as parameters in the block; restore them after it if need_restore."""
         executor.run(self.apply_program)
         try:
             yield
@@ -75,18 +75,18 @@ class _Average(ABC):
                 self.restore(executor)
 
     def restore(self, executor: Any) -> None:
-        """Parameters are what they were before `apply`."""
+        """Restore the parameters from before `apply`."""
         executor.run(self.restore_program)
 
 
 class ExponentialMovingAverage(_Average):
-    """average = decay * average + (1 - decay) * parameter, in each step.
+    """Maintains average = decay * average + (1 - decay) * parameter in each step.
 
-    thres_steps: a variable float32[1] with the number of steps: the decay is no more than
-        (1 + steps) / (10 + steps). One of int64 has, as in Fluid, no effect.
+    thres_steps: a float32[1] variable with the number of steps; limits the decay to (1 + steps) /
+    (10 + steps). As in Fluid, an int64 one has no effect.
 
-    Call `update` after minimize. As in Fluid, `apply` takes out of the averages themselves that
-    they began with 0: average once, or at the end, rather than between steps.
+    Call `update` after minimize. As in Fluid, `apply` corrects the averages themselves for their
+    start at 0: apply once, or at the end, rather than between steps.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ExponentialMovingAverage(_Average):
         self._build()
 
     def update(self) -> None:
-        """Adds to the program what moves the averages in each run."""
+        """Add operators that update the averages in each run."""
         program = default_main_program()
         helper = LayerHelper("moving_average")
         with program.role_guard("optimize"):
@@ -138,12 +138,12 @@ class ExponentialMovingAverage(_Average):
 
 
 class ModelAverage(_Average):
-    """The mean of parameters over the last steps.
+    """Averages parameters over the last steps.
 
-    average_window_rate: how many of the steps done are in it, as a part of 1, but no fewer than
-        min_average_window and no more than max_average_window.
+    average_window_rate: the window as a fraction of the steps done, limited to
+    min_average_window..max_average_window.
 
-    Make it after minimize.
+    Create it after minimize.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class ModelAverage(_Average):
 
 
 def _accumulators(helper: LayerHelper, parameter: Parameter) -> dict[str, Variable]:
-    """Slot of average_accumulates -> variable; their names are those of Fluid."""
+    """Return slot of average_accumulates -> variable, with Fluid's names."""
     sums = {"Sum1": "sum_1", "Sum2": "sum_2", "Sum3": "sum_3"}
     counts = {
         "NumAccumulates": "num_accumulates",
@@ -202,6 +202,6 @@ def _accumulators(helper: LayerHelper, parameter: Parameter) -> dict[str, Variab
 
 
 def _kept_here(like: Variable, name: str) -> Variable:
-    """A variable of the default program, kept in the scope."""
+    """Create a persistent variable of the default program."""
     block = default_main_program().global_block()
     return block.create_var(name, like.shape, like.dtype, persistable=True, stop_gradient=True)

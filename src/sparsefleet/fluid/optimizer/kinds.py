@@ -7,8 +7,8 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.layer_helper import LayerHelper
-from sparsefleet.fluid.layers.learning_rate_scheduler import autoincreased_step_counter
+from sparsefleet.fluid.operators.layer_helper import LayerHelper
+from sparsefleet.fluid.operators.schedules import autoincreased_step_counter
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = [
@@ -69,7 +69,7 @@ class MomentumOptimizer(Optimizer):
 
 
 class DGCMomentumOptimizer(MomentumOptimizer):
-    """Momentum. Fluid sends only the largest gradients between GPUs from rampup_begin_step on."""
+    """Momentum. Fluid sends only the largest gradients between GPUs after rampup_begin_step."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
 
 
 class LarsMomentumOptimizer(Optimizer):
-    """Momentum with a rate for each parameter, by the ratio of its length to its gradient's."""
+    """Momentum with a rate per parameter, from the ratio of its norm to its gradient's."""
 
     type = "lars_momentum"
     accumulators = (("Velocity", "velocity", 0.0),)
@@ -118,7 +118,7 @@ class LarsMomentumOptimizer(Optimizer):
 
 
 class AdagradOptimizer(Optimizer):
-    """The more often a value moves, the less."""
+    """Scales each value's rate down by the root of its summed squared gradients."""
 
     type = "adagrad"
     accumulators = (("Moment", "moment", 0.0),)
@@ -146,7 +146,7 @@ class AdagradOptimizer(Optimizer):
 
 
 class AdadeltaOptimizer(Optimizer):
-    """Steps as long as the last ones (Zeiler 2012); the learning rate, as in Fluid, is not used."""
+    """Adadelta (Zeiler 2012); as in Fluid, the learning rate is not used."""
 
     type = "adadelta"
     accumulators = (
@@ -165,7 +165,7 @@ class AdadeltaOptimizer(Optimizer):
 
 
 class DecayedAdagradOptimizer(Optimizer):
-    """Adagrad whose sum forgets."""
+    """Adagrad with a decaying sum."""
 
     type = "decayed_adagrad"
     accumulators = (("Moment", "moment", 0.0),)
@@ -184,7 +184,7 @@ class DecayedAdagradOptimizer(Optimizer):
 
 
 class _WithBetas(Optimizer):
-    """Running means of g and of its size."""
+    """Running means of the gradient and its magnitude."""
 
     def __init__(
         self,
@@ -206,12 +206,12 @@ class _WithBetas(Optimizer):
 
 
 class AdamOptimizer(_WithBetas):
-    """Kingma and Ba (2014).
+    """Adam (Kingma and Ba 2014).
 
-    Of a row that is in few batches, moments go on moving it in the steps between. A table does
-    not touch rows without gradients; so it moves a row by all of that at once. The sum over the
-    steps to come is that of a plain step, as if beta1 were 0, at the rate that Adam has by then.
-    With lazy_mode rows wait for their gradients, and count their own steps.
+    Moments keep moving a rare row in the steps between its batches. A table does not touch rows
+    without gradients, so it applies the whole movement at once: the sum over the following steps
+    equals a plain step with beta1 = 0 at Adam's rate of that time. With lazy_mode rows wait for
+    their gradients, and count their own steps.
     """
 
     type = "adam"
@@ -253,7 +253,7 @@ class AdamOptimizer(_WithBetas):
 
 
 class AdamaxOptimizer(_WithBetas):
-    """Adam by the largest gradient in the place of the mean square."""
+    """Adam with the largest gradient instead of the mean square."""
 
     type = "adamax"
     accumulators = (
@@ -264,7 +264,7 @@ class AdamaxOptimizer(_WithBetas):
 
 
 class LambOptimizer(_WithBetas):
-    """Adam with a rate for each parameter, by its length (You et al. 2019)."""
+    """Adam with a rate per parameter, scaled by its norm (You et al. 2019)."""
 
     type = "lamb"
     accumulators = AdamOptimizer.accumulators
@@ -284,7 +284,7 @@ class LambOptimizer(_WithBetas):
 
 
 class RMSPropOptimizer(Optimizer):
-    """Divided by the root of a running mean of squares, which has epsilon under it."""
+    """Divides by the root of a running mean of squares plus epsilon."""
 
     type = "rmsprop"
     accumulators = (

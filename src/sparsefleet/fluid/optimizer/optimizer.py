@@ -1,18 +1,13 @@
-"""What all optimizers do: backward pass, clipping, weight decay, one update a parameter."""
+"""Base of all optimizers: backward pass, clipping, weight decay, one update per parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sparsefleet.errors import ConfigError
-from sparsefleet.fluid import unique_name
-from sparsefleet.fluid.backward import append_backward
-from sparsefleet.fluid.clip import (
-    GradientClipBase,
-    append_gradient_clip_ops,
-    derived_gradient,
-)
+import numpy as np
+
 from sparsefleet.fluid.framework import (
     Operator,
     Parameter,
@@ -20,10 +15,18 @@ from sparsefleet.fluid.framework import (
     Variable,
     default_main_program,
     default_startup_program,
+    in_dygraph_mode,
     program_guard,
+    unique_name,
 )
-from sparsefleet.fluid.layer_helper import LayerHelper, make_plain
-from sparsefleet.fluid.regularizer import Regularizer
+from sparsefleet.fluid.framework.regularizer import Regularizer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, make_plain
+from sparsefleet.fluid.optimizer.backward import append_backward, computed_gradients
+from sparsefleet.fluid.optimizer.clip import (
+    GradientClipBase,
+    append_gradient_clip_ops,
+    derived_gradient,
+)
 
 __all__ = ["Optimizer"]
 
@@ -31,27 +34,27 @@ Pairs = list[tuple[Parameter, Variable]]
 
 
 class Optimizer:
-    """Base of all optimizers. Use one of its classes.
+    """Base class of all optimizers; use one of its subclasses.
 
-    learning_rate: a number, or a variable such as a schedule gives.
-    regularization: for parameters that have none of their own.
-    grad_clip: in the place of what `set_gradient_clip` and ParamAttr said.
+    learning_rate: a number, or a variable such as one from a schedule.
+    regularization: for parameters without their own.
+    grad_clip: overrides `set_gradient_clip` and ParamAttr.
     """
 
     type = ""
     """The operator that updates a parameter."""
     accumulators: tuple[tuple[str, str, float], ...] = ()
-    """Slot of the operator, name and first value of what is kept for a parameter."""
+    """Slot of the operator, name and initial value of each state variable of a parameter."""
 
     def __init__(
         self,
-        learning_rate: float | Variable,
+        learning_rate: Any,
         parameter_list: Sequence[Variable | str] | None = None,
         regularization: Regularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
-        if not isinstance(learning_rate, (int, float, Variable)):
+        if not isinstance(learning_rate, (int, float, Variable)) and not callable(learning_rate):
             raise TypeError(f"learning_rate must be a number or a Variable, got {learning_rate!r}")
         if grad_clip is not None and not isinstance(grad_clip, GradientClipBase):
             raise TypeError(f"grad_clip must be a fluid.clip object, got {grad_clip!r}")
@@ -61,23 +64,26 @@ class Optimizer:
         self._grad_clip = grad_clip
         self._name = name
         self._rates: dict[Program, Variable] = {}
+        self._states: dict[str, Variable] = {}
+        """What is kept for parameters in imperative mode, by name."""
+        self._rate_of_step: Variable | None = None
 
     # -- what kinds differ in -----------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Attrs of the operator."""
+        """Return the attrs of the operator."""
         return {}
 
     def table_settings(self) -> dict[str, Any] | None:
-        """The `sparsefleet.optim` class and fields that do the same to rows; None if none does."""
+        """Return the `sparsefleet.optim` class and fields for rows; None if there is none."""
         return None
 
     def table_rate(self, rate: Variable) -> Variable:
-        """The learning rate of rows, from that of parameters."""
+        """Return the learning rate of rows for a given rate of parameters."""
         return rate
 
     def first_value(self, name: str, value: float) -> float:
-        """That of an accumulator."""
+        """Return the initial value of an accumulator."""
         del name
         return value
 
@@ -91,7 +97,7 @@ class Optimizer:
         no_grad_set: Collection[Variable | str] | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Adds to the program what makes the loss smaller with each run."""
+        """Add operators that reduce the loss with each run."""
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         if grad_clip is not None:
             self._grad_clip = grad_clip
@@ -105,29 +111,35 @@ class Optimizer:
         no_grad_set: Collection[Variable | str] | None = None,
         callbacks: Any = None,
     ) -> Pairs:
-        """Adds the backward pass: parameters and their gradients."""
+        """Add the backward pass; return parameters and their gradients."""
         del startup_program
         chosen = self._parameter_list if parameter_list is None else parameter_list
+        if in_dygraph_mode():
+            return computed_gradients(chosen)
         return append_backward(loss, chosen, no_grad_set, callbacks)
 
     def apply_optimize(
         self, loss: Variable, startup_program: Program | None, params_grads: Pairs
     ) -> list[Operator]:
-        """`apply_gradients` in the program of the loss."""
+        """Call `apply_gradients` in the program of the loss."""
         assert loss.block is not None
         with program_guard(loss.block.program, startup_program or default_startup_program()):
             return self.apply_gradients(params_grads)
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """Adds the update of each parameter, in the order of their names."""
+        """Add the update of each parameter, in the order of their names."""
         if not params_grads:
-            raise ConfigError("there is nothing to train: the loss depends on no parameter")
+            warnings.warn(
+                "nothing to train: the loss does not depend on any parameter", stacklevel=2
+            )
         program = default_main_program()
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
         with program.role_guard("backward"):
             clip = self._grad_clip.apply if self._grad_clip else append_gradient_clip_ops
             pairs = clip(pairs)
             pairs = [(parameter, self._decayed(parameter, g)) for parameter, g in pairs]
+        if callable(self._rate):
+            self._rate_of_step = None
         with program.role_guard("optimize"):
             return [self._add_update(parameter, gradient) for parameter, gradient in pairs]
 
@@ -159,11 +171,17 @@ class Optimizer:
         self, helper: LayerHelper, parameter: Parameter, name: str, value: float
     ) -> Variable:
         shape = [1] if name.endswith("pow_acc") else parameter.shape
+        first = self.first_value(name, value)
+        if in_dygraph_mode():
+            known = f"{parameter.name}_{name}_0"
+            if known not in self._states:
+                self._states[known] = helper.create_state(known, shape, parameter.dtype, first)
+            return self._states[known]
         known = unique_name.generate(f"{parameter.name}_{name}")
-        return helper.create_state(known, shape, parameter.dtype, self.first_value(name, value))
+        return helper.create_state(known, shape, parameter.dtype, first)
 
     def _in_table(self, parameter: Parameter) -> bool:
-        """Whether rows are updated in a table; if this optimizer cannot, the parameter is plain."""
+        """Return whether rows are updated in a table; otherwise make the parameter plain."""
         if parameter.is_table and self.table_settings() is None:
             make_plain(default_main_program(), default_startup_program(), parameter.name)
         return parameter.is_table
@@ -182,8 +200,10 @@ class Optimizer:
             default_startup_program().changed()
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable:
-        """The variable with the learning rate."""
+        """Return the variable with the learning rate."""
         program = program or default_main_program()
+        if in_dygraph_mode():
+            return self._rate_now()
         if program not in self._rates:
             if isinstance(self._rate, Variable):
                 self._rates[program] = self._rate
@@ -192,6 +212,52 @@ class Optimizer:
                 helper = LayerHelper("global_learning_rate", name)
                 self._rates[program] = helper.create_state(name, [1], "float32", float(self._rate))
         return self._rates[program]
+
+    def _rate_now(self) -> Variable:
+        """Return the learning rate of this step in imperative mode."""
+        from sparsefleet.fluid.dygraph.eager import to_variable
+
+        if isinstance(self._rate, Variable):
+            return self._rate
+        if self._rate_of_step is None:
+            rate = self._rate() if callable(self._rate) else self._rate
+            self._rate_of_step = to_variable(np.array([rate], "float32"))
+        return self._rate_of_step
+
+    def current_step_lr(self) -> float:
+        """Return the learning rate of the last step in imperative mode."""
+        held: Any = self._global_learning_rate()
+        return float(held.numpy()[0])
+
+    def set_lr(self, value: float | Variable) -> None:
+        """Sets the learning rate in imperative mode."""
+        if callable(self._rate):
+            raise RuntimeError("the learning rate follows a schedule and cannot be set")
+        self._rate, self._rate_of_step = value, None
+
+    def clear_gradients(self) -> None:
+        """Forgets the gradients of all parameters in imperative mode."""
+        for parameter in self._parameter_list or ():
+            parameter.clear_gradient()  # type: ignore[union-attr]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer state in imperative mode, and the state of the schedule."""
+        found: dict[str, Any] = dict(self._states)
+        if hasattr(self._rate, "state_dict"):
+            found["LR_Scheduler"] = self._rate.state_dict()
+        return found
+
+    def set_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resumes with what `state_dict` gave."""
+        from sparsefleet.fluid.dygraph.eager import kept_variable
+
+        if hasattr(self._rate, "set_dict") and "LR_Scheduler" in state_dict:
+            self._rate.set_dict(state_dict["LR_Scheduler"])
+        for name, value in state_dict.items():
+            if name != "LR_Scheduler":
+                self._states[name] = kept_variable(name, value)
+
+    set_state_dict = set_dict
 
     def _rate_of(self, parameter: Parameter) -> Variable:
         rate = self._global_learning_rate()

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tests import rank_programs
+from tests.support import rank_programs
 
 if TYPE_CHECKING:
     from sparsefleet.collective import World

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sparsefleet.errors import CheckpointError
-from sparsefleet.fluid.file_systems import LocalFS
+from sparsefleet.fluid.fleet.check_points import CheckPoints
 from sparsefleet.fluid.incubate.fleet.collective import TrainStatus
-from sparsefleet.fluid.incubate.fleet.collective.check_points import CheckPoints
+from sparsefleet.fluid.io.file_systems import LocalFS
 
 
 class FarFolder(LocalFS):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests import rank_programs
 from tests.parity.guide_blocks import OURS
-from tests.rank_processes import RankProcesses
+from tests.support import rank_programs
+from tests.support.rank_processes import RankProcesses
 from tests.unit.fluid.collective import rank_works
 
 
@@ -92,7 +92,7 @@ def test_local_sgd_warms_up_then_meets_every_second_step(ranks: RankProcesses) -
     assert calls[4] == calls[3]
     assert_equal_over_ranks(found)
     assert len(found[0]["warnings"]) == 1
-    assert "after 1 steps of its own" in found[0]["warnings"][0]
+    assert "1 steps after the last averaging" in found[0]["warnings"][0]
 
 
 def test_a_script_may_choose_when_to_average(ranks: RankProcesses) -> None:

@@ -9,17 +9,17 @@ import torch
 from sparsefleet import fluid
 from sparsefleet.collective import World
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fleet.role_makers import UserDefinedCollectiveRoleMaker
-from sparsefleet.fluid.collective.rank_program import exchange_strategy
+from sparsefleet.fluid.collective.collective_programs import exchange_strategy
 from sparsefleet.fluid.collective.ranks import Ranks, worker_role
 from sparsefleet.fluid.contrib.mixed_precision import decorate
-from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
-from sparsefleet.fluid.incubate.fleet.collective.strategy_rules import (
+from sparsefleet.fluid.fleet.collective_strategy import (
     check_conflicts,
     fit_to_ranks,
     rank_strategy,
     wrapped_optimizer,
 )
+from sparsefleet.fluid.fleet.role_makers import UserDefinedCollectiveRoleMaker
+from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
 
 ONE_NODE = ["127.0.0.1:9000", "127.0.0.1:9001"]
 TWO_NODES = [f"127.0.0.{node}:{port}" for node in (1, 2) for port in (9000, 9001)]
@@ -172,7 +172,7 @@ def test_reduce_says_that_it_fuses_nothing(caplog: pytest.LogCaptureFixture) -> 
     assert "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce" in caplog.text
 
 
-@pytest.mark.parametrize(("inner", "message"), [(4, "less than all 4"), (3, "does not divide")])
+@pytest.mark.parametrize(("inner", "message"), [(4, "fewer than all 4"), (3, "does not divide")])
 def test_nodes_must_be_whole(inner: int, message: str) -> None:
     strategy = strategy_of(
         use_hierarchical_allreduce=True, hierarchical_allreduce_inter_nranks=inner
@@ -201,7 +201,7 @@ def test_what_ranks_do_follows_from_the_strategy() -> None:
 def test_flags_that_a_script_sets_come_before_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sparsefleet.fluid.flags._given", {})
+    monkeypatch.setattr("sparsefleet.fluid.framework.flags._given", {})
     monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", "8")
     ranks = Ranks(worker_role(0, ONE_NODE))
     assert rank_strategy(strategy_of(), ranks).fuse_bytes() == 8 * 2**20
@@ -251,9 +251,9 @@ def test_alone_a_fleet_has_a_compiled_program_and_a_plain_copy() -> None:
     assert isinstance(fleet._origin_program, fluid.Program)
     assert fleet._origin_program is not fleet._transpiled_program
     exe = fluid.Executor(fluid.CPUPlace())
-    with pytest.raises(AssertionError, match="wanted a fluid.Program"):
+    with pytest.raises(AssertionError, match="expected a fluid.Program"):
         fleet.save_persistables(exe, "unused", fleet.main_program)  # type: ignore[arg-type]
-    with pytest.raises(AssertionError, match="wanted a fluid.Executor"):
+    with pytest.raises(AssertionError, match="expected a fluid.Executor"):
         fleet.save_persistables("no executor", "unused")  # type: ignore[arg-type]
 
 
@@ -266,7 +266,7 @@ def test_a_deadline_is_that_of_the_meeting() -> None:
     with pytest.raises(ValueError, match="timeout_s must be > 0, got 0"):
         fit_to_ranks(strategy_of(timeout_s=0), ranks)
     met = Ranks(ranks.role, World(0, 2, 2, torch.device("cpu"), timeout_s=60.0))
-    with pytest.raises(ValueError, match="ranks have met with 60"):
+    with pytest.raises(ValueError, match="ranks are already connected with 60"):
         fit_to_ranks(strategy_of(timeout_s=900.0), met)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import rank_programs
-from tests.rank_processes import RankProcesses
+from tests.support import rank_programs
+from tests.support.rank_processes import RankProcesses
 from tests.unit.fluid.collective import whole_works
 
 
@@ -48,7 +48,7 @@ def test_every_pass_with_synchronised_norms_uses_the_same_groups(ranks: RankProc
 
 def test_a_rank_lost_within_synchronised_norms_is_named(ranks: RankProcesses) -> None:
     found = ranks.run(whole_works.lose_one_in_a_norm, 2, lost=(1,))
-    assert found[0] == "gradients of synchronised batch norm: rank 1 is lost"
+    assert found[0] == "gradients of sync_batch_norm: rank 1 is lost"
 
 
 def test_a_rank_may_close_its_executor_and_another_not(ranks: RankProcesses) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tests import rank_programs
+from tests.support import rank_programs
 from tests.unit.fluid.collective.rank_works import Job
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.program_workers import (
+from tests.support.program_workers import (
     ProgramWorker,
     feeds_of,
     fleet_of,
@@ -15,7 +15,7 @@ from tests.program_workers import (
     make_worker,
     run_workers,
 )
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.errors import ConfigError
@@ -52,5 +52,5 @@ def test_merged_gradients_are_refused(servers: NativeServers) -> None:
     def merged() -> Any:
         return fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k_steps=2)
 
-    with pytest.raises(ConfigError, match="servers update with each batch"):
+    with pytest.raises(ConfigError, match="servers update after every batch"):
         make_worker(fleet_of(servers, 0, 1), merged, layers=ids_and_numbers)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.program_workers import feeds_of, ids_and_numbers
+from tests.support.program_workers import feeds_of, ids_and_numbers
 
 from sparsefleet import fluid
-from sparsefleet.fleet import Role, UserDefinedCollectiveRoleMaker, UserDefinedRoleMaker
 from sparsefleet.fluid.contrib.reader import distributed_batch_reader
 from sparsefleet.fluid.contrib.utils import HDFSClient as OldClient
 from sparsefleet.fluid.contrib.utils import multi_download, multi_upload
+from sparsefleet.fluid.fleet import Role, UserDefinedCollectiveRoleMaker, UserDefinedRoleMaker
 from sparsefleet.fluid.incubate.fleet.collective import (
     Collective,
     DistributedStrategy,
@@ -82,7 +82,7 @@ def test_client_of_hdfs(hadoop: str, remote: Path, tmp_path: Path) -> None:
     assert (remote / "b").read_text() == "text of a"
     assert client.delete(str(remote / "up"))
     assert not (remote / "up").exists()
-    with pytest.raises(ValueError, match="a path of HDFS"):
+    with pytest.raises(ValueError, match="expected an HDFS path"):
         client.is_exist()
 
 
@@ -104,7 +104,7 @@ def test_batches_dealt_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADDLE_TRAINER_ID", "1")
     assert list(distributed_batch_reader(batches)()) == [1, 3, 5]
     monkeypatch.setenv("PADDLE_TRAINER_ID", "2")
-    with pytest.raises(ValueError, match="is 2, wanted less than PADDLE_TRAINERS_NUM 2"):
+    with pytest.raises(ValueError, match="is 2, expected less than PADDLE_TRAINERS_NUM 2"):
         distributed_batch_reader(batches)
 
 

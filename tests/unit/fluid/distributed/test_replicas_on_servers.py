@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.program_workers import ProgramWorker, feeds_of, run_alone, run_workers
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.program_workers import ProgramWorker, feeds_of, run_alone, run_workers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.errors import SparseFleetError
-from sparsefleet.fleet import StrategyFactory
+from sparsefleet.fluid.fleet import StrategyFactory
 
 FEEDS = feeds_of(5, 6)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.program_workers import (
+from tests.support.program_workers import (
     ProgramWorker,
     feeds_of,
     fleet_of,
@@ -16,11 +16,11 @@ from tests.program_workers import (
     make_worker,
     run_alone,
 )
-from tests.servers import JOB_KEY, NativeServers
+from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet import StrategyFactory
+from sparsefleet.fluid.fleet import StrategyFactory
 
 STEPS = 4
 
@@ -162,7 +162,7 @@ def test_saving_asks_for_the_right_things(servers: NativeServers, tmp_path: Path
         worker.fleet.save_persistables("exe", tmp_path)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="main_program"):
         worker.fleet.save_persistables(worker.executor, tmp_path, "program")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no parameter-server job"):
+    with pytest.raises(ValueError, match="does not belong to a parameter-server job"):
         worker.fleet.save_persistables(worker.executor, tmp_path, fluid.Program())
     worker.fleet.stop_worker()
 

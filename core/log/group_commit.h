@@ -1,0 +1,48 @@
+// Calls back once records are durable: many callers share one sync.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include "status/status.h"
+
+namespace sparsefleet {
+
+// Thread-safe.
+class GroupCommit {
+ public:
+  // `sync` makes durable what was appended before its call, and returns the number below which all
+  // records are; it runs on a thread of its own. After its first error nothing is durable any more:
+  // `on_failure` is called once, waiting callbacks never are.
+  GroupCommit(std::function<Result<std::uint64_t>()> sync,
+              std::function<void(const Status&)> on_failure);
+  ~GroupCommit();  // the callbacks that still wait are not called
+
+  // Calls `done` when all records below `end` are durable: at once, or on the thread that syncs.
+  void When(std::uint64_t end, std::function<void()> done);
+  std::uint64_t durable_end() const;  // all records below are durable
+  std::size_t num_waiting() const;
+  // Returns when nothing waits, or after an error.
+  void Drain();
+
+ private:
+  void Work(const std::stop_token& stop);
+
+  const std::function<Result<std::uint64_t>()> sync_;
+  const std::function<void(const Status&)> on_failure_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::condition_variable drained_;
+  std::uint64_t durable_end_ = 0;
+  bool has_failed_ = false;
+  bool is_calling_ = false;
+  std::multimap<std::uint64_t, std::function<void()>> waiting_;  // by end
+  std::jthread thread_;                                          // last: it uses the others
+};
+
+}  // namespace sparsefleet

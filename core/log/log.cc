@@ -1,0 +1,129 @@
+#include "log/log.h"
+
+#include <cerrno>
+#include <utility>
+
+namespace sparsefleet {
+
+Result<std::unique_ptr<Log>> Log::Begin(const LogDirectory& directory, std::uint64_t next_lsn,
+                                        const LogOptions& options) {
+  std::unique_ptr<Log> log(new Log(directory, options, next_lsn));
+  std::lock_guard lock(log->mutex_);
+  if (Status s = log->BeginSegment(); !s.ok()) return s;
+  return log;
+}
+
+Status Log::BeginSegment() {
+  const std::string path = directory_.SegmentPath(next_lsn_);
+  // One of this number that exists holds no record: a start that came no further.
+  directory_.calls().Remove(path.c_str());
+  auto writer = RecordWriter::Create(path, {next_lsn_, options_.owner, FileKind::kSegment},
+                                     directory_.calls());
+  if (!writer.ok()) return writer.status();
+  if (writer_ != nullptr) ended_.push_back(std::move(writer_));
+  writer_ = std::move(writer).value();
+  return Status::Ok();
+}
+
+Result<std::uint64_t> Log::Append(std::uint32_t type, std::span<const iovec> pieces) {
+  const Payload payload(pieces);  // its checksum takes a while: outside the lock
+  std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return broken_;
+  if (writer_->bytes() >= options_.segment_bytes) {
+    if (Status s = BeginSegment(); !s.ok()) return s;
+  }
+  const Status written = writer_->Append(next_lsn_, type, payload);
+  if (!written.ok()) {
+    if (writer_->is_broken()) broken_ = written.WithPrefix("the log is broken: ");
+    return written;
+  }
+  bytes_ += kRecordHeadBytes + payload.bytes;
+  return next_lsn_++;
+}
+
+Result<std::uint64_t> Log::Rotate() {
+  std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return broken_;
+  if (writer_->bytes() > kFileHeadBytes) {
+    if (Status s = BeginSegment(); !s.ok()) return s;
+  }
+  return next_lsn_;
+}
+
+Result<std::uint64_t> Log::Sync() {
+  std::vector<std::shared_ptr<RecordWriter>> writers;
+  std::uint64_t end = 0;
+  bool has_new_segment = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!broken_.ok()) return broken_;
+    has_new_segment = !ended_.empty();
+    writers = std::exchange(ended_, {});
+    writers.push_back(writer_);
+    end = next_lsn_;
+  }
+  Status status;
+  for (const auto& writer : writers) {
+    if (status.ok()) status = writer->Sync();
+  }
+  if (status.ok() && has_new_segment) status = directory_.SyncNames();
+  if (status.ok()) return end;
+  std::lock_guard lock(mutex_);
+  broken_ = status.WithPrefix("the log is broken: ");
+  return broken_;
+}
+
+std::uint64_t Log::next_lsn() const {
+  std::lock_guard lock(mutex_);
+  return next_lsn_;
+}
+
+std::uint64_t Log::bytes() const {
+  std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+bool Log::is_broken() const {
+  std::lock_guard lock(mutex_);
+  return !broken_.ok();
+}
+
+Result<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Begin(const LogDirectory& directory,
+                                                              std::uint64_t owner,
+                                                              std::uint64_t lsn) {
+  const std::string path = directory.SnapshotPath(lsn) + ".tmp";
+  directory.calls().Remove(path.c_str());
+  std::unique_ptr<SnapshotWriter> snapshot(new SnapshotWriter(directory, lsn, path));
+  auto writer = RecordWriter::Create(path, {lsn, owner, FileKind::kSnapshot}, directory.calls());
+  if (!writer.ok()) return writer.status();
+  snapshot->writer_ = std::move(writer).value();
+  return snapshot;
+}
+
+SnapshotWriter::~SnapshotWriter() {
+  if (!is_committed_) directory_.calls().Remove(path_.c_str());
+}
+
+Status SnapshotWriter::Append(std::uint32_t type, std::span<const iovec> payload) {
+  Status s = writer_->Append(next_, type, Payload(payload));
+  if (s.ok()) ++next_;
+  return s;
+}
+
+Status SnapshotWriter::Commit(std::uint32_t end_type, bool sync) {
+  if (Status s = Append(end_type, {}); !s.ok()) return s;
+  if (sync) {
+    if (Status s = writer_->Sync(); !s.ok()) return s;
+  }
+  const std::string to = directory_.SnapshotPath(lsn_);
+  if (directory_.calls().Rename(path_.c_str(), to.c_str()) != 0) {
+    return FileError("cannot rename", path_, errno);
+  }
+  is_committed_ = true;
+  if (sync) {
+    if (Status s = directory_.SyncNames(); !s.ok()) return s;
+  }
+  return directory_.RemoveBefore(lsn_);
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,72 @@
+// A directory of segments and snapshots, owned by one process at a time. Format:
+// docs/log_format.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "log/file_calls.h"
+#include "log/record_file.h"
+#include "status/status.h"
+
+namespace sparsefleet {
+
+// What a recovery has found.
+struct Recovered {
+  std::uint64_t owner = 0;     // of the files; 0: there were none
+  std::uint64_t next_lsn = 1;  // of the first record to come
+  std::uint64_t snapshot_lsn = 0;
+  std::uint64_t snapshot_bytes = 0;
+  std::uint64_t records = 0;  // of segments
+  std::uint64_t bytes = 0;
+  std::uint64_t torn_bytes = 0;  // cut off the end of the last segment
+};
+
+// Thread-safe.
+class LogDirectory {
+ public:
+  // Makes the directory if need be, and locks it: kIo, naming the process that has it, if that does
+  // not release it within `wait_s`. Removes snapshots that were not finished.
+  static Result<std::unique_ptr<LogDirectory>> Open(const std::string& path, double wait_s,
+                                                    FileCalls& calls = FileCalls::System());
+  ~LogDirectory();
+
+  // Hands the records of the newest snapshot, then those of the segments after it, to `visit`; its
+  // errors end the recovery. A snapshot counts if its last record has the type `end_of_snapshot`,
+  // which is not handed on. Cuts off a torn end. kCorrupt where records are missing.
+  using Visit = std::function<Status(bool is_snapshot, const Record& record)>;
+  Result<Recovered> Recover(std::uint32_t end_of_snapshot, const Visit& visit);
+
+  std::string SegmentPath(std::uint64_t lsn) const;
+  std::string SnapshotPath(std::uint64_t lsn) const;
+  const std::string& path() const { return path_; }
+  FileCalls& calls() const { return calls_; }
+
+  // Makes renames and new files last.
+  Status SyncNames() const;
+  // Removes snapshots and segments that a snapshot at `lsn` makes superfluous.
+  Status RemoveBefore(std::uint64_t lsn) const;
+
+ private:
+  LogDirectory(std::string path, int lock, FileCalls& calls)
+      : path_(std::move(path)), lock_(lock), calls_(calls) {}
+  struct Listing {
+    std::vector<std::uint64_t> segments;   // ascending
+    std::vector<std::uint64_t> snapshots;  // ascending
+    std::vector<std::string> unfinished;   // names
+  };
+  Result<Listing> List() const;
+  Status ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Visit& visit,
+                      Recovered& found) const;
+  Status ReadSegment(std::uint64_t lsn, bool is_last, const Visit& visit, Recovered& found) const;
+
+  const std::string path_;
+  const int lock_;
+  FileCalls& calls_;
+};
+
+}  // namespace sparsefleet

@@ -1,0 +1,302 @@
+#include "log/log.h"
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "log/crc32c.h"
+#include "log/group_commit.h"
+#include "testing/check.h"
+#include "testing/faulty_files.h"
+
+namespace sparsefleet::testing {
+namespace {
+
+constexpr std::uint32_t kEnd = 99;
+
+struct Seen {
+  bool is_snapshot;
+  std::uint64_t lsn;
+  std::uint32_t type;
+  std::string text;
+  bool operator==(const Seen&) const = default;
+};
+
+std::span<const std::byte> BytesOf(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+Result<std::uint64_t> Append(Log& log, const std::string& text, std::uint32_t type = 7) {
+  // In two pieces, one of them empty at times.
+  const std::size_t half = text.size() / 2;
+  auto* first = const_cast<char*>(text.data());
+  const iovec pieces[] = {{first, half}, {first + half, text.size() - half}};
+  return log.Append(type, pieces);
+}
+
+struct Recovery {
+  std::unique_ptr<LogDirectory> directory;
+  Recovered found;
+  std::vector<Seen> seen;
+};
+
+Recovery Recover(const std::string& path, FileCalls& calls = FileCalls::System()) {
+  Recovery recovery;
+  auto directory = LogDirectory::Open(path, 0, calls);
+  Require(directory.ok(), directory.status().message());
+  recovery.directory = std::move(directory).value();
+  auto found = recovery.directory->Recover(kEnd, [&](bool is_snapshot, const Record& record) {
+    Expect(reinterpret_cast<std::uintptr_t>(record.payload.data()) % 8 == 0);
+    recovery.seen.push_back(
+        {is_snapshot, record.lsn, record.type,
+         std::string(reinterpret_cast<const char*>(record.payload.data()), record.payload.size())});
+    return Status::Ok();
+  });
+  Require(found.ok(), found.status().message());
+  recovery.found = found.value();
+  return recovery;
+}
+
+std::unique_ptr<Log> Begin(const Recovery& from, LogOptions options = {}) {
+  auto log = Log::Begin(*from.directory, from.found.next_lsn, options);
+  Require(log.ok(), log.status().message());
+  return std::move(log).value();
+}
+
+std::vector<std::string> FilesIn(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.path().filename() != "LOCK") names.push_back(entry.path().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+const Test kKnownSums("checksums are those of RFC 3720, in hardware and by tables", [] {
+  const std::string zeros(32, '\0');
+  ExpectEqual(Crc32c(0, BytesOf(zeros)), 0x8a9136aau);
+  ExpectEqual(Crc32c(0, BytesOf(std::string(32, '\xff'))), 0x62a8ab43u);
+  ExpectEqual(Crc32c(0, BytesOf(std::string("123456789"))), 0xe3069283u);
+  std::mt19937 random(1);
+  for (std::size_t size = 0; size < 40000; size = size * 5 / 4 + 1) {
+    std::string text(size, ' ');
+    for (char& letter : text) letter = static_cast<char>(random());
+    const std::uint32_t portable = Crc32cPortable(0, BytesOf(text));
+    ExpectEqual(Crc32c(0, BytesOf(text)), portable);
+    const std::size_t cut = size / 3;
+    const std::uint32_t begun = Crc32c(0, BytesOf(text).first(cut));
+    ExpectEqual(Crc32c(begun, BytesOf(text).subspan(cut)), portable);
+  }
+});
+
+const Test kRecovers("records come back in order, over segments and restarts", [] {
+  const TemporaryDirectory place;
+  std::vector<Seen> wanted;
+  for (int life = 0; life < 3; ++life) {
+    const Recovery before = Recover(place.path());
+    ExpectEqual(before.seen.size(), wanted.size());
+    Expect(before.seen == wanted);
+    const auto log = Begin(before, {.owner = 5, .segment_bytes = 200});
+    for (int i = 0; i < 20; ++i) {
+      const std::string text(static_cast<std::size_t>(i * 7 % 40), static_cast<char>('a' + i));
+      auto lsn = Append(*log, text, static_cast<std::uint32_t>(i));
+      Require(lsn.ok(), lsn.status().message());
+      wanted.push_back({false, lsn.value(), static_cast<std::uint32_t>(i), text});
+    }
+  }
+  Expect(FilesIn(place.path()).size() > 5, "segments have a bounded size");
+  ExpectEqual(Recover(place.path()).found.owner, 5u);
+});
+
+const Test kTorn("recovery stops at a record torn at any byte, and cuts it off", [] {
+  const TemporaryDirectory place;
+  std::string segment;
+  std::size_t whole = 0;
+  {
+    const Recovery empty = Recover(place.path());
+    const auto log = Begin(empty);
+    Require(Append(*log, "first").ok());
+    segment = FilesIn(place.path()).front();
+    whole = std::filesystem::file_size(segment);
+    Require(Append(*log, "the second one").ok());
+  }
+  const std::size_t all = std::filesystem::file_size(segment);
+  std::vector<char> bytes(all);
+  std::ifstream(segment, std::ios::binary).read(bytes.data(), static_cast<std::streamsize>(all));
+  for (std::size_t end = whole; end < all; ++end) {
+    std::ofstream(segment, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(end));
+    const Recovery found = Recover(place.path());
+    ExpectEqual(found.seen.size(), 1u);
+    ExpectEqual(found.found.torn_bytes, end - whole);
+    ExpectEqual(std::filesystem::file_size(segment), whole);
+  }
+  for (std::size_t at = whole; at < all - 2; ++at) {  // the last bytes are padding
+    auto flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    std::ofstream(segment, std::ios::binary | std::ios::trunc)
+        .write(flipped.data(), static_cast<std::streamsize>(all));
+    ExpectEqual(Recover(place.path()).seen.size(), 1u);
+  }
+});
+
+const Test kHole("a damaged record before later segments is an error, not the end", [] {
+  const TemporaryDirectory place;
+  {
+    const Recovery empty = Recover(place.path());
+    const auto log = Begin(empty, {.segment_bytes = 64});
+    for (int i = 0; i < 6; ++i) Require(Append(*log, "some text of a record").ok());
+  }
+  const auto files = FilesIn(place.path());
+  std::fstream file(files[1], std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(kFileHeadBytes + kRecordHeadBytes);
+  file.put('#');
+  file.close();
+  auto directory = LogDirectory::Open(place.path(), 0);
+  Require(directory.ok());
+  const auto visit = [](bool, const Record&) { return Status::Ok(); };
+  ExpectEqual(directory.value()->Recover(kEnd, visit).status().code(), Code::kCorrupt);
+  std::filesystem::remove(files[1]);
+  ExpectEqual(directory.value()->Recover(kEnd, visit).status().code(), Code::kCorrupt);
+});
+
+const Test kSnapshot("a snapshot replaces the records before it, once it is committed", [] {
+  const TemporaryDirectory place;
+  {
+    const Recovery empty = Recover(place.path());
+    const auto log = Begin(empty, {.owner = 3});
+    for (int i = 0; i < 3; ++i) Require(Append(*log, "old").ok());
+    auto lsn = log->Rotate();
+    Require(lsn.ok());
+    ExpectEqual(lsn.value(), 4u);
+    {
+      auto given_up = SnapshotWriter::Begin(*empty.directory, 3, lsn.value());
+      Require(given_up.ok());
+      Require(given_up.value()->Append(1, {}).ok());
+    }
+    ExpectEqual(FilesIn(place.path()).size(), 2u);
+    Require(Append(*log, "new").ok());
+    auto snapshot = SnapshotWriter::Begin(*empty.directory, 3, lsn.value());
+    Require(snapshot.ok());
+    std::string state = "state";
+    const iovec piece{state.data(), state.size()};
+    Require(snapshot.value()->Append(2, {&piece, 1}).ok());
+    Require(snapshot.value()->Commit(kEnd, true).ok());
+    ExpectEqual(FilesIn(place.path()).size(), 2u);
+  }
+  const Recovery found = Recover(place.path());
+  Expect(found.seen == std::vector<Seen>{{true, 4, 2, "state"}, {false, 4, 7, "new"}});
+  ExpectEqual(found.found.next_lsn, 5u);
+  // One that lost its end under its final name is not skipped.
+  const auto files = FilesIn(place.path());
+  std::filesystem::resize_file(files.back(), std::filesystem::file_size(files.back()) - 8);
+  ExpectEqual(found.directory->Recover(kEnd, [](bool, const Record&) { return Status::Ok(); })
+                  .status()
+                  .code(),
+              Code::kCorrupt);
+});
+
+const Test kLocked("a directory belongs to one process until it lets go of it", [] {
+  const TemporaryDirectory place;
+  auto first = LogDirectory::Open(place.path(), 0);
+  Require(first.ok());
+  auto second = LogDirectory::Open(place.path(), 0.05);
+  ExpectEqual(second.status().code(), Code::kIo);
+  Expect(second.status().message().find(std::to_string(::getpid())) != std::string::npos);
+  first.value().reset();
+  Expect(LogDirectory::Open(place.path(), 0).ok());
+});
+
+const Test kShort("short writes are continued, failed ones leave no trace", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  files.ShortenWrites(5);
+  {
+    const Recovery empty = Recover(place.path(), files);
+    const auto log = Begin(empty);
+    Require(Append(*log, "a record in many writes").ok());
+    for (const int error : {ENOSPC, EIO}) {
+      for (std::uint64_t room = 0; room < 60; room += 7) {
+        files.FailWritesAfter(room, error);
+        auto failed = Append(*log, "a record of more than sixty bytes, so that no room is enough");
+        ExpectEqual(failed.status().code(), Code::kIo);
+        Expect(!log->is_broken());
+      }
+    }
+    files.Heal();
+    auto lsn = Append(*log, "after");
+    Require(lsn.ok());
+    ExpectEqual(lsn.value(), 2u);
+  }
+  const Recovery found = Recover(place.path());
+  ExpectEqual(found.seen.size(), 2u);
+  ExpectEqual(found.seen.back().text, std::string("after"));
+  ExpectEqual(found.found.torn_bytes, 0u);
+});
+
+const Test kBroken("a write that cannot be undone breaks the log, its record is torn", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  {
+    const Recovery empty = Recover(place.path(), files);
+    const auto log = Begin(empty);
+    Require(Append(*log, "kept").ok());
+    files.FailWritesAfter(30, EIO);
+    files.FailTruncates(EIO);
+    Expect(!Append(*log, "torn, whatever happens").ok());
+    files.Heal();
+    Expect(log->is_broken());
+    Expect(!Append(*log, "refused").ok());
+    Expect(!log->Sync().ok());
+  }
+  const Recovery found = Recover(place.path());
+  ExpectEqual(found.seen.size(), 1u);
+  ExpectEqual(found.found.torn_bytes, 30u);
+});
+
+const Test kSyncs("many waits share one sync, and a failed sync is never tried again", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  const Recovery empty = Recover(place.path(), files);
+  const auto log = Begin(empty);
+  std::atomic<int> called = 0;
+  std::atomic<int> failures = 0;
+  GroupCommit commit([&] { return log->Sync(); }, [&](const Status&) { ++failures; });
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 50; ++k) {
+        auto lsn = Append(*log, "record");
+        Require(lsn.ok());
+        commit.When(lsn.value() + 1, [&, end = lsn.value() + 1] {
+          Expect(commit.durable_end() >= end);
+          ++called;
+        });
+      }
+    });
+  }
+  threads.clear();
+  commit.Drain();
+  ExpectEqual(called.load(), 200);
+  files.FailSyncs(EIO);
+  auto lsn = Append(*log, "never durable");
+  Require(lsn.ok());
+  commit.When(lsn.value() + 1, [&] { ++called; });
+  commit.Drain();
+  files.Heal();
+  const int syncs = files.num_syncs();
+  commit.When(lsn.value() + 1, [&] { ++called; });
+  Expect(!Append(*log, "refused").ok());
+  ExpectEqual(called.load(), 200);
+  ExpectEqual(files.num_syncs(), syncs);
+  Expect(log->is_broken());
+});
+
+}  // namespace
+}  // namespace sparsefleet::testing
+
+int main(int argc, char** argv) { return sparsefleet::testing::RunTests(argc, argv); }

@@ -1,0 +1,114 @@
+// Files of checksummed records: the segments of a log, and snapshots. Format: docs/log_format.md.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "log/file_calls.h"
+#include "status/status.h"
+
+namespace sparsefleet {
+
+// Format: do not change.
+inline constexpr std::size_t kFileHeadBytes = 32;
+inline constexpr std::size_t kRecordHeadBytes = 24;
+enum class FileKind : std::uint32_t { kSegment = 0, kSnapshot = 1 };
+
+struct FileHead {
+  std::uint64_t first_lsn = 0;
+  std::uint64_t owner = 0;
+  FileKind kind = FileKind::kSegment;
+};
+
+struct Record {
+  std::uint64_t lsn = 0;
+  std::uint32_t type = 0;
+  std::span<const std::byte> payload;  // aligned to 8
+};
+
+// A record's content as it is written: pieces that follow one another, with their checksum.
+struct Payload {
+  explicit Payload(std::span<const iovec> parts);
+  std::span<const iovec> pieces;
+  std::uint64_t bytes = 0;
+  std::uint32_t crc = 0;
+};
+
+// Reads records out of a file's bytes. Not thread-safe.
+class RecordReader {
+ public:
+  // REQUIRES: `file` stays where it is, aligned to 8.
+  explicit RecordReader(std::span<const std::byte> file) : file_(file) {}
+
+  // kCorrupt unless the file begins with a whole head.
+  Result<FileHead> Head();
+  // The next record; nothing at the end of the file or at a torn record, see is_torn().
+  // REQUIRES: Head() was ok.
+  std::optional<Record> Next();
+  // The bytes at position() are no record that belongs here.
+  bool is_torn() const { return is_torn_; }
+  std::size_t position() const { return at_; }  // the end of the last whole record
+
+ private:
+  const std::span<const std::byte> file_;
+  std::size_t at_ = 0;
+  std::uint64_t next_lsn_ = 0;
+  bool is_torn_ = false;
+};
+
+// A file's bytes in memory, read only. Moves only.
+class MappedFile {
+ public:
+  static Result<MappedFile> Open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+  std::span<const std::byte> bytes() const { return {bytes_, size_}; }
+
+ private:
+  MappedFile(const std::byte* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
+  const std::byte* bytes_;
+  std::size_t size_;
+};
+
+// Writes records to the end of a new file. Not thread-safe, but for Sync().
+class RecordWriter {
+ public:
+  // kIo if the file exists or cannot be made.
+  static Result<std::unique_ptr<RecordWriter>> Create(const std::string& path, const FileHead& head,
+                                                      FileCalls& calls);
+  ~RecordWriter();
+
+  // Writes a record. On an error nothing is added: what was written in part is cut off again. If
+  // even that fails, the writer is broken.
+  Status Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
+  bool is_broken() const { return is_broken_; }
+  // Blocks until all that was appended before the call is on the disk. Thread-safe.
+  Status Sync() const;
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  RecordWriter(std::string path, int fd, FileCalls& calls)
+      : path_(std::move(path)), fd_(fd), calls_(calls) {}
+  Status WriteAll(std::span<iovec> pieces);
+
+  const std::string path_;
+  const int fd_;
+  FileCalls& calls_;
+  std::uint64_t bytes_ = 0;
+  bool is_broken_ = false;
+  std::vector<iovec> pieces_;
+};
+
+// "cannot write /x/y: No space left on device"
+Status FileError(const std::string& what, const std::string& path, int error);
+
+}  // namespace sparsefleet

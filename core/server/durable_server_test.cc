@@ -1,0 +1,360 @@
+// Servers that are killed and come back: nothing acknowledged is lost, nothing applied twice.
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "store/local_store.h"
+#include "testing/check.h"
+#include "testing/durable_process.h"
+#include "testing/faulty_files.h"
+
+namespace sparsefleet::testing {
+namespace {
+
+constexpr double kTimeout = 60;
+
+std::unique_ptr<Client> ConnectTo(const DurableProcess& server, const std::string& name,
+                                  const std::string& session = "") {
+  ClientOptions options;
+  options.endpoints = {server.endpoint()};
+  options.security = TestSecurity(TransportKind::kAuto);
+  options.name = name;
+  options.session = session;
+  options.failover_wait_s = 60;
+  return RequireOk(Client::Connect(std::move(options)));
+}
+
+SparseSpec LedgerSpec(const std::string& name, std::uint32_t dim) {
+  SparseSpec spec;
+  spec.name = name;
+  spec.dim = dim;
+  spec.optimizer.kind = OptimizerKind::kSgd;
+  spec.optimizer.learning_rate = 1.0;
+  return spec;
+}
+
+DenseSpec DenseLedger(std::uint64_t size) {
+  DenseSpec spec;
+  spec.name = "dense";
+  spec.size = size;
+  spec.optimizer.kind = OptimizerKind::kSgd;
+  spec.optimizer.learning_rate = 1.0;
+  return spec;
+}
+
+// Kills and restarts the server until told to stop, at random moments.
+class Killer {
+ public:
+  Killer(DurableProcess& server, unsigned seed, int longest_ms)
+      : thread_([&server, seed, longest_ms, this](const std::stop_token& stop) {
+          std::mt19937 random(seed);
+          while (!stop.stop_requested()) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(random() % longest_ms));
+            server.Restart();
+            ++kills;
+          }
+        }) {}
+  std::atomic<int> kills = 0;
+
+ private:
+  std::jthread thread_;
+};
+
+// Each push adds 1 to some rows and to all elements of the dense table.
+void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills) {
+  const TemporaryDirectory place;
+  DurableProcess server(place.path(), durability, snapshot_bytes);
+  constexpr std::size_t kKeys = 500;
+  constexpr std::size_t kDim = 3;
+  constexpr std::size_t kDense = 1000;
+  {
+    auto client = ConnectTo(server, "definer");
+    RequireOk(client->Define(LedgerSpec("t", kDim), kTimeout));
+    RequireOk(client->Define(DenseLedger(kDense), kTimeout));
+  }
+  std::vector<std::atomic<int>> wanted(kKeys);
+  std::atomic<int> pushes = 0;
+  std::atomic<bool> is_over = false;
+  {
+    std::vector<std::jthread> workers;
+    for (unsigned w = 0; w < 2; ++w) {
+      workers.emplace_back([&, w] {
+        auto client = ConnectTo(server, "worker-" + std::to_string(w));
+        std::mt19937 random(w + 1);
+        const std::vector<float> dense(kDense, -1.0F);
+        while (!is_over) {
+          std::vector<Key> keys;
+          for (std::size_t key = random() % 7; key < kKeys; key += 1 + random() % 20) {
+            keys.push_back(key);
+          }
+          const std::vector<float> gradients(keys.size() * kDim, -1.0F);
+          PushSection sparse;
+          sparse.table = "t";
+          sparse.keys = keys;
+          sparse.gradients = gradients;
+          PushSection whole;
+          whole.table = "dense";
+          whole.dense = true;
+          whole.gradients = dense;
+          std::vector<float> rows(keys.size() * kDim);
+          PushSection next;
+          next.table = "t";
+          next.keys = keys;
+          next.out = rows;
+          const PushSection sections[] = {sparse, whole, next};
+          auto result = client->Push(sections, 1, kTimeout);
+          Require(result.ok(), result.status().message());
+          for (const Key key : keys) ++wanted[key];
+          for (const float value : rows) Expect(value >= 1.0F, "rows after the push lack it");
+          ++pushes;
+        }
+      });
+    }
+    Killer killer(server, 7, 150);
+    while (killer.kills < kills) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    is_over = true;
+  }
+  auto client = ConnectTo(server, "reader");
+  std::vector<Key> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), Key{0});
+  std::vector<float> rows(kKeys * kDim);
+  std::vector<float> dense(kDense);
+  const PullSection pulled[] = {{"t", keys, rows}, {"dense", {}, dense, true}};
+  RequireOk(client->Pull(pulled, PullMode::kInferZeros, 1, kTimeout));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ExpectEqual(rows[i], static_cast<float>(wanted[i / kDim].load()));
+  }
+  for (const float value : dense) ExpectEqual(value, static_cast<float>(pushes.load()));
+  ExpectEqual(RequireOk(client->Version("t", kTimeout)), static_cast<std::uint64_t>(pushes.load()));
+  Expect(pushes > 10, "hardly any push was made");
+}
+
+const Test kProcess("pushes are applied exactly once over kills of the server: process",
+                    [] { CheckLedger(Durability::kProcess, 1ull << 30, 12); });
+const Test kProcessSnapshots("the same with snapshots all the time",
+                             [] { CheckLedger(Durability::kProcess, 50'000, 12); });
+const Test kDisk("pushes are applied exactly once over kills of the server: disk",
+                 [] { CheckLedger(Durability::kDisk, 300'000, 6); });
+
+// Rounds of two workers with adagrad and random gradients; returns the rows at the end.
+std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, int pause_ms = 0) {
+  constexpr std::size_t kKeys = 40;
+  SparseSpec spec = LedgerSpec("t", 4);
+  spec.optimizer.kind = OptimizerKind::kAdagrad;
+  spec.optimizer.learning_rate = 0.1;
+  spec.initializer = {InitializerKind::kUniform, -0.1, 0.1};
+  RequireOk(first.Define(spec, kTimeout));
+  const auto work = [&](Store& store, std::uint32_t rank) {
+    std::mt19937 random(rank + 11);
+    std::uniform_real_distribution<float> draw(-1, 1);
+    const RoundMember member{"g", rank, 2};
+    for (int round = 1; round <= rounds; ++round) {
+      std::vector<Key> keys;
+      for (Key key = random() % 3; key < kKeys; key += 1 + random() % 4) keys.push_back(key);
+      std::vector<float> gradients(keys.size() * 4);
+      for (float& value : gradients) value = draw(random);
+      PushSection section;
+      section.table = "t";
+      section.keys = keys;
+      section.gradients = gradients;
+      auto result = store.PushRound(member, static_cast<std::uint64_t>(round), {&section, 1},
+                                    static_cast<std::uint64_t>(round), kTimeout);
+      Require(result.ok(), result.status().message());
+      std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+      if (round % 5 == 0) RequireOk(store.Barrier("b" + std::to_string(round), 2, kTimeout));
+    }
+    RequireOk(store.LeaveGroup(member, kTimeout));
+  };
+  {
+    std::jthread other([&] { work(second, 1); });
+    work(first, 0);
+  }
+  std::vector<Key> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), Key{0});
+  std::vector<float> rows(kKeys * 4);
+  const PullSection pulled{"t", keys, rows};
+  RequireOk(first.Pull({&pulled, 1}, PullMode::kInferZeros, 1, kTimeout));
+  return rows;
+}
+
+const Test kRounds("rounds over kills of the server give the bits of rounds without any", [] {
+  LocalStore local;
+  const auto wanted = TrainInRounds(local, local, 60);
+  const TemporaryDirectory place;
+  DurableProcess server(place.path(), Durability::kProcess, 20'000);
+  auto first = ConnectTo(server, "worker-0");
+  auto second = ConnectTo(server, "worker-1");
+  std::vector<float> found;
+  int kills = 0;
+  {
+    Killer killer(server, 3, 60);
+    found = TrainInRounds(*first, *second, 60, 10);  // with time for kills in between
+    kills = killer.kills;
+  }
+  Expect(found == wanted, "the bits differ");
+  Expect(kills > 2, "the server was hardly ever killed");
+});
+
+const Test kOtherState("everything else a server knows comes back, from log and snapshot", [] {
+  for (const bool with_snapshot : {false, true}) {
+    const TemporaryDirectory place;
+    DurableProcess server(place.path(), Durability::kProcess, with_snapshot ? 1 : 1ull << 30);
+    auto client = ConnectTo(server, "worker-0");
+    SparseSpec spec = LedgerSpec("t", 2);
+    spec.initializer = {InitializerKind::kConstant, 5.0, 0};
+    spec.admission = {AdmissionKind::kCount, 3, 1.0};
+    spec.eviction.untouched_steps = 10;
+    spec.track_dirty = true;
+    RequireOk(client->Define(spec, kTimeout));
+    RequireOk(client->Define(DenseLedger(10), kTimeout));
+    const std::vector<Key> keys = {1, 2, 3, 4};
+    std::vector<float> rows(8);
+    const auto pull = [&](std::uint64_t step) {
+      const PullSection pulled{"t", keys, rows};
+      RequireOk(client->Pull({&pulled, 1}, PullMode::kTrain, step, kTimeout));
+    };
+    const auto settle = [&] {
+      // Long enough for the server to look whether a snapshot is due.
+      if (with_snapshot) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      server.Restart();
+    };
+    pull(1);
+    RequireOk(client->WatchChanges("t", kTimeout));
+    RequireOk(client->PutNote("key", "value", kTimeout));
+    RequireOk(client->PutNote("gone", "x", kTimeout));
+    RequireOk(client->DeleteNote("gone", kTimeout));
+    RequireOk(client->SetLearningRate("t", 0.5, 7, kTimeout));
+    const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+    RequireOk(client->WriteDense("dense", values, kTimeout));
+    const RoundMember member{"clocks", 0, 1};
+    ExpectEqual(RequireOk(client->AdvanceClock(member, 4, std::nullopt, kTimeout)), 4u);
+    settle();
+    pull(2);
+    Expect(rows == std::vector<float>(8, 0.0F), "admission counts were lost or doubled");
+    settle();
+    pull(3);
+    Expect(rows == std::vector<float>(8, 5.0F), "the third pull creates the rows");
+    const std::vector<Key> pushed = {1, 2};
+    const std::vector<float> gradients(4, 2.0F);
+    PushSection section;
+    section.table = "t";
+    section.keys = pushed;
+    section.gradients = gradients;
+    RequireOk(client->Push({&section, 1}, 20, kTimeout));
+    settle();
+    pull(20);
+    Expect(rows == std::vector<float>({4, 4, 4, 4, 5, 5, 5, 5}), "the learning rate was lost");
+    ExpectEqual(RequireOk(client->GetNote("key", false, kTimeout)), std::string("value"));
+    ExpectEqual(client->GetNote("gone", false, kTimeout).status().code(), Code::kNotFound);
+    std::vector<float> dense(10);
+    const PullSection whole{"dense", {}, dense, true};
+    RequireOk(client->Pull({&whole, 1}, PullMode::kTrain, 1, kTimeout));
+    Expect(dense == values);
+    ExpectEqual(RequireOk(client->AdvanceClock(member, 6, std::nullopt, kTimeout)), 6u);
+    auto changes = RequireOk(client->TakeChanges("t", kTimeout));
+    RowBatch batch;
+    Expect(RequireOk(changes->Next(100, batch)));
+    std::ranges::sort(batch.keys);
+    Expect(batch.keys == pushed, "the watch was lost");
+    ExpectEqual(RequireOk(client->Shrink("t", 20, kTimeout)), 2u);
+    settle();
+    auto info = RequireOk(client->Info("t", kTimeout));
+    ExpectEqual(info.size, 2u);
+  }
+});
+
+const Test kMarks("a process that takes a session over learns what is applied, and adds nothing",
+                  [] {
+                    const TemporaryDirectory place;
+                    DurableProcess server(place.path(), Durability::kProcess);
+                    const std::vector<Key> keys = {5};
+                    const std::vector<float> gradient = {-1.0F};
+                    const auto push = [&](Client& client, DataMark mark) {
+                      PushSection section;
+                      section.table = "t";
+                      section.keys = keys;
+                      section.gradients = gradient;
+                      PushSection data;
+                      data.marks = {&mark, 1};
+                      const PushSection sections[] = {section, data};
+                      return RequireOk(client.Push(sections, 1, kTimeout)).applied;
+                    };
+                    const auto value = [&](Client& client) {
+                      float row = 0;
+                      const PullSection pulled{"t", keys, {&row, 1}};
+                      RequireOk(client.Pull({&pulled, 1}, PullMode::kInferZeros, 1, kTimeout));
+                      return row;
+                    };
+                    {
+                      auto before = ConnectTo(server, "worker-3", "job/worker-3");
+                      RequireOk(before->Define(LedgerSpec("t", 1), kTimeout));
+                      ExpectEqual(push(*before, {1, 0, 10}), 1u);
+                      ExpectEqual(push(*before, {1, 0, 11}), 1u);
+                      ExpectEqual(push(*before, {2, 0, 4}), 1u);
+                      server.Restart();
+                      ExpectEqual(push(*before, {1, 0, 11}), 0u);
+                      // The next process comes while this one still is there, as if it had been
+                      // killed.
+                      auto after = ConnectTo(server, "worker-3", "job/worker-3");
+                      auto applied = RequireOk(after->AppliedData(kTimeout));
+                      Expect(applied.size() == 1 &&
+                             applied[0] == std::vector<DataMark>({{1, 0, 11}, {2, 0, 4}}));
+                      ExpectEqual(push(*after, {1, 0, 11}), 0u);
+                      ExpectEqual(push(*after, {1, 1, 0}), 1u);
+                      ExpectEqual(value(*after), 4.0F);
+                    }
+                  });
+
+const Test kLocked("a server that runs keeps others off its directory", [] {
+  const TemporaryDirectory place;
+  DurableProcess server(place.path(), Durability::kProcess);
+  JournalOptions options;
+  options.durability = Durability::kProcess;
+  options.directory = place.path();
+  options.lock_wait_s = 0;
+  ExpectEqual(Journal::Open(std::move(options)).status().code(), Code::kIo);
+});
+
+const Test kFull("pushes that cannot be logged are refused and change nothing", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  ServerOptions options;
+  options.security = TestSecurity(TransportKind::kPlain);
+  options.durability = Durability::kProcess;
+  options.log_dir = place.path();
+  options.file_calls = &files;
+  auto server = RequireOk(Server::Start(std::move(options)));
+  ClientOptions client_options;
+  client_options.endpoints = {"127.0.0.1:" + std::to_string(server->port())};
+  client_options.security = TestSecurity(TransportKind::kPlain);
+  auto client = RequireOk(Client::Connect(std::move(client_options)));
+  RequireOk(client->Define(LedgerSpec("t", 1), kTimeout));
+  const std::vector<Key> keys = {1, 2};
+  const std::vector<float> gradients = {-1.0F, -1.0F};
+  PushSection section;
+  section.table = "t";
+  section.keys = keys;
+  section.gradients = gradients;
+  RequireOk(client->Push({&section, 1}, 1, kTimeout));
+  files.FailWritesAfter(10, ENOSPC);
+  ExpectEqual(client->Push({&section, 1}, 1, kTimeout).status().code(), Code::kIo);
+  files.Heal();
+  RequireOk(client->Push({&section, 1}, 1, kTimeout));
+  std::vector<float> rows(2);
+  const PullSection pulled{"t", keys, rows};
+  RequireOk(client->Pull({&pulled, 1}, PullMode::kInferZeros, 1, kTimeout));
+  Expect(rows == std::vector<float>({2.0F, 2.0F}));
+});
+
+}  // namespace
+}  // namespace sparsefleet::testing
+
+int main(int argc, char** argv) {
+  sparsefleet::testing::ServeIfAsked(argc, argv);
+  return sparsefleet::testing::RunTests(argc, argv);
+}

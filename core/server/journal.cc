@@ -1,0 +1,141 @@
+#include "server/journal.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace sparsefleet {
+namespace {
+
+iovec PieceOf(std::span<const std::byte> bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Journal>> Journal::Open(JournalOptions options) {
+  if (options.directory.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "a durable server needs a directory for its log: set log_dir (--log-dir)");
+  }
+  std::unique_ptr<Journal> journal(new Journal(std::move(options)));
+  const JournalOptions& given = journal->options_;
+  FileCalls& calls = given.calls == nullptr ? FileCalls::System() : *given.calls;
+  auto directory = LogDirectory::Open(given.directory, given.lock_wait_s, calls);
+  if (!directory.ok()) return directory.status();
+  journal->directory_ = std::move(directory).value();
+  return journal;
+}
+
+Journal::~Journal() = default;
+
+Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit) {
+  const auto begun = std::chrono::steady_clock::now();
+  auto found = directory_->Recover(static_cast<std::uint32_t>(LogRecord::kEndOfSnapshot), visit);
+  if (!found.ok()) return found.status();
+  recovered_ = found.value();
+  owner_ = recovered_.owner != 0 ? recovered_.owner : incarnation;
+  snapshot_size_ = recovered_.snapshot_bytes;
+  LogOptions log_options;
+  log_options.owner = owner_;
+  log_options.segment_bytes = options_.segment_bytes;
+  auto log = Log::Begin(*directory_, recovered_.next_lsn, log_options);
+  if (!log.ok()) return log.status();
+  log_ = std::move(log).value();
+  if (options_.durability == Durability::kDisk) {
+    if (Status s = directory_->SyncNames(); !s.ok()) return s;
+    commit_ = std::make_unique<GroupCommit>([this] { return log_->Sync(); }, options_.on_failure);
+  }
+  recovery_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  return Status::Ok();
+}
+
+Status Journal::Append(LogRecord type, std::span<const iovec> pieces) {
+  auto lsn = log_->Append(static_cast<std::uint32_t>(type), pieces);
+  if (lsn.ok()) return Status::Ok();
+  if (log_->is_broken() && options_.on_failure) options_.on_failure(lsn.status());
+  return lsn.status().WithPrefix("nothing was changed, the server cannot write its log: ");
+}
+
+Status Journal::Append(LogRecord type, std::span<const std::byte> payload) {
+  const iovec piece = PieceOf(payload);
+  return Append(type, {&piece, 1});
+}
+
+Status Journal::Append(LogRecord type, const RequestHead& head, std::span<const iovec> body) {
+  std::vector<iovec> pieces;
+  pieces.reserve(body.size() + 1);
+  pieces.push_back(PieceOf(std::as_bytes(std::span(&head, 1))));
+  pieces.insert(pieces.end(), body.begin(), body.end());
+  return Append(type, pieces);
+}
+
+Status Journal::Append(std::string_view table, std::span<const Key> keys, std::uint64_t step,
+                       std::uint32_t seconds) {
+  BodyWriter head;
+  head.Put(step);
+  head.Put(seconds);
+  head.PutString(table);
+  head.Put(static_cast<std::uint64_t>(keys.size()));
+  head.Pad();
+  const iovec pieces[] = {PieceOf(head.bytes()), PieceOf(std::as_bytes(keys))};
+  return Append(LogRecord::kBirths, pieces);
+}
+
+void Journal::WhenDurable(std::function<void()> done) {
+  if (commit_ == nullptr) return done();
+  commit_->When(log_->next_lsn(), std::move(done));
+}
+
+void Journal::Drain() {
+  if (commit_ != nullptr) commit_->Drain();
+}
+
+Result<std::uint64_t> Journal::BeginSnapshot() {
+  auto lsn = log_->Rotate();
+  if (lsn.ok()) bytes_at_snapshot_ = log_->bytes();
+  return lsn;
+}
+
+Result<std::unique_ptr<SnapshotWriter>> Journal::WriteSnapshot(std::uint64_t lsn) const {
+  return SnapshotWriter::Begin(*directory_, owner_, lsn);
+}
+
+Status Journal::CommitSnapshot(SnapshotWriter& snapshot, double seconds) {
+  const bool sync = options_.durability == Durability::kDisk;
+  Status s = snapshot.Commit(static_cast<std::uint32_t>(LogRecord::kEndOfSnapshot), sync);
+  if (!s.ok()) return s;
+  snapshot_size_ = snapshot.bytes();
+  snapshot_s_ = seconds;
+  ++snapshots_;
+  return Status::Ok();
+}
+
+bool Journal::IsSnapshotDue() const {
+  std::uint64_t grown = log_->bytes() - bytes_at_snapshot_;
+  if (snapshots_ == 0) grown += recovered_.bytes;
+  return grown > std::max(options_.snapshot_bytes, snapshot_size_.load());
+}
+
+void Journal::AddStats(StatMap& stats) const {
+  const auto add = [&](const char* name, auto value) {
+    stats[std::string("log.") + name] = static_cast<double>(value);
+  };
+  add("bytes", log_->bytes());
+  add("records", log_->next_lsn() - recovered_.next_lsn);
+  add("replayed_records", recovered_.records);
+  add("replayed_bytes", recovered_.bytes);
+  add("torn_bytes", recovered_.torn_bytes);
+  add("recovery_s", recovery_s_);
+  add("snapshots", snapshots_.load());
+  add("snapshot_s", snapshot_s_.load());
+  add("snapshot_bytes", snapshot_size_.load());
+  add("duplicates_dropped", duplicates_dropped.load());
+  add("lag_records", commit_ == nullptr
+                         ? 0
+                         : log_->next_lsn() - std::min(log_->next_lsn(), commit_->durable_end()));
+  add("replies_waiting", commit_ == nullptr ? 0 : commit_->num_waiting());
+}
+
+}  // namespace sparsefleet

@@ -1,0 +1,138 @@
+// The log of a server, as its parts write to it: requests, births of rows, and when a reply may go
+// out. Format of the records: docs/log_format.md.
+//
+// Whoever changes state that is logged holds Enter() from before the append until the change, and
+// the memory of its reply, are complete; a snapshot begins under EnterAlone(). So a change is
+// either in a snapshot or in the log after it. Enter() comes before any lock of tables and is not
+// taken twice.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "log/group_commit.h"
+#include "log/log.h"
+#include "log/log_directory.h"
+#include "status/status.h"
+#include "store/store.h"
+#include "table/birth_log.h"
+#include "table/cut_gate.h"
+#include "transport/frame.h"
+#include "transport/messages.h"
+
+namespace sparsefleet {
+
+enum class Durability : std::uint8_t {
+  kOff,      // nothing is kept
+  kProcess,  // replies wait until the record is written: it outlives the process
+  kDisk,     // and until it is on the disk: it outlives a loss of power
+};
+
+// Format: append only.
+enum class LogRecord : std::uint32_t {
+  kSession = 1,
+  kSessionEnd = 2,
+  kRequest = 3,
+  kPush = 4,
+  kRound = 5,
+  kBirths = 6,
+  kErased = 7,
+  kShrunk = 8,
+  kAnswered = 9,
+  kMember = 10,
+  kGroupGone = 11,
+  kRemovals = 12,
+  kCommand = 13,
+  kCommandState = 14,
+  // Of snapshots alone.
+  kSparseTable = 101,
+  kRows = 102,
+  kWords = 103,
+  kDenseTable = 104,
+  kNote = 105,
+  kGroupRound = 106,
+  kWatch = 107,
+  kEndOfSnapshot = 199,
+};
+
+// What a record keeps of the request that caused it. Format: do not change.
+struct RequestHead {
+  std::uint64_t client_id = 0;
+  std::uint64_t sequence = 0;
+  std::uint64_t acked_below = 0;
+  std::uint32_t seconds = 0;  // since 1970, for rows that keep it
+  std::uint8_t type = 0;
+  std::uint8_t reserved[3] = {};
+};
+static_assert(sizeof(RequestHead) == 32);
+
+struct JournalOptions {
+  Durability durability = Durability::kOff;
+  std::string directory;
+  double lock_wait_s = 10.0;  // for a predecessor that is just ending
+  std::uint64_t segment_bytes = 64ull << 20;
+  std::uint64_t snapshot_bytes = 128ull << 20;  // a snapshot is due after at least this much log
+  FileCalls* calls = nullptr;                   // null: the system's
+  // The log is broken: no reply may go out any more.
+  std::function<void(const Status&)> on_failure;
+};
+
+// Thread-safe after Recover().
+class Journal final : public BirthLog {
+ public:
+  // Locks the directory.
+  static Result<std::unique_ptr<Journal>> Open(JournalOptions options);
+  ~Journal() override;
+
+  // Hands on what the directory holds, then begins to log. A new directory gets `incarnation`.
+  Status Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit);
+  std::uint64_t incarnation() const { return owner_; }
+
+  std::shared_lock<std::shared_mutex> Enter() override { return gate_.EnterWriter(); }
+  std::unique_lock<std::shared_mutex> EnterAlone() { return gate_.EnterCut(); }
+
+  Status Append(LogRecord type, std::span<const iovec> pieces);
+  Status Append(LogRecord type, std::span<const std::byte> payload);
+  // A request with its head.
+  Status Append(LogRecord type, const RequestHead& head, std::span<const iovec> body);
+  Status Append(std::string_view table, std::span<const Key> keys, std::uint64_t step,
+                std::uint32_t seconds) override;
+
+  // Calls `done` when everything appended so far is as durable as was asked for; never after the
+  // log has broken.
+  void WhenDurable(std::function<void()> done);
+  // Sends no reply from now on; waits for those under way.
+  void Drain();
+
+  // REQUIRES: EnterAlone() is held. Begins a segment; its first record is the next after the
+  // snapshot.
+  Result<std::uint64_t> BeginSnapshot();
+  Result<std::unique_ptr<SnapshotWriter>> WriteSnapshot(std::uint64_t lsn) const;
+  Status CommitSnapshot(SnapshotWriter& snapshot, double seconds);
+  bool IsSnapshotDue() const;
+
+  void AddStats(StatMap& stats) const;
+  std::atomic<std::uint64_t> duplicates_dropped{0};
+
+ private:
+  explicit Journal(JournalOptions options) : options_(std::move(options)) {}
+
+  const JournalOptions options_;
+  std::unique_ptr<LogDirectory> directory_;
+  std::uint64_t owner_ = 0;
+  Recovered recovered_;
+  double recovery_s_ = 0;
+  CutGate gate_;
+  std::unique_ptr<Log> log_;
+  std::unique_ptr<GroupCommit> commit_;  // kDisk
+  std::atomic<std::uint64_t> bytes_at_snapshot_{0};
+  std::atomic<std::uint64_t> snapshot_size_{0};
+  std::atomic<std::uint64_t> snapshots_{0};
+  std::atomic<double> snapshot_s_{0};
+};
+
+}  // namespace sparsefleet

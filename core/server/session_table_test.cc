@@ -1,0 +1,59 @@
+#include "server/session_table.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "testing/check.h"
+
+using namespace sparsefleet;
+using namespace sparsefleet::testing;
+
+namespace {
+
+using namespace std::chrono_literals;
+
+HelloRequest HelloOf(std::uint64_t client) {
+  HelloRequest hello;
+  hello.client_id = client;
+  hello.client_name = "worker-0";
+  return hello;
+}
+
+const Test kBackWhileDropped("a client that comes back while it is dropped joins afterwards", [] {
+  SessionTable table(1s);
+  const auto begun = std::chrono::steady_clock::now();
+  const auto joined = table.Join(HelloOf(1), "here", begun);
+  table.Leave(*joined.session, begun);
+  std::atomic<bool> is_dropped = false;
+  std::atomic<bool> is_asking = false;
+  std::jthread client;
+  table.DropLost(begun + 2s, [&](Session& session) {
+    ExpectEqual(session.id(), 1u);
+    client = std::jthread([&] {
+      is_asking = true;
+      const auto again = table.Join(HelloOf(1), "here", begun + 2s);
+      Expect(is_dropped, "it joined while what it holds was being dropped");
+      Expect(again.was_lost);
+    });
+    while (!is_asking) std::this_thread::yield();
+    std::this_thread::sleep_for(50ms);  // long enough for a join that does not wait
+    is_dropped = true;
+  });
+  client.join();
+  Expect(table.HasId(1));
+  table.DropLost(begun + 2s, [](Session&) { Expect(false, "it was dropped again"); });
+});
+
+const Test kTouched("a client that came back before the housekeeper looks is not dropped", [] {
+  SessionTable table(1s);
+  const auto begun = std::chrono::steady_clock::now();
+  const auto joined = table.Join(HelloOf(1), "here", begun);
+  table.Leave(*joined.session, begun);
+  table.Join(HelloOf(1), "here", begun + 2s);
+  table.DropLost(begun + 2s, [](Session&) { Expect(false, "it is here"); });
+});
+
+}  // namespace
+
+int main(int argc, char** argv) { return sparsefleet::testing::RunTests(argc, argv); }

@@ -1,0 +1,27 @@
+// Told of the keys that training pulls ask for and that have no row: such a pull may create rows,
+// or count keys towards admission.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+#include <span>
+#include <string_view>
+
+#include "key/key.h"
+#include "status/status.h"
+
+namespace sparsefleet {
+
+// Thread-safe.
+class BirthLog {
+ public:
+  virtual ~BirthLog() = default;
+  // Held while rows are created; taken before any lock of a table.
+  virtual std::shared_lock<std::shared_mutex> Enter() = 0;
+  // Called before they are. After an error no row is created.
+  virtual Status Append(std::string_view table, std::span<const Key> keys, std::uint64_t step,
+                        std::uint32_t seconds) = 0;
+};
+
+}  // namespace sparsefleet

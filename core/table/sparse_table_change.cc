@@ -1,0 +1,217 @@
+// Changes of a sparse table's rows: prepared, so that they cannot fail half way, then applied.
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "table/pinned_seconds.h"
+#include "table/sparse_table.h"
+#include "table/sparse_table_impl.h"
+
+namespace sparsefleet {
+namespace {
+
+constexpr std::size_t kMaxKeptFloats = 4 << 20;  // larger buffers are freed
+constexpr std::size_t kMaxKeptItems = 1 << 20;
+constexpr std::size_t kMaxKeptScratch = 32;
+
+// Scratch that no change of this thread uses now.
+std::vector<std::unique_ptr<TableScratch>>& IdleScratch() {
+  thread_local std::vector<std::unique_ptr<TableScratch>> idle;
+  return idle;
+}
+
+std::unique_ptr<TableScratch> TakeScratch() {
+  auto& idle = IdleScratch();
+  if (idle.empty()) return std::make_unique<TableScratch>();
+  auto scratch = std::move(idle.back());
+  idle.pop_back();
+  return scratch;
+}
+
+void GiveBack(std::unique_ptr<TableScratch> scratch) noexcept {
+  auto& idle = IdleScratch();
+  if (scratch->rows.capacity() > kMaxKeptFloats || scratch->plan.capacity() > kMaxKeptItems) return;
+  if (idle.capacity() == 0) {
+    try {
+      idle.reserve(kMaxKeptScratch);
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+  }
+  if (idle.size() < kMaxKeptScratch) idle.push_back(std::move(scratch));
+}
+
+}  // namespace
+
+struct PreparedChange::State {
+  explicit State(SparseTable::Impl& changed) : table(changed), scratch(TakeScratch()) {}
+  ~State() {
+    for (std::size_t i = 0; i < kNumShards; ++i) {
+      if (reserved[i] > 0) table.shards[i]->Unreserve(reserved[i]);
+    }
+    for (const auto& watcher : watchers) watcher->Unreserve(keys.size());
+    GiveBack(std::move(scratch));
+  }
+
+  SparseTable::Impl& table;
+  std::unique_ptr<TableScratch> scratch;
+  std::shared_lock<std::shared_mutex> writer;
+  std::array<std::uint32_t, kNumShards> reserved{};
+  std::vector<std::shared_ptr<ChangeSet>> watchers;
+  std::span<const Key> keys;
+  const float* input = nullptr;
+  std::uint64_t step = 0;
+  bool add = false;
+};
+
+PreparedChange::PreparedChange(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PreparedChange::PreparedChange(PreparedChange&&) noexcept = default;
+PreparedChange::~PreparedChange() = default;
+
+Result<PreparedChange> SparseTable::Prepare(std::span<const Key> keys, std::span<const float> input,
+                                            std::uint64_t step, bool keys_are_unique, bool add) {
+  std::unique_ptr<PreparedChange::State> state;
+  const Status status = impl_->Guarded([&] {
+    state = std::make_unique<PreparedChange::State>(*impl_);
+    state->step = step;
+    state->add = add;
+    if (keys.empty()) return;
+    TableScratch& scratch = *state->scratch;
+    scratch.row.resize(dim());
+    if (!keys_are_unique && keys.size() > 1) {
+      scratch.unique.Build(keys);
+      if (scratch.unique.has_repeats()) {
+        scratch.rows.resize(scratch.unique.size() * dim());
+        SumRows(input, scratch.unique.inverse(), dim(), scratch.rows);
+        keys = scratch.unique.keys();
+        input = scratch.rows;
+      }
+    }
+    scratch.plan.Build(keys, impl_->traits.hash);
+    state->input = input.data();
+    state->writer = impl_->gate.EnterWriter();
+    state->keys = keys;
+    if (impl_->IsWatched()) {
+      scratch.changed.clear();
+      scratch.changed.reserve(keys.size());
+      const MutexLock lock(impl_->watchers_mutex);
+      state->watchers.reserve(impl_->watchers.size());
+      for (const auto& watcher : impl_->watchers) {
+        auto set = watcher.lock();
+        if (set == nullptr) continue;
+        set->Reserve(keys.size());
+        state->watchers.push_back(std::move(set));
+      }
+    }
+    const bool creates = spec().admission.kind == AdmissionKind::kAlways;
+    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
+      state->reserved[number] = shard.Reserve(items, creates);
+    });
+  });
+  if (!status.ok()) return status;
+  return PreparedChange(std::move(state));
+}
+
+PushResult PreparedChange::Apply() {
+  PushResult result;
+  State& state = *state_;
+  if (state.keys.empty()) return result;
+  SparseTable::Impl& table = state.table;
+  TableScratch& scratch = *state.scratch;
+  const bool is_watched = !state.watchers.empty();
+  const Shard::Change change{state.input,         state.add,
+                             table.learning_rate, table.Now(state.step),
+                             scratch.row.data(),  is_watched ? &scratch.changed : nullptr};
+  ForEachShard(table.shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
+    shard.Apply(items, change, std::exchange(state.reserved[number], 0), result);
+  });
+  for (const auto& watcher : state.watchers) watcher->Add(scratch.changed);
+  table.rows_pushed.fetch_add(result.applied, std::memory_order_relaxed);
+  table.rejected_non_finite.fetch_add(result.rejected_non_finite, std::memory_order_relaxed);
+  table.not_admitted.fetch_add(result.not_admitted, std::memory_order_relaxed);
+  return result;
+}
+
+Result<PushResult> SparseTable::Change(std::span<const Key> keys, std::span<const float> input,
+                                       std::uint64_t step, bool keys_are_unique, bool add) {
+  auto prepared = Prepare(keys, input, step, keys_are_unique, add);
+  if (!prepared.ok()) return prepared.status();
+  return prepared.value().Apply();
+}
+
+std::uint64_t SparseTable::Shrink(std::uint64_t step) {
+  const Moment now = impl_->Now(step);
+  std::uint64_t evicted = 0;
+  for (auto& shard : impl_->shards) evicted += shard->Shrink(now);
+  return evicted;
+}
+
+Status SparseTable::ShrinkInParts(std::uint64_t step,
+                                  const std::function<Status(const RemoveSome& remove)>& part) {
+  const Moment now = impl_->Now(step);
+  for (auto& shard : impl_->shards) {
+    for (std::uint32_t next = kNoRow; next > 0;) {
+      const RemoveSome remove = [&] {
+        std::vector<Key> erased;
+        shard->ShrinkPart(now, next, erased);
+        return erased;
+      };
+      if (Status s = part(remove); !s.ok()) return s;
+    }
+  }
+  return Status::Ok();
+}
+
+void SparseTable::HalveCandidates() {
+  for (auto& shard : impl_->shards) shard->HalveCandidates();
+}
+
+void SparseTable::SetBirthLog(BirthLog* births) { impl_->births = births; }
+
+void SparseTable::Restore(const Extra& extra) {
+  impl_->highest_step = extra.highest_step;
+  impl_->lowest_step = extra.lowest_step;
+  for (auto& shard : impl_->shards) shard->RestoreRemovals(extra.keeps_removed, extra.removed_now);
+}
+
+void SparseTable::KeepRemoved() {
+  const auto alone = impl_->gate.EnterCut();
+  for (auto& shard : impl_->shards) shard->KeepRemoved();
+}
+
+std::size_t SparseTable::record_bytes() const { return impl_->traits.layout.stride(); }
+
+Status SparseTable::RestoreRecords(std::span<const std::byte> records) {
+  const std::size_t stride = record_bytes();
+  if (records.size() % stride != 0) {
+    return {Code::kCorrupt, impl_->Prefix() + std::to_string(records.size()) +
+                                " bytes of rows are no multiple of " + std::to_string(stride)};
+  }
+  return impl_->Guarded([&] {
+    std::vector<Key> keys(records.size() / stride);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = RowLayout::KeyOf(records.data() + i * stride);
+    }
+    if (keys.empty()) return;
+    BatchPlan plan;
+    plan.Build(keys, impl_->traits.hash);
+    ForEachShard(impl_->shards, plan, [&](std::size_t, Shard& shard, auto items) {
+      shard.ImportRecords(items, records.data());
+    });
+  });
+}
+
+Status SparseTable::RestoreWords(std::span<const Key> keys, std::span<const std::uint32_t> words,
+                                 bool are_candidates) {
+  return impl_->Guarded([&] {
+    if (keys.empty()) return;
+    BatchPlan plan;
+    plan.Build(keys, impl_->traits.hash);
+    ForEachShard(impl_->shards, plan, [&](std::size_t, Shard& shard, auto items) {
+      shard.RestoreWords(items, words.data(), are_candidates);
+    });
+  });
+}
+
+}  // namespace sparsefleet

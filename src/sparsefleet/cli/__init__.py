@@ -1,0 +1,3 @@
+"""The `sparsefleet` command, one module per subcommand."""
+
+__all__ = ()

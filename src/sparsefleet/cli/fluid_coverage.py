@@ -1,0 +1,42 @@
+"""`sparsefleet fluid-coverage`: list the supported Fluid names."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+__all__ = ["FLUID_COVERAGE_DESCRIPTION", "add_fluid_coverage_flags", "run_fluid_coverage_command"]
+
+FLUID_COVERAGE_DESCRIPTION = """\
+Lists the names that public Fluid programs use, most used first: how many programs use each, and
+whether it is supported.
+"""
+
+
+def add_fluid_coverage_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the command."""
+    parser.add_argument("--missing", action="store_true", help="only unsupported names")
+    parser.add_argument(
+        "--core",
+        action="store_true",
+        help="only names used by recommendation, matching and parameter-server programs",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON list with one object per name"
+    )
+
+
+def run_fluid_coverage_command(options: argparse.Namespace) -> int:
+    """Print the names; the exit code is always 0."""
+    from sparsefleet.fluid.paddle.api_coverage import coverage
+
+    names = [name for name in coverage() if name.core_programs or not options.core]
+    shown = [name for name in names if not (options.missing and name.is_here)]
+    if options.json:
+        print(json.dumps([dataclasses.asdict(name) for name in shown], indent=2))
+        return 0
+    for name in shown:
+        print(f"{name.programs:4d}  {'yes    ' if name.is_here else 'not yet'}  {name.name}")
+    print(f"{sum(name.is_here for name in names)} of {len(names)} names are supported.")
+    return 0

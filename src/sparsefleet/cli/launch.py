@@ -1,0 +1,181 @@
+"""The flags of `sparsefleet launch`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import get_args
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.launch.launch_config import DurabilityName, LaunchConfig
+
+__all__ = ["LAUNCH_DESCRIPTION", "LAUNCH_EPILOG", "add_launch_flags", "launch_config"]
+
+LAUNCH_DESCRIPTION = """\
+Runs a script on this machine as a job of servers and workers, each in its own process with its
+own log file. All processes run the same script and read their role from the environment. Servers
+are stopped when all workers are done. A process that fails ends the job: its last lines are shown,
+and this command exits with its code. However this command ends, it leaves no process behind.
+"""
+LAUNCH_EPILOG = """\
+examples:
+  sparsefleet launch --servers 2 --workers 2 train.py --epochs 3
+  sparsefleet launch --workers 4 --native-servers -m my_package.train
+  sparsefleet launch --servers 0 --workers 4 --max-restarts 3 train_collective.py
+  sparsefleet launch --nodes host1,host2 --node-rank 0 --start-port 9100 train.py
+
+Each job gets a random job key unless SPARSEFLEET_JOB_KEY or SPARSEFLEET_JOB_KEY_FILE is set. On
+several nodes, one of these must be set to the same key everywhere.
+
+Security: the key protects everything between servers and workers. Without servers (--servers 0)
+workers talk over torch.distributed, which neither encrypts nor authenticates: with --nodes, anyone
+who can reach their ports can read and change the model. Use a private network and name its
+interface in GLOO_SOCKET_IFNAME, or gloo's TLS (GLOO_DEVICE_TRANSPORT=TCP_TLS and its variables) if
+your torch supports it; set them in the environment or with --env. See docs/collective.md.
+"""
+
+
+def add_launch_flags(parser: argparse.ArgumentParser) -> None:
+    """Add all flags except --transport and --log-level, which are common to several commands."""
+    _add_job_flags(parser)
+    _add_node_flags(parser)
+    _add_output_flags(parser)
+    parser.add_argument(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="SCRIPT is the name of a module, as for `python -m`",
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="Python script to run")
+    parser.add_argument(
+        "arguments", metavar="...", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
+
+
+def _add_job_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--servers",
+        type=int,
+        default=1,
+        help="number of servers (default 1); 0: workers train collectively, over connections that "
+        "are neither encrypted nor authenticated (see below)",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="number of workers (default 1)")
+    parser.add_argument(
+        "--native-servers",
+        action="store_true",
+        help="servers run `sparsefleet server`; only workers run SCRIPT",
+    )
+    parser.add_argument(
+        "--start-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="servers listen on PORT, PORT+1, ... (default: free ports)",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable for all processes; may be repeated",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="continue without failed workers as long as one is left",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="restart all processes when one fails, at most N times (default 0); a Trainer with "
+        "resume='auto' resumes from its last checkpoint",
+    )
+    parser.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time between SIGTERM and SIGKILL (default 10)",
+    )
+
+
+def _add_node_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--nodes",
+        default="",
+        metavar="HOST,HOST",
+        help="all machines of the job; run this command on each of them. --servers and --workers "
+        "are spread over them, the first nodes getting more. Requires --start-port",
+    )
+    parser.add_argument(
+        "--node-rank",
+        type=int,
+        default=0,
+        metavar="K",
+        help="position of this machine in --nodes, from 0",
+    )
+    parser.add_argument(
+        "--join-seconds",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="time within which all nodes must be started (default 300)",
+    )
+
+
+def _add_output_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-dir",
+        default="logs",
+        metavar="DIRECTORY",
+        help="directory for serverlog.0, workerlog.0, ... (default logs)",
+    )
+    parser.add_argument(
+        "--durability",
+        choices=get_args(DurabilityName),
+        default=os.environ.get("SPARSEFLEET_DURABILITY", "off"),
+        help="failures that acknowledged changes survive: off (none, the default), process "
+        "(kill -9 of a server) or disk (also power loss)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="show failures only")
+    parser.add_argument(
+        "--show",
+        default="",
+        metavar="PROCESS",
+        help="print the output of this process, even with --quiet: worker.0, server.1, or all",
+    )
+
+
+def launch_config(options: argparse.Namespace) -> LaunchConfig:
+    """Return the job described by the flags. Raises ConfigError."""
+    return LaunchConfig(
+        script=options.script,
+        arguments=tuple(options.arguments),
+        is_module=options.is_module,
+        num_servers=options.servers,
+        num_workers=options.workers,
+        log_dir=options.log_dir,
+        transport=options.transport,
+        durability=options.durability,
+        start_port=options.start_port,
+        nodes=tuple(host.strip() for host in options.nodes.split(",")) if options.nodes else (),
+        node_rank=options.node_rank,
+        native_servers=options.native_servers,
+        keep_going=options.keep_going,
+        max_restarts=options.max_restarts,
+        quiet=options.quiet,
+        show=options.show,
+        grace_s=options.grace_seconds,
+        join_timeout_s=options.join_seconds,
+        set_variables=tuple(_assignment(text) for text in options.env),
+    )
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise ConfigError(f"--env must be NAME=VALUE, got {text!r}")
+    return name, value

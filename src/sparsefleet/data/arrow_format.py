@@ -1,0 +1,225 @@
+"""Columnar files: what Arrow IPC, Feather and Parquet have in common, and Arrow IPC itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sparsefleet.data.byte_source import open_file
+from sparsefleet.data.field import Field, Slot, as_fields
+from sparsefleet.data.reader_config import ReaderConfig
+from sparsefleet.data.record_source import (
+    BadLine,
+    ColumnPart,
+    FilePart,
+    RecordFormat,
+    SourceContext,
+    slice_column,
+)
+from sparsefleet.errors import ConfigError, DataError, InputFileError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sparsefleet.data.arrow_columns import SlotColumns
+
+
+_MAX_KEPT_BYTES = 64 * 1024  # of a bad row
+_FILE_MAGIC = b"ARROW1"
+_FEATHER_1_MAGIC = b"FEA1"
+_NOUN = "Arrow IPC"
+
+
+class RowBatches(NamedTuple):
+    """The rows of a part of a file."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    begin: int
+    """The row of the file that comes first in `batches`; the source skips rows before the part."""
+    total: int | None
+    """Rows in the file, if known."""
+
+
+class ArrowFormat(RecordFormat):
+    """A columnar format that Arrow reads; only the columns of the slots are read."""
+
+    def __init__(self, *slots: Slot) -> None:
+        name = type(self).__name__
+        self.fields: tuple[Field, ...] = as_fields(name, slots)
+        for field in self.fields:
+            if field.separator or not all(isinstance(column, str) for column in field.source):
+                raise ConfigError(
+                    f"{name}: field '{field.name}' has a separator or a column number, which only "
+                    "CSV supports; use column names"
+                )
+
+    @property
+    def columns(self) -> tuple[Slot, ...]:
+        return self.fields
+
+    @property
+    def column_names(self) -> list[str]:
+        """The file columns that are read."""
+        return list(dict.fromkeys(str(name) for field in self.fields for name in field.source))
+
+    @abstractmethod
+    def open_batches(
+        self, part: FilePart, config: ReaderConfig
+    ) -> contextlib.AbstractContextManager[RowBatches]:
+        """Open the rows of the part; problems with the file are raised as InputFileError."""
+
+    def open_source(self, context: SourceContext) -> ArrowSource:
+        return ArrowSource(self, context)
+
+    def check_config(self, config: ReaderConfig, files: list[str]) -> None:  # noqa: ARG002
+        name = type(self).__name__
+        if config.command is not None:
+            raise ConfigError(f"{name} files cannot go through a pipe command, which is for text")
+        if config.compression not in ("infer", "none"):
+            raise ConfigError(
+                f"{name} files have their own compression: leave ReaderConfig.compression at "
+                f"'infer', got {config.compression!r}"
+            )
+
+
+class ArrowSource:
+    """Converts record batches into columns. Not thread-safe."""
+
+    def __init__(self, format: ArrowFormat, context: SourceContext) -> None:  # noqa: A002
+        self._format = format
+        self._context = context
+
+    def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
+        """Yield pieces of record batches, without a copy where types match those of the slots."""
+        from sparsefleet.data.arrow_columns import SlotColumns  # loads pyarrow, 40 MB
+
+        with self._format.open_batches(part, self._context.config) as rows:
+            slots = [SlotColumns(field, rows.schema, part.path) for field in self._format.fields]
+            at = rows.begin
+            for batch in rows.batches:
+                skip = min(max(part.begin - at, 0), batch.num_rows)
+                at += skip
+                if skip < batch.num_rows:
+                    yield from self._cut(part.path, slots, batch.slice(skip), at, room, rows.total)
+                    at += batch.num_rows - skip
+                if self._context.stopped():
+                    return
+                if part.end is not None and at >= part.end:
+                    break
+            if at < part.begin:
+                raise InputFileError(
+                    f"{part.path}: the file has {at} rows, but {part.begin} had been read when "
+                    "the state was saved: the file has changed since"
+                )
+            yield ColumnPart([], 0, at, at if rows.total is None else rows.total)
+
+    def _cut(
+        self,
+        path: str,
+        slots: list[SlotColumns],
+        batch: pa.RecordBatch,
+        first: int,
+        room: Callable[[], int],
+        total: int | None,
+    ) -> Generator[ColumnPart, None, None]:
+        """Yield the good rows of a record batch, as many at once as there is room for."""
+        counts = self._context.counts
+        counts.add(lines=batch.num_rows, bytes=batch.nbytes)
+        converted = [slot.convert(batch) for slot in slots]
+        bad: dict[int, tuple[str, str]] = {}
+        for one in reversed(converted):  # a row with several problems reports its first slot's
+            bad.update(one.bad)
+        at = 0
+        for stop in (*sorted(bad), batch.num_rows):
+            while at < stop:
+                end = min(stop, at + room())
+                columns = [slice_column(one.column, at, end) for one in converted]
+                yield ColumnPart(columns, end - at, first + end, total)
+                at = end
+            if stop < batch.num_rows:
+                counts.add(bad_lines=1)
+                column, what = bad[stop]
+                text = _text_of(batch.slice(stop, 1))
+                self._context.bad_lines.take(
+                    BadLine(path, first + stop + 1, f"'{column}'", what, text, "row")
+                )
+                at = stop + 1
+
+
+def _text_of(row: pa.RecordBatch) -> bytes:
+    text = json.dumps(row.to_pylist()[0], default=str)
+    return text.encode("utf-8", "replace")[:_MAX_KEPT_BYTES]
+
+
+@contextlib.contextmanager
+def file_errors(path: str, noun: str) -> Iterator[None]:
+    """Turn what Arrow or the file system raises inside into InputFileError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise InputFileError(f"{path}: no valid {noun} file: {error}") from error
+
+
+class ArrowIpc(ArrowFormat):
+    """Arrow IPC files of either layout (file or stream), and Feather files of version 2.
+
+    slots: as for `Parquet`. A file is read by one thread, a record batch at a time.
+
+    >>> import pathlib, tempfile
+    >>> import pyarrow, pyarrow.feather
+    >>> from sparsefleet.data import ArrowIpc, Reader, Slot
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "day.feather"
+    >>> pyarrow.feather.write_feather(pyarrow.table({"ad": [17, 18, 99]}), path)
+    >>> [batch["ad"].tolist() for batch in Reader(path, ArrowIpc(Slot("ad", "uint64", ())), 2)]
+    [[17, 18], [99]]
+    """
+
+    @contextlib.contextmanager
+    def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
+        import pyarrow as pa  # 40 MB, loaded only to read such files
+
+        path = part.path
+        with open_file(path, config.storage_options) as file:
+            with file_errors(path, _NOUN):
+                magic = file.read(len(_FILE_MAGIC))
+                if magic.startswith(_FEATHER_1_MAGIC):
+                    raise InputFileError(
+                        f"{path}: this is a Feather file of version 1; rewrite it with "
+                        "pyarrow.feather.write_feather(table, path), which writes version 2"
+                    )
+                source = pa.PythonFile(file, "r") if "://" in path else pa.OSFile(path)
+                opener = pa.ipc.open_file if magic == _FILE_MAGIC else pa.ipc.open_stream
+                source.seek(0)
+                schema = opener(source).schema
+                source.seek(0)
+                names = self.column_names
+                wanted = [index for index, name in enumerate(schema.names) if name in names]
+                options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
+                reader = opener(source, options=options)
+            yield RowBatches(schema, _batches(reader, path), 0, None)
+
+
+def _batches(reader: Any, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a file or stream, validated before their values are used."""
+    import pyarrow as pa
+
+    with file_errors(path, _NOUN):
+        if isinstance(reader, pa.ipc.RecordBatchFileReader):
+            for index in range(reader.num_record_batches):
+                yield _checked(reader.get_batch(index))
+        else:
+            for batch in reader:
+                yield _checked(batch)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    batch.validate(full=True)
+    return batch

@@ -1,0 +1,294 @@
+"""Sentences from files or memory, as blocks of text or of numbers.
+
+Letters: N words of a block, S its sentences.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError, DataError, InputFileError
+
+__all__ = ["Corpus", "Source", "Vocabulary", "open_corpus"]
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Iterable[Sequence[Any]]
+
+_BLOCK_BYTES = 256 * 1024
+_BLOCK_SENTENCES = 1000
+_MAX_WORD_BYTES = 1 << 20
+_WORD_END, _SENTENCE_END = "\x1f", "\x1e"
+_MAX_SENTENCE = 10_000
+
+Block = bytes | tuple[NDArray[np.int64], NDArray[np.uint64]]
+"""Text, or the ids of sentences one after another and where each sentence ends."""
+
+Encoded = tuple[NDArray[np.uint32], NDArray[np.uint64], int]
+"""Word numbers uint32[N], ends uint64[S], words of the block whether known or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Sentences that can be read again and again, in blocks."""
+
+    files: tuple[str, ...] = ()
+    sentences: Iterable[Sequence[Any]] | None = None
+    """In place of files."""
+    has_ids: bool = False
+    """Whether words are 64-bit integers."""
+
+    def blocks(self) -> Iterator[Block]:
+        """Iterate over one pass of the sentences."""
+        if self.sentences is None:
+            for path in self.files:
+                yield from _file_blocks(path)
+        elif self.has_ids:
+            yield from _id_blocks(self.sentences)
+        else:
+            yield from _text_blocks(self.sentences)
+
+    @property
+    def form(self) -> _core.TextForm:
+        return _core.TextForm.lines if self.sentences is None else _core.TextForm.separated
+
+    def count(self, min_count: int, max_words: int) -> Vocabulary:
+        """Read the corpus once and return its vocabulary, most frequent words first."""
+        if self.has_ids:
+            return _count_ids(self.blocks(), min_count, max_words)
+        index = _core.WordIndex()
+        total = 0
+        for block in self.blocks():
+            assert isinstance(block, bytes)
+            total += index.count(block, self.form)
+        index.keep(min_count, max_words)
+        return TextVocabulary(index, total)
+
+
+class Vocabulary(Protocol):
+    """Words by number, most frequent first."""
+
+    total_words: int
+    """Words of the text, rare ones included; on servers, of all workers."""
+    own_words: int
+    """Words of this worker's text."""
+
+    @property
+    def counts(self) -> NDArray[np.uint64]:
+        """uint64[V]"""
+
+    def words(self) -> list[Any]:
+        """Return all words: texts, or integers."""
+
+    def keys(self) -> NDArray[np.int64]:
+        """Return the key of each word in a table: int64[V]. Texts are hashed as `data` does."""
+
+    def encode(self, block: Block, form: _core.TextForm) -> Encoded:
+        """Return the block as word numbers; unknown words are left out."""
+
+    def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
+        """Replace the counts, as when those of other workers have been added."""
+
+    def without_rare(self, min_count: int) -> Vocabulary:
+        """Return the vocabulary of the words with at least that count."""
+
+
+class TextVocabulary:
+    """Words that are texts, indexed natively."""
+
+    def __init__(self, index: _core.WordIndex, total_words: int) -> None:
+        self._index = index
+        self.total_words = self.own_words = total_words
+
+    @property
+    def counts(self) -> NDArray[np.uint64]:
+        return np.asarray(self._index.counts(), np.uint64)
+
+    def words(self) -> list[Any]:
+        return [word.decode("utf-8", "replace") for word in self._index.words()]
+
+    def keys(self) -> NDArray[np.int64]:
+        hashed = [_core.hash64(word, 0) for word in self._index.words()]
+        return np.array(hashed, np.uint64).view(np.int64)
+
+    def encode(self, block: Block, form: _core.TextForm) -> Encoded:
+        assert isinstance(block, bytes)
+        encoded: Encoded = self._index.encode(block, form)
+        return encoded
+
+    def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
+        self._index.set_counts(np.ascontiguousarray(counts, np.uint64))
+        self.total_words = total_words
+
+    def without_rare(self, min_count: int) -> Vocabulary:
+        self._index.keep(min_count, 0)
+        return self
+
+
+class IdVocabulary:
+    """Words that are 64-bit integers."""
+
+    def __init__(
+        self, ids: NDArray[np.int64], counts: NDArray[np.uint64], total_words: int
+    ) -> None:
+        self._ids = ids
+        self._counts = counts
+        self.total_words = self.own_words = total_words
+        self._order = np.argsort(ids, kind="stable")
+        self._sorted = ids[self._order]
+
+    @property
+    def counts(self) -> NDArray[np.uint64]:
+        return self._counts
+
+    def words(self) -> list[Any]:
+        return list(self._ids.tolist())
+
+    def keys(self) -> NDArray[np.int64]:
+        return self._ids
+
+    def encode(self, block: Block, form: _core.TextForm) -> Encoded:
+        del form
+        assert isinstance(block, tuple)
+        ids, ends = block
+        at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
+        is_known = self._sorted[at] == ids
+        words = self._order[at[is_known]].astype(np.uint32)
+        known_before = np.concatenate([[0], np.cumsum(is_known)]).astype(np.uint64)
+        return words, known_before[ends.astype(np.int64)], len(ids)
+
+    def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
+        self._counts = counts
+        self.total_words = total_words
+
+    def without_rare(self, min_count: int) -> Vocabulary:
+        order = np.lexsort((self._ids, -self._counts.astype(np.int64)))
+        order = order[self._counts[order] >= min_count]
+        kept = IdVocabulary(self._ids[order], self._counts[order], self.total_words)
+        kept.own_words = self.own_words
+        return kept
+
+
+def open_corpus(source: Source) -> Corpus:
+    """Return the corpus of `source`: a path, a pattern, several of them, or sentences.
+
+    Raises ConfigError for something that cannot be read more than once, such as a generator.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return Corpus(files=tuple(_expand([source])))
+    if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
+        return Corpus(files=tuple(_expand(source)))
+    if iter(source) is source:
+        raise ConfigError(
+            f"sentences must be readable more than once, got a {type(source).__name__}: pass a "
+            "list, or an object whose __iter__ starts over"
+        )
+    sentences: Iterable[Sequence[Any]] = source  # type: ignore[assignment]
+    first = next((word for sentence in sentences for word in sentence), None)
+    if first is None:
+        raise ConfigError("there are no sentences to learn from")
+    if isinstance(first, str):
+        return Corpus(sentences=sentences)
+    if isinstance(first, (int, np.integer)):
+        return Corpus(sentences=sentences, has_ids=True)
+    raise ConfigError(
+        f"a sentence must be a list of texts or integers, got a {type(first).__name__} in it"
+    )
+
+
+def _expand(paths: Iterable[Any]) -> list[str]:
+    files: list[str] = []
+    for path in map(os.fspath, paths):
+        found = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
+        if not found:
+            raise InputFileError(f"no file matches {path!r}")
+        files += found
+    return files
+
+
+def _file_blocks(path: str) -> Iterator[bytes]:
+    """Blocks that end with a line; within a very long line, between two words."""
+    rest = b""
+    try:
+        with _open(path) as file:
+            while chunk := file.read(_BLOCK_BYTES):
+                chunk = rest + chunk
+                end = chunk.rfind(b"\n") + 1 or chunk.rfind(b" ") + 1
+                if end == 0 and len(chunk) > _MAX_WORD_BYTES:
+                    raise DataError(
+                        f"{path}: a word of more than {_MAX_WORD_BYTES:,} bytes; expected text "
+                        "with white space between words"
+                    )
+                rest = chunk[end:]
+                if end:
+                    yield chunk[:end]
+    except (OSError, EOFError) as error:
+        raise InputFileError(f"cannot read {path}: {error}") from error
+    if rest:
+        yield rest
+
+
+def _open(path: str) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+
+
+def _text_blocks(sentences: Iterable[Sequence[Any]]) -> Iterator[bytes]:
+    parts: list[str] = []
+    for number, sentence in enumerate(sentences):
+        try:
+            text = _WORD_END.join(sentence)
+        except TypeError as error:
+            raise DataError(
+                f"sentence {number}: expected a list of texts, as in the first one ({error})"
+            ) from error
+        if text.count(_WORD_END) != max(0, len(sentence) - 1) or _SENTENCE_END in text:
+            raise DataError(f"sentence {number}: a word contains the character 0x1E or 0x1F")
+        parts.append(text)
+        if len(parts) == _BLOCK_SENTENCES:
+            yield _SENTENCE_END.join(parts).encode()
+            parts = []
+    if parts:
+        yield _SENTENCE_END.join(parts).encode()
+
+
+def _id_blocks(
+    sentences: Iterable[Sequence[Any]],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    parts: list[NDArray[np.int64]] = []
+    for number, sentence in enumerate(sentences):
+        try:
+            ids = np.asarray(sentence, np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(
+                f"sentence {number}: expected 64-bit integers, as in the first one ({error})"
+            ) from error
+        parts += [ids[at : at + _MAX_SENTENCE] for at in range(0, len(ids), _MAX_SENTENCE)]
+        if len(parts) >= _BLOCK_SENTENCES:
+            yield _joined(parts)
+            parts = []
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    return np.concatenate(parts), np.cumsum([len(part) for part in parts], dtype=np.uint64)
+
+
+def _count_ids(blocks: Iterable[Block], min_count: int, max_words: int) -> IdVocabulary:
+    ids, counts, total = np.empty(0, np.int64), np.empty(0, np.uint64), 0
+    for block in blocks:
+        assert isinstance(block, tuple)
+        found, times = np.unique(block[0], return_counts=True)
+        total += len(block[0])
+        ids, inverse = np.unique(np.concatenate([ids, found]), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate([counts, times]), len(ids)).astype(np.uint64)
+    order = np.lexsort((ids, -counts.astype(np.int64)))
+    order = order[counts[order] >= min_count][: max_words or None]
+    return IdVocabulary(ids[order], counts[order], total)

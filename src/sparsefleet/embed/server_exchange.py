@@ -1,0 +1,113 @@
+"""A worker's skip-gram rows and those on servers, kept together by exchanging differences (GEO).
+
+Letters: V words of this worker, D width, N rows that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.embed.corpus import Vocabulary
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.optim import SGD
+from sparsefleet.store import Constant, RemoteStore, TableSpec, Uniform
+
+__all__ = ["ServerExchange", "share_counts"]
+
+_TOTAL_KEY = np.array([-1], np.int64)
+_BARRIER_S = 3600.0
+
+
+def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Vocabulary) -> None:
+    """Add up the counts of all workers; each learns those of its own words. All call it.
+
+    Counts are rows of a table of width 2 that hold the upper and lower 20 bits: a float32 adds
+    integers of up to 24 bits exactly.
+    """
+    table = f"{name}.counts"
+    zero = {"optimizer": SGD(lr=1.0), "initializer": Constant(0.0)}
+    store.define(TableSpec(name=table, dim=2, **zero))  # type: ignore[arg-type]
+    keys = np.concatenate([vocabulary.keys(), _TOTAL_KEY])
+    counts = np.concatenate([vocabulary.counts, [np.uint64(vocabulary.total_words)]])
+    parts = np.stack([counts >> np.uint64(20), counts & np.uint64(0xFFFFF)], axis=1)
+    store.push(table, keys, parts.astype(np.float32), unique=True, add=True)
+    store.barrier(f"{name}/counted", role.worker_num, timeout_s=_BARRIER_S)
+    sums = store.pull(table, keys, train=False).astype(np.float64)
+    added = np.rint(sums[:, 0] * 2**20 + sums[:, 1]).astype(np.uint64)
+    vocabulary.set_counts(added[:-1], int(added[-1]))
+
+
+class ServerExchange:
+    """Two tables on servers and a worker's copies of its rows. Not thread-safe.
+
+    name: the tables are `name` (vectors) and `name.contexts`.
+    """
+
+    def __init__(
+        self,
+        store: RemoteStore,
+        role: RoleInfo,
+        name: str,
+        keys: NDArray[np.int64],
+        planes: Sequence[NDArray[np.float32]],
+        *,
+        dim: int,
+    ) -> None:
+        self._store = store
+        self._role = role
+        self._name = name
+        self._dim = dim
+        self._keys = keys
+        self._order = np.argsort(keys.view(np.uint64))
+        self._sorted = keys.view(np.uint64)[self._order]
+        self._tables = (name, f"{name}.contexts")
+        self._train = [plane[:, :dim] for plane in planes]
+        spread = Uniform(-0.5 / dim, 0.5 / dim)
+        for table, initializer in zip(self._tables, (spread, Constant(0.0)), strict=True):
+            store.define(
+                TableSpec(name=table, dim=dim, optimizer=SGD(lr=1.0), initializer=initializer)
+            )
+            store.watch_changes(table)
+        self._old = []
+        for table, train in zip(self._tables, self._train, strict=True):
+            rows = store.pull(table, keys)
+            train[:] = rows
+            self._old.append(rows)
+
+    def exchange(self, touched: Sequence[NDArray[np.uint8]]) -> None:
+        """Send what this worker changed in the touched rows and take in what others changed."""
+        sent = {}
+        for number, (table, marks) in enumerate(zip(self._tables, touched, strict=True)):
+            at = np.flatnonzero(marks)
+            marks[at] = 0
+            delta = self._train[number][at] - self._old[number][at]
+            self._old[number][at] += delta
+            sent[table] = (self._keys[at], delta)
+        self._store.push_many(sent, unique=True, add=True)
+        for number, table in enumerate(self._tables):
+            for keys, rows in self._store.take_changes(table):
+                self._take_in(number, keys, rows)
+
+    def finish(self, touched: Sequence[NDArray[np.uint8]]) -> None:
+        """Exchange the rest; afterwards all workers have the servers' values. All call it."""
+        self.exchange(touched)
+        self.wait_for_all("trained")
+        for table, train, old in zip(self._tables, self._train, self._old, strict=True):
+            rows = self._store.pull(table, self._keys, train=False)
+            train[:] = rows
+            old[:] = rows
+
+    def wait_for_all(self, what: str) -> None:
+        """Return when all workers have called it."""
+        self._store.barrier(f"{self._name}/{what}", self._role.worker_num, timeout_s=_BARRIER_S)
+
+    def _take_in(self, number: int, keys: NDArray[np.uint64], rows: NDArray[np.float32]) -> None:
+        at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
+        is_ours = self._sorted[at] == keys  # other workers have words that this one has not
+        place = self._order[at[is_ours]]
+        served = rows[is_ours]
+        self._train[number][place] += served - self._old[number][place]
+        self._old[number][place] = served

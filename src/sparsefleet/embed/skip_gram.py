@@ -1,0 +1,326 @@
+"""Skip-gram with negative sampling as an estimator: give it sentences, take its vectors.
+
+Letters: V words, D width, W width padded for the native loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet import _core
+from sparsefleet.embed.corpus import Corpus, Source, Vocabulary, open_corpus
+from sparsefleet.embed.server_exchange import ServerExchange, share_counts
+from sparsefleet.embed.word_vectors import WordVectors
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
+from sparsefleet.fleet._process import fleet as process_fleet
+from sparsefleet.store import RemoteStore
+
+__all__ = ["SkipGram", "SkipGramConfig"]
+
+_log = logging.getLogger("sparsefleet.embed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkipGramConfig:
+    """How skip-gram trains. Names and defaults are gensim's where it has one."""
+
+    dim: int = 100
+    """Width of the vectors."""
+
+    window: int = 5
+    """Words to each side that count as context, at most."""
+
+    shrink_windows: bool = True
+    """Draw the size of each window from 1 to `window`, so that near words count more."""
+
+    negatives: int = 5
+    """Noise words for each position, shared by the pairs of its window."""
+
+    noise_power: float = 0.75
+    """Noise words are drawn by their count to this power."""
+
+    min_count: int = 5
+    """Drop words that occur less often."""
+
+    max_words: int = 0
+    """Keep at most this many words, the most frequent ones. 0: all."""
+
+    sample: float = 1e-3
+    """Thin out words that are a larger share of the text. 0: keep all."""
+
+    epochs: int = 5
+    """Passes over the sentences."""
+
+    lr: float = 0.025
+    """Learning rate at the start; it falls linearly over all epochs."""
+
+    min_lr: float = 1e-4
+    """Learning rate at the end."""
+
+    threads: int = 0
+    """Training threads. 0: one per core. With one thread, the same seed gives the same bits."""
+
+    locked: bool = False
+    """Lock rows while a window changes them. Slower; without it threads may lose an update now and
+    then, as in gensim, which costs no quality."""
+
+    seed: int = 1
+    """Seed of first values, windows and noise."""
+
+    exchange_words: int = 50_000
+    """On servers: words this worker trains between two exchanges with them."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("dim", 1), ("window", 1), ("negatives", 1), ("min_count", 1)):
+            require_int(self, name, least, 100_000)
+        require_int(self, "max_words", 0, 2**32 - 2)
+        require_int(self, "epochs", 1, 2**31 - 1)
+        require_int(self, "threads", 0, 1024)
+        require_int(self, "seed", 0, 2**63 - 1)
+        require_int(self, "exchange_words", 1, 2**62)
+        require_not_negative(self, "sample")
+        require_positive(self, "lr")
+        require_not_negative(self, "min_lr")
+        require(self.min_lr <= self.lr, self, "min_lr", f"at most lr ({self.lr})")
+
+
+class SkipGram:
+    """Learns a vector for each word, item or user from the sequences they occur in.
+
+    sentences: text files, one sentence per line (a path, a pattern or a list; .gz is read), or an
+        iterable of lists of texts or 64-bit integers that can be read more than once.
+
+    Trains at construction, unless `train=False`; `vectors` has the result. Under `sparsefleet
+    launch` with servers, every worker trains on its share of the files, or on the sentences it is
+    given, and rows live in the tables `name` and `name.contexts` of the servers.
+
+    >>> one, other = ["ann", "bob", "cid"], ["xia", "yan", "zoe"]
+    >>> walks = [one + one[::-1], other + other[::-1]] * 200
+    >>> model = SkipGram(walks, dim=8, negatives=2, min_count=1, sample=0, threads=1, epochs=20)
+    >>> sorted(word for word, _ in model.most_similar("ann", topn=2))
+    ['bob', 'cid']
+    """
+
+    def __init__(
+        self,
+        sentences: Source,
+        config: SkipGramConfig | None = None,
+        *,
+        name: str = "words",
+        train: bool = True,
+        **settings: Any,
+    ) -> None:
+        if config is not None and settings:
+            raise ConfigError(
+                f"give either a SkipGramConfig or its fields, got both: {', '.join(settings)}"
+            )
+        try:
+            self.config = SkipGramConfig(**settings) if config is None else config
+        except TypeError:
+            known = ", ".join(SkipGramConfig.__slots__)
+            raise ConfigError(f"unknown setting of SkipGram; its settings are {known}") from None
+        self._servers = _Servers.of_environment(name)
+        self._corpus = open_corpus(sentences)
+        if self._servers is not None and self._corpus.files:
+            self._corpus = Corpus(files=tuple(self._servers.share_of(self._corpus.files)))
+        self.loss = float("nan")
+        """Loss per pair in the last epoch, noise included."""
+        self.words_per_s = 0.0
+        """Words of the text trained per second by this process."""
+        self._vectors: WordVectors | None = None
+        self._vocabulary = self._count()
+        self._planes = self._first_values()
+        if train:
+            self.train()
+
+    @property
+    def vectors(self) -> WordVectors:
+        """The vectors of the words, most frequent first."""
+        if self._vectors is None:
+            rows = self._planes[0][:, : self.config.dim]
+            self._vectors = WordVectors(self._vocabulary.words(), rows)
+        return self._vectors
+
+    def most_similar(self, positive: Any, negative: Any = (), topn: int = 10) -> list[Any]:
+        """Return the nearest words; see `WordVectors.most_similar`."""
+        return self.vectors.most_similar(positive, negative, topn)
+
+    def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
+        """Write the vectors in word2vec's text or binary format."""
+        self.vectors.save(path, binary=binary)
+
+    def train(self, on_epoch: Callable[[int, float], None] | None = None) -> None:
+        """Train all epochs again from the current values.
+
+        on_epoch: called after each epoch with its number, from 1, and its loss per pair.
+        """
+        run = _Run(self.config, self._vocabulary, self._corpus, self._planes)
+        if self._servers is not None:
+            self._servers.join(run, self._vocabulary, self._planes, self.config.dim)
+        begun = monotonic()
+        with ThreadPoolExecutor(self.threads, "skip-gram") as pool:
+            for epoch in range(1, self.config.epochs + 1):
+                self.loss = run.epoch(epoch, pool, self.threads)
+                _log.info("epoch %d of %d: loss %.4f", epoch, self.config.epochs, self.loss)
+                if on_epoch is not None:
+                    on_epoch(epoch, self.loss)
+        self.words_per_s = run.done_words / max(monotonic() - begun, 1e-9)
+        if run.exchange is not None:
+            run.exchange.finish(run.touched)
+        self._vectors = None
+
+    @property
+    def threads(self) -> int:
+        """Training threads in use."""
+        return self.config.threads or len(os.sched_getaffinity(0))
+
+    def _count(self) -> Vocabulary:
+        config = self.config
+        shared = self._servers is not None
+        # A word that is rare here may be frequent over all workers: filter after adding up.
+        vocabulary = self._corpus.count(1 if shared else config.min_count, config.max_words)
+        if self._servers is not None:
+            share_counts(self._servers.store, self._servers.role, self._servers.name, vocabulary)
+            vocabulary = vocabulary.without_rare(config.min_count)
+        if not len(vocabulary.counts):
+            raise ConfigError(
+                f"no word occurs min_count={config.min_count} times or more among "
+                f"{vocabulary.total_words:,} words: give more text or a lower min_count"
+            )
+        return vocabulary
+
+    def _first_values(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        config = self.config
+        step = _core.SKIP_GRAM_ROW_STEP
+        shape = (len(self._vocabulary.counts), -(-config.dim // step) * step)
+        vectors, contexts = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        if self._servers is None:
+            random = np.random.default_rng(config.seed)
+            drawn = random.random((shape[0], config.dim), np.float32)
+            vectors[:, : config.dim] = (drawn - 0.5) / config.dim
+        return vectors, contexts
+
+
+class _Servers:
+    """The servers of this job, and this worker's place in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.role = process_fleet.role
+        self.store = RemoteStore(
+            list(self.role.server_endpoints), name=f"{name}-worker-{self.role.index}"
+        )
+
+    @staticmethod
+    def of_environment(name: str) -> _Servers | None:
+        if not process_fleet.is_initialized:
+            process_fleet.init()
+        role = process_fleet.role
+        if role.is_server:
+            process_fleet.run_server()
+            raise SystemExit(0)
+        return _Servers(name) if role.server_endpoints else None
+
+    def share_of(self, files: Sequence[str]) -> list[str]:
+        mine = process_fleet.split_files(list(files))
+        if not mine:
+            raise ConfigError(
+                f"worker {self.role.index} of {self.role.worker_num} has no file: there are only "
+                f"{len(files)}; split the text into more files"
+            )
+        return mine
+
+    def join(
+        self,
+        run: _Run,
+        vocabulary: Vocabulary,
+        planes: Sequence[NDArray[np.float32]],
+        dim: int,
+    ) -> None:
+        run.exchange = ServerExchange(
+            self.store, self.role, self.name, vocabulary.keys(), planes, dim=dim
+        )
+        run.touched = [np.zeros(len(plane), np.uint8) for plane in planes]
+
+
+class _Run:
+    """One training: how far it is, and the blocks its threads take."""
+
+    def __init__(
+        self,
+        config: SkipGramConfig,
+        vocabulary: Vocabulary,
+        corpus: Corpus,
+        planes: Sequence[NDArray[np.float32]],
+    ) -> None:
+        self._config = config
+        self._vocabulary = vocabulary
+        self._corpus = corpus
+        self._planes = planes
+        self._model = _core.SkipGram.create(
+            np.ascontiguousarray(vocabulary.counts),
+            planes[0].shape[1],
+            window=config.window,
+            negatives=config.negatives,
+            shrink_windows=config.shrink_windows,
+            sample=config.sample,
+            noise_power=config.noise_power,
+            locked=config.locked,
+        )
+        self._lock = threading.Lock()
+        self._next_exchange = config.exchange_words
+        self._all_words = vocabulary.own_words * config.epochs
+        self.done_words = 0
+        self.exchange: ServerExchange | None = None
+        self.touched: Sequence[NDArray[np.uint8]] = ()
+
+    def epoch(self, epoch: int, pool: ThreadPoolExecutor, threads: int) -> float:
+        """Train one pass over the sentences; return the loss per pair."""
+        blocks = enumerate(self._corpus.blocks())
+        sums = [0.0, 0.0]
+        running = [pool.submit(self._work, epoch, blocks, sums) for _ in range(threads)]
+        for each in running:
+            each.result()
+        return sums[0] / max(sums[1], 1.0)
+
+    def _work(self, epoch: int, blocks: Iterator[tuple[int, Any]], sums: list[float]) -> None:
+        while True:
+            with self._lock:
+                number, block = next(blocks, (0, None))
+            if block is None:
+                return
+            words, ends, total = self._vocabulary.encode(block, self._corpus.form)
+            seeds = np.random.SeedSequence((self._config.seed, epoch, number))
+            _, _, loss, pairs = self._model.train(
+                words,
+                ends,
+                self._planes[0],
+                self._planes[1],
+                self._rate(),
+                int(seeds.generate_state(1, np.uint64)[0]),
+                *self.touched,
+            )
+            with self._lock:
+                sums[0] += loss
+                sums[1] += pairs
+                self.done_words += total
+                if self.exchange is not None and self.done_words >= self._next_exchange:
+                    self._next_exchange = self.done_words + self._config.exchange_words
+                    self.exchange.exchange(self.touched)
+
+    def _rate(self) -> float:
+        """The learning rate by how much of the text of all epochs is done."""
+        config = self._config
+        progress = min(1.0, self.done_words / max(1, self._all_words))
+        return config.lr - (config.lr - config.min_lr) * progress

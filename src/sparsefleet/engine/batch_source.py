@@ -1,0 +1,316 @@
+"""The source of batches: one iterator per pass, shared by all training threads, resumable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from sparsefleet.engine.clock import ReadingWatch
+from sparsefleet.engine.random_state import random_state, set_random_state
+from sparsefleet.engine.workload import Batch
+from sparsefleet.errors import CheckpointError, ConfigError
+
+__all__ = [
+    "BatchFeed",
+    "BatchSource",
+    "Data",
+    "DataPosition",
+    "PassStart",
+    "StatefulData",
+    "skip_batches",
+]
+_log = logging.getLogger("sparsefleet.engine")
+Data = Iterable[Any] | Callable[[], Iterable[Any]]
+"""Raw batches: an iterable that is iterated once per pass, or a function that returns one."""
+AsBatch = Callable[[Any, int], Batch]
+"""Converts a raw item and its position in the pass to a batch; see `Workload.as_batch`."""
+
+
+@runtime_checkable
+class StatefulData(Protocol):
+    """Data that knows its position, as `sparsefleet.data.Reader` does."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of the current pass, as lists, dicts, strings and numbers."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next pass resume where `state` was taken."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataPosition:
+    """The part of one worker's data that has been trained on in the current pass.
+
+    >>> DataPosition.from_json(DataPosition(batches=3).to_json()).batches
+    3
+    """
+
+    batches: int = 0
+    """Batches trained on since the pass started; with `state`, since it started or was resumed."""
+
+    state: Mapping[str, Any] | None = None
+    """The data's `state_dict()`, if it has one."""
+
+    random_at_start: Mapping[str, Any] | None = None
+    """If it has none: the random generators at the start of the pass, so that shuffled data
+    comes in the same order again.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batches": self.batches,
+            "state": self.state,
+            "random_at_start": self.random_at_start,
+        }
+
+    @staticmethod
+    def from_json(found: Mapping[str, Any]) -> DataPosition:
+        """Parse what `to_json` returned."""
+        try:
+            return DataPosition(
+                batches=int(found["batches"]),
+                state=found["state"],
+                random_at_start=found["random_at_start"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"not a position in training data: {found!r:.200}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassStart:
+    """The start of a pass that resumes one of an earlier run."""
+
+    positions: Sequence[DataPosition] = field(default_factory=list)
+    """This worker's position; or those of all workers of the earlier run, if their number
+    differed.
+    """
+
+    is_through: bool = False
+    """Nothing is left to train on in this pass."""
+
+    together: PassStart | None = None
+    """Positions of all workers, for shared data: what is left is for any of them."""
+
+    def for_data(self, data: object) -> PassStart:
+        """Return this, or `together` for data shared by all workers (`Reader.is_shared`)."""
+        is_shared = getattr(data, "is_shared", False) is True
+        return self.together if is_shared and self.together is not None else self
+
+    def own(self) -> DataPosition | None:
+        """Return this worker's position, if each worker has the data it had before."""
+        return self.positions[0] if len(self.positions) == 1 else None
+
+    def load_into(self, data: object) -> bool:
+        """Make `data` resume there; return False if it cannot.
+
+        Data that was divided among another number of workers needs `load_state_dicts`, which takes
+        the states of all; without it the pass starts over, with a warning.
+        """
+        begun = [each for each in self.positions if each.batches or each.state is not None]
+        states = [each.state for each in begun if each.state is not None]
+        if not isinstance(data, StatefulData) or not states or len(states) < len(begun):
+            return False
+        if len(states) == 1:
+            data.load_state_dict(states[0])
+            return True
+        load_all = getattr(data, "load_state_dicts", None)
+        if not callable(load_all):
+            return False
+        load_all(states)
+        return True
+
+    def warn_of_restart(self) -> None:
+        """Log that the pass starts over: data that was already seen will be seen again."""
+        _log.warning(
+            "the checkpoint was made by %d workers, and this data cannot be resumed by another "
+            "number: the interrupted epoch starts over (data.Reader can resume)",
+            len(self.positions),
+        )
+
+
+def skip_batches(batches: Iterator[Any], count: int) -> None:
+    """Skip `count` batches that were already trained on."""
+    if count:
+        _log.info("skipping %d batches that were trained on before", count)
+    for number in range(count):
+        if next(batches, batches) is batches:
+            raise ConfigError(
+                f"the data has {number} batches, but the checkpoint was made after {count}: it is "
+                "different data. Load the model without its training position: "
+                "Trainer.load(directory)"
+            )
+
+
+class BatchFeed:
+    """The batches of one pass. Thread-safe: each batch goes to one thread.
+
+    >>> feed = BatchFeed(iter("ab"), lambda raw, number: Batch(number, raw, None, 1))
+    >>> feed.take().number, feed.take().number, feed.take()
+    (1, 2, None)
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        as_batch: AsBatch,
+        *,
+        data: object = None,
+        before: DataPosition | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        """data: reports its position, if possible. before: where the pass started.
+
+        close: stops the reading behind `batches`, if it was started for this pass.
+        """
+        self._batches = batches
+        self._close = close
+        self._as_batch = as_batch
+        self.data = data
+        """What the batches come from, if known."""
+        self._before = before or DataPosition()
+        self._lock = threading.Lock()
+        self._taken = 0
+        self._ended = False
+
+    @property
+    def taken(self) -> int:
+        """Return the number of batches handed out so far."""
+        return self._taken
+
+    def take(self) -> Batch | None:
+        """Return the next batch; None at the end or after `stop`."""
+        with self._lock:
+            if self._ended:
+                return None
+            try:
+                raw = next(self._batches)
+            except StopIteration:
+                self._ended = True
+                return None
+            except BaseException:
+                self._ended = True  # an iterator that raised is exhausted
+                raise
+            self._taken += 1
+            number = self._taken
+        return self._as_batch(raw, number)
+
+    @property
+    def is_through(self) -> bool:
+        """Return whether all batches have been handed out."""
+        return self._ended
+
+    def position(self) -> DataPosition:
+        """Return what has been handed out in this pass; call it while no thread takes batches."""
+        before = self._before
+        state = before.state
+        if isinstance(self.data, StatefulData):
+            # At the end of a pass, state_dict() describes the next one.
+            at_end = getattr(self.data, "finished_state_dict", self.data.state_dict)
+            state = at_end() if self._ended else self.data.state_dict()
+        return replace(before, batches=before.batches + self._taken, state=state)
+
+    def stop(self) -> None:
+        """End the pass for all threads, without waiting for a batch that is being read."""
+        self._ended = True
+
+    def close(self) -> None:
+        """Stop, and shut down the reading behind the batches: threads, processes, files."""
+        self.stop()
+        self._batches = iter(())
+        close, self._close = self._close, None
+        if close is not None:
+            try:
+                close()
+            except Exception as error:  # any data; the error being raised says more
+                _log.warning("the data could not be closed: %r", error)
+
+
+class BatchSource:
+    """Data that can be read `passes` times; raises ConfigError for data that cannot."""
+
+    def __init__(self, data: Data, as_batch: AsBatch, *, passes: int = 1) -> None:
+        self._as_batch = as_batch
+        self._data = data
+        self._open: Callable[[], Iterable[Any]]
+        if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
+            raise ConfigError(
+                f"data is a {type(data).__name__}, expected an iterable of batches "
+                "(inputs, labels), or a function that returns one"
+            )
+        if isinstance(data, Iterable):
+            if passes > 1 and isinstance(data, Iterator):
+                raise ConfigError(
+                    f"data is a {type(data).__name__}, which can be read only once, but "
+                    f"there are {passes} epochs: pass a list, a DataLoader, or a function that "
+                    "creates the iterator"
+                )
+            self._open = data.__iter__
+        elif callable(data):
+            self._open = data
+        else:
+            raise ConfigError(
+                f"data is a {type(data).__name__}, expected an iterable of batches or a function "
+                "that returns one"
+            )
+        self.reading = ReadingWatch(data)
+        """What the data reports about its reading."""
+        self.num_batches = _length_of(data)
+        """Batches per pass, if known."""
+
+    def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
+        """Start a pass, at the first batch or at `start`."""
+        start = None if start is None else start.for_data(self._data)
+        if start is not None and start.is_through and not self._may_be_shared(start):
+            return BatchFeed(iter(()), self._as_batch, before=start.own())
+        own = None if start is None else start.own()
+        is_loaded = start is not None and start.load_into(self._data)
+        if not is_loaded and own is not None and own.random_at_start is not None:
+            set_random_state(own.random_at_start)
+        before = DataPosition(random_at_start=random_state())
+        batches = self._open()
+        if not isinstance(batches, Iterable):
+            raise ConfigError(
+                f"the data function returned a {type(batches).__name__}, expected an iterator"
+            )
+        data = self._data if isinstance(self._data, StatefulData) else batches
+        if start is not None and not is_loaded:
+            start = start.for_data(batches)
+            own = start.own()
+            if start.is_through:  # this worker's data; what the function returned is not shared
+                return BatchFeed(iter(()), self._as_batch, before=own)
+            is_loaded = start.load_into(batches)
+        iterator = iter(batches)
+        if start is not None and not is_loaded:
+            if own is not None:
+                skip_batches(iterator, own.batches)
+                before = replace(before, batches=own.batches)
+            else:
+                start.warn_of_restart()
+        close = None if iterator is self._data else getattr(iterator, "close", None)
+        return BatchFeed(
+            iterator,
+            self._as_batch,
+            data=data,
+            before=before,
+            close=close if callable(close) else None,
+        )
+
+    def _may_be_shared(self, start: PassStart) -> bool:
+        """Return whether shared data may be left; for a function this is unknown before its
+        call.
+        """
+        is_function = not isinstance(self._data, Iterable)
+        return is_function and start.together is not None and not start.together.is_through
+
+
+def _length_of(data: Any) -> int | None:
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):  # a DataLoader over a stream raises TypeError
+        return None

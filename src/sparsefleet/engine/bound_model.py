@@ -1,0 +1,104 @@
+"""What the engine's loop requires of a model, from either API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from sparsefleet.engine.model_checkpoint import Predicate
+    from sparsefleet.engine.model_tensors import ModelTensors
+    from sparsefleet.engine.step import Place, ReadAhead, Step
+    from sparsefleet.fleet.board import Board
+    from sparsefleet.fleet.meeting import Meeting
+    from sparsefleet.fleet.role_info import RoleInfo
+    from sparsefleet.modes.mode import Mode
+    from sparsefleet.nn.pulled_rows import PulledRows
+    from sparsefleet.store import Store, TableSpec
+
+__all__ = ["BoundModel"]
+
+
+class BoundModel(Protocol):
+    """A model whose values are stored somewhere, and its steps; see `DistributedModel`.
+
+    The Fluid API has another one, for programs that store and update their own values.
+    """
+
+    model: nn.Module
+    name: str
+    role: RoleInfo
+    threads: int
+    wait_s: float
+    tensors: ModelTensors
+
+    @property
+    def is_started(self) -> bool: ...
+    @property
+    def device(self) -> torch.device | None: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def board(self) -> Board: ...
+    @property
+    def mode(self) -> Mode: ...
+    @property
+    def meeting(self) -> Meeting: ...
+    @property
+    def tables(self) -> Mapping[str, TableSpec]: ...
+    @property
+    def schedule_steps(self) -> int: ...
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+    def flush(self) -> None: ...
+    def settle(self) -> None: ...
+    def leave(self) -> None: ...
+    def rejoin(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def step(
+        self,
+        replica: nn.Module | None = None,
+        *,
+        batch: Any = None,
+        pulled: PulledRows | None = None,
+        lookups: Any = None,
+        ahead: ReadAhead | None = None,
+        place: Place | None = None,
+    ) -> Step: ...
+
+    def evaluating(
+        self, replica: nn.Module | None = None, *, batch: Any = None, lookups: Any = None
+    ) -> AbstractContextManager[Any]: ...
+
+    def prefetch(self, batch: Any, lookups: Any = None) -> PulledRows | None: ...
+    def plan_ahead(self, batch: Any, lookups: Any = None) -> PulledRows | None: ...
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def load(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        only: Predicate | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+    def random_state(self) -> dict[str, Any]: ...
+    def set_random_state(self, state: Mapping[str, Any]) -> None: ...
+    def collect(self) -> None: ...
+    def notes_to_save(self) -> dict[str, Any]: ...
+    def take_notes(self, notes: Mapping[str, Any]) -> None: ...
+    def fitted(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]: ...

@@ -1,0 +1,194 @@
+"""The checkpoints of one training, written one after another in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import posixpath
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sparsefleet.checkpoint import clean_up, rotate
+from sparsefleet.checkpoint.names import step_name
+from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.engine.events import Events, Saved, SaveFailed
+from sparsefleet.engine.model_checkpoint import ModelSave
+from sparsefleet.engine.save_schedule import CheckpointConfig
+from sparsefleet.engine.training_progress import WorkerReport
+from sparsefleet.errors import CheckpointError, SparseFleetError
+from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.store.server_calls import ServerCalls
+from sparsefleet.store.store_save import Base
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.bound_model import BoundModel
+
+__all__ = ["CheckpointSeries"]
+
+_log = logging.getLogger("sparsefleet.engine")
+
+
+class CheckpointSeries:
+    """Takes snapshots, writes them and removes old ones; the first worker does it for all.
+
+    A failed save is logged and leaves earlier checkpoints alone; training continues, and the next
+    save is a full one. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        distributed: BoundModel,
+        config: CheckpointConfig,
+        events: Events,
+        owner: SeriesOwner | None = None,
+    ) -> None:
+        """owner: this training, if it has claimed the directory."""
+        self._owner = owner
+        self._events = events
+        self._distributed = distributed
+        self._config = config
+        self._directory = absolute_path(config.directory)
+        self._writer: threading.Thread | None = None
+        self._known: dict[int, WorkerReport] = {}  # the last report of each worker
+        self._is_cleaned = False
+        self._last_position: object = None  # of the last save
+        self._base: Base | None = None  # what a delta would be built on
+        self._deltas = 0  # since the last full one
+        self.error: Exception | None = None
+        """The error of the last save; None if it succeeded."""
+        if distributed.role.is_first_worker:
+            # Servers load what saving needs now, so that the first save is as quick as the others.
+            ServerCalls(distributed.store, "").ask_all("files_ready")
+
+    def reports_of_all(self, present: Mapping[int, WorkerReport]) -> list[WorkerReport]:
+        """Return all workers' reports by rank; for lost ones the last, since nobody trained their
+        data.
+
+        present: reports of the workers still present, by rank, including the first.
+        """
+        first = present[0]
+        unknown = replace(first, position=None, is_through=False, batches=0, random={})
+        self._known.update(present)
+        return [
+            self._known.get(rank, unknown).moved_to(first)
+            for rank in range(self._distributed.role.worker_num)
+        ]
+
+    def begin(self, reports: Sequence[WorkerReport]) -> str:
+        """Take a snapshot and let a thread write it; return what was done, for the log.
+
+        All workers must be paused, with everything applied.
+        """
+        if self.is_busy:
+            return "skipped: the one before is still being written"
+        self._join()
+        step = sum(report.batches for report in reports)
+        position = (step, [(report.fit, report.epoch, report.is_ended) for report in reports])
+        if position == self._last_position:
+            return "skipped: nothing was trained since the last"
+        path = f"{self._directory}/{step_name(step)}"
+        base = self._base if self._deltas < self._config.deltas_between_fulls else None
+        if base is not None and base.path == path:  # an epoch ended just after a save
+            base = None
+        begun = time.monotonic()
+        try:
+            save = ModelSave.of_workers(
+                self._distributed,
+                path,
+                reports,
+                base=base,
+                track=self._config.deltas_between_fulls > 0,
+                storage_options=self._config.storage_options,
+                timeout_s=self._config.timeout_s,
+                generation=None if self._owner is None else self._owner.generation,
+            )
+            save.open()
+        except (SparseFleetError, OSError) as error:
+            self._failed(path, error)
+            return f"failed: {error}"
+        pause_ms = 1e3 * (time.monotonic() - begun)
+        self._last_position = position
+        self._writer = threading.Thread(
+            target=self._write,
+            args=(save, path, step, base is None),
+            name="sparsefleet-checkpoint",
+            daemon=True,
+        )
+        self._writer.start()
+        kind = "full" if base is None else "delta"
+        return f"began: {path} ({kind}), snapshot taken in {pause_ms:.1f} ms"
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a save is being written."""
+        return self._writer is not None and self._writer.is_alive()
+
+    def wait(self) -> None:
+        """Return when the current save is committed, or has failed."""
+        self._join()
+
+    def _join(self) -> None:
+        if self._writer is not None:
+            self._writer.join()  # it ends: every call in it has a deadline
+            self._writer = None
+
+    def _write(self, save: ModelSave, path: str, step: int, is_full: bool) -> None:
+        """Runs in the background thread."""
+        begun = time.monotonic()
+        self._clean_up_once()
+        try:
+            if self._owner is not None:
+                self._owner.require_owns(self._directory, self._config.storage_options)
+            written = save.write()
+        except Exception as error:  # the thread's edge
+            save.abort()
+            self._failed(path, error)
+            return
+        self._deltas = 0 if is_full else self._deltas + 1
+        self._base = written
+        self.error = None
+        seconds = time.monotonic() - begun
+        _log.info("checkpoint %s is committed, %.1f s", path, seconds)
+        self._events.post(Saved(path, step, is_full, seconds))
+        with self._removing():
+            rotate(
+                self._directory,
+                self._config.keep,
+                self._config.storage_options,
+                newest=posixpath.basename(path),
+            )
+
+    def _clean_up_once(self) -> None:
+        """Remove what killed saves left behind, before the first save may need the space."""
+        if not self._is_cleaned:
+            self._is_cleaned = True
+            with self._removing():
+                clean_up(self._directory, self._config.storage_options)
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[None]:
+        """Log what cannot be removed: it only costs space."""
+        try:
+            yield
+        except (SparseFleetError, OSError) as error:
+            _log.warning("old checkpoints in %s could not be removed: %s", self._directory, error)
+
+    def _failed(self, path: str, error: Exception) -> None:
+        self.error = error
+        self._base = None  # servers may count rows as saved that are not
+        self._deltas = 0
+        self._last_position = None
+        _log.error(
+            "checkpoint %s failed, training continues: %s: %s", path, type(error).__name__, error
+        )
+        self._events.post(SaveFailed(path, error))
+
+    def raise_last_error(self) -> None:
+        """Raise CheckpointError if the last save failed."""
+        if self.error is not None:
+            raise CheckpointError(
+                f"the last checkpoint in {self._directory} could not be written: {self.error}"
+            ) from self.error

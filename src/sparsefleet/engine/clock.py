@@ -1,0 +1,292 @@
+"""Where the time of training threads and readers goes, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from sparsefleet.data import ReaderStats
+from sparsefleet.engine.workload import Outcome
+
+__all__ = [
+    "ReadingWatch",
+    "StepClock",
+    "TimeShares",
+    "advise",
+    "advise_reading",
+    "describe_reading",
+    "total",
+]
+
+
+_SEVERE = 0.3  # anything but computing above this share is the bottleneck
+_ADVICE = {
+    "data": "reading batches is the bottleneck; read ahead (a DataLoader with workers, "
+    "prefetch=True), parse less in Python, or keep the data in memory",
+    "pull": "fetching rows is the bottleneck; larger batches, a mode that may prefetch (async, "
+    "geo), more servers, or a faster link",
+    "push": "handing gradients over is the bottleneck; larger batches, more servers, a mode that "
+    "sends in the background (async, geo) or, in sync, workers of equal speed",
+    "wait": "threads wait for each other or for the sender; async, geo or a larger send queue "
+    "wait less, and so do batches of equal size",
+    "other": "the Python around the steps is the bottleneck; larger batches, or workers instead "
+    "of threads",
+    "compute": "computing is the bottleneck, as it should be; more cores, threads or workers "
+    "make it faster",
+}
+_LOCAL_ADVICE = {
+    "pull": "looking rows up is the bottleneck; larger batches, or fewer different ids in one",
+    "push": "applying gradients is the bottleneck; larger batches, or fewer different ids in one",
+}
+"""Advice for training without servers."""
+_MEGABYTE = 1e6
+
+
+class StepClock:
+    """The time of one thread in one pass by activity, and its counts.
+
+    Only its thread writes it. Others may read it meanwhile: each number is consistent by itself,
+    but two numbers may belong to different steps.
+    """
+
+    __slots__ = (
+        "compute_s",
+        "data_s",
+        "elapsed_s",
+        "examples",
+        "hand_over_s",
+        "loss_sum",
+        "pull_s",
+        "recent",
+        "save_s",
+        "skipped",
+        "steps",
+    )
+
+    def __init__(self, window_batches: int = 1) -> None:
+        self.steps = 0
+        """Steps finished, without skipped ones."""
+        self.examples = 0
+        """Examples in those steps."""
+        self.skipped = 0
+        """Batches skipped, such as those with a loss that is not finite."""
+        self.loss_sum = 0.0
+        """Sum of loss * examples over the steps."""
+        self.data_s = 0.0
+        """Waiting for batches."""
+        self.pull_s = 0.0
+        """Waiting for rows before the model runs."""
+        self.compute_s = 0.0
+        """Forward, loss, backward."""
+        self.hand_over_s = 0.0
+        """From the end of the backward pass until the mode released the thread."""
+        self.save_s = 0.0
+        """Paused for saves."""
+        self.elapsed_s = 0.0
+        """The thread's whole time; set when it ends."""
+        self.recent: deque[Outcome] = deque(maxlen=window_batches)
+        """The last batches."""
+
+    @property
+    def loss(self) -> float:
+        """Return the mean loss per example; nan before the first step."""
+        return self.loss_sum / self.examples if self.examples else float("nan")
+
+
+def total(clocks: Iterable[StepClock]) -> StepClock:
+    """Return the sums over threads or passes, without recent batches.
+
+    >>> first, second = StepClock(), StepClock()
+    >>> first.data_s, second.data_s = 1.0, 2.5
+    >>> total([first, second]).data_s
+    3.5
+    """
+    result = StepClock()
+    for clock in clocks:
+        for name in StepClock.__slots__:
+            if name != "recent":
+                setattr(result, name, getattr(result, name) + getattr(clock, name))
+    return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeShares:
+    """Seconds by activity, summed over threads.
+
+    >>> TimeShares(data=1.0, compute=3.0).shares()["data"]
+    0.25
+    """
+
+    data: float = 0.0
+    """Waiting for batches."""
+
+    pull: float = 0.0
+    """Waiting for rows."""
+
+    compute: float = 0.0
+    """Forward, loss and backward."""
+
+    push: float = 0.0
+    """Handing over gradients: collecting, merging and, depending on the mode, sending them."""
+
+    wait: float = 0.0
+    """Waiting for other threads, for room in a queue, or for a save to start."""
+
+    other: float = 0.0
+    """The rest: counting, and waiting for the interpreter."""
+
+    @property
+    def total(self) -> float:
+        """Return the sum of all parts."""
+        return float(sum(getattr(self, field.name) for field in fields(self)))
+
+    def shares(self) -> dict[str, float]:
+        """Return name -> fraction of the total, 0..1."""
+        total = self.total or 1.0
+        return {field.name: getattr(self, field.name) / total for field in fields(self)}
+
+    def __add__(self, other: TimeShares) -> TimeShares:
+        return TimeShares(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    @staticmethod
+    def of(clock: StepClock, wait_s: float) -> TimeShares:
+        """Build from a clock and the seconds of its hand-over that the mode spent waiting."""
+        wait = min(max(wait_s, 0.0), clock.hand_over_s)
+        known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
+        return TimeShares(
+            data=clock.data_s,
+            pull=clock.pull_s,
+            compute=clock.compute_s,
+            push=clock.hand_over_s - wait,
+            wait=wait + clock.save_s,
+            other=max(clock.elapsed_s - known, 0.0),
+        )
+
+
+def advise(
+    shares: TimeShares, reading: ReaderStats | None = None, *, is_local: bool = False
+) -> str:
+    """Return one sentence: the bottleneck, its share, and what helps.
+
+    reading: what the data's reader counted meanwhile, if there is one.
+    is_local: tables are in this process.
+
+    >>> advise(TimeShares(compute=9.0, data=1.0))[:46]
+    '90 % compute: computing is the bottleneck, as '
+    >>> advise(TimeShares(compute=5.0, data=4.0))[:45]
+    '44 % data: reading batches is the bottleneck;'
+    """
+    if shares.compute <= 0:
+        return "nothing was trained, the data had no batches"
+    parts = shares.shares()
+    computing = parts.pop("compute")
+    name = max(parts, key=lambda part: parts[part])
+    share = parts[name]
+    if computing >= share and share < _SEVERE:
+        name, share = "compute", computing
+    told = {**_ADVICE, **_LOCAL_ADVICE} if is_local else _ADVICE
+    advice = told[name] if name != "data" or reading is None else advise_reading(reading)
+    return f"{100 * share:.0f} % {name}: {advice}"
+
+
+class ReadingWatch:
+    """Tracks what data with `stats()`, such as readers, Datasets and loaders, has counted since a
+    moment.
+
+    >>> watch = ReadingWatch([1, 2])
+    >>> watch.begin(), watch.so_far()
+    (None, None)
+    """
+
+    def __init__(self, data: object) -> None:
+        self._data = data
+        self._before = stats_of(data)
+
+    def begin(self) -> None:
+        """Start counting now."""
+        self._before = stats_of(self._data)
+
+    def so_far(self) -> ReaderStats | None:
+        """Return what was read since; None if the data keeps no counts."""
+        if self._before is None:
+            return None
+        now = stats_of(self._data)
+        return None if now is None else now.since(self._before)
+
+
+def stats_of(data: object) -> ReaderStats | None:
+    """Return what the data reports about its reading, if anything."""
+    stats = getattr(data, "stats", None)
+    if not callable(stats):
+        return None
+    try:
+        told = stats()
+    except TypeError:  # an unrelated `stats` that wants arguments
+        return None
+    return told if isinstance(told, ReaderStats) else None
+
+
+def describe_reading(reading: ReaderStats, seconds: float) -> str:
+    """Return one line: how much was read, how fast, and who waited for whom.
+
+    >>> stats = ReaderStats(lines=2_000, bytes=1_000_000, bad_lines=3, threads=1,
+    ...                     producers_blocked_s=0.5, consumers_blocked_s=1.25)
+    >>> print(describe_reading(stats, 2.0))
+    read 2,000 lines, 1.0 MB (1,000 lines a second) with 1 thread; the queue of \
+batches was empty for 1.2 s and full for 0.5 s; 3 bad lines were left out
+    """
+    if reading.threads == 0:
+        return f"took {reading.records:,} records" + (" from memory" if reading.records else "")
+    noun, count = ("lines", reading.lines) if reading.lines else ("records", reading.records)
+    rate = count / seconds if seconds > 0 else 0.0
+    parts = [
+        f"read {count:,} {noun}, {reading.bytes / _MEGABYTE:,.1f} MB ({rate:,.0f} {noun} a second) "
+        f"with {_plural(reading.threads, 'thread')}",
+        # Not "training waited": a thread also waits for its turn, for the interpreter, and while a
+        # batch becomes tensors, which the table of times counts as waiting for batches.
+        f"the queue of batches was empty for {reading.consumers_blocked_s:.1f} s and full for "
+        f"{reading.producers_blocked_s:.1f} s",
+    ]
+    if reading.bad_lines:
+        were = "was" if reading.bad_lines == 1 else "were"
+        parts.append(f"{_plural(reading.bad_lines, 'bad line')} {were} left out")
+    return "; ".join(parts)
+
+
+def advise_reading(reading: ReaderStats) -> str:
+    """Return what helps when training waits for batches.
+
+    >>> advise_reading(ReaderStats(lines=9, threads=2, consumers_blocked_s=3.0))[:60]
+    'training waits for the 2 threads that read; more of them on '
+    """
+    if reading.threads == 0:
+        return (
+            "the data is in memory, but making batches of it takes that long; prepare the next one "
+            "while this one computes (prefetch=True), or take larger batches"
+        )
+    if reading.producers_blocked_s > reading.consumers_blocked_s:
+        return (
+            "batches were read in time, but taking them is the bottleneck; prepare the next one "
+            "while this one computes (prefetch=True), or take larger batches"
+        )
+    if reading.lines == 0:
+        return (
+            "training waits for the Python code that makes batches; do less for each sample, make "
+            "whole batches with NumPy, run several generators in processes, or have files read "
+            "natively (data.Reader)"
+        )
+    threads = (
+        "thread that reads" if reading.threads == 1 else f"{reading.threads} threads that read"
+    )
+    return (
+        f"training waits for the {threads}; more of them on free cores (Reader(threads=...)) and "
+        "a file for each, a format in the place of a pipe command, or the data in memory "
+        "(MemoryData)"
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,239 @@
+"""Groups of dense parameters with one update rule each, derived from the user's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsefleet import optim
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.modes import LocalConfig, ModeConfig
+from sparsefleet.modes.mode_choice import mode_config
+from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.store import DenseSpec
+
+__all__ = [
+    "DenseGroup",
+    "OptimizerLike",
+    "dense_groups",
+    "describe_optimizer",
+    "require_local",
+    "require_something_to_train",
+    "require_table_optimizers",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseGroup:
+    """Parameters that one rule updates; they form one dense table."""
+
+    table: str
+    index: int
+    """Index of the optimizer's parameter group."""
+    parameters: list[nn.Parameter]
+    optimizer: optim.Optimizer | None
+    """None: only torch implements this rule."""
+    reason: str = ""
+    """Why only torch implements it."""
+    min_block_size: int = 8192
+    """Smallest number of elements worth placing on another server."""
+
+    def spec(self) -> DenseSpec:
+        """Return the description of its table. REQUIRES: `optimizer` is not None."""
+        assert self.optimizer is not None
+        return DenseSpec(
+            name=self.table,
+            size=sum(parameter.numel() for parameter in self.parameters),
+            optimizer=self.optimizer,
+            min_block_size=self.min_block_size,
+        )
+
+
+OptimizerLike = torch.optim.Optimizer | optim.Optimizer | list[DenseGroup]
+"""A torch optimizer, a description for all trainable parameters, or ready-made groups."""
+
+
+def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]:
+    """Return the optimizer's groups; a `sparsefleet.optim` description puts all parameters in one.
+
+    Frozen parameters (requires_grad=False) are left out.
+    """
+    if isinstance(optimizer, list):
+        return optimizer
+    if isinstance(optimizer, optim.Optimizer):
+        if isinstance(optimizer, optim.RowwiseAdagrad):
+            raise ConfigError("RowwiseAdagrad is for tables with rows: dense parameters have none")
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        groups = [DenseGroup(table="dense", index=0, parameters=trainable, optimizer=optimizer)]
+        return groups if trainable else []
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            "optimizer must be a torch.optim.Optimizer or a sparsefleet.optim description, got "
+            f"{type(optimizer).__name__}"
+        )
+    groups = []
+    for index, group in enumerate(optimizer.param_groups):
+        trainable = [p for p in group["params"] if p.requires_grad]
+        if not trainable:
+            continue
+        table = "dense" if index == 0 else f"dense.{index}"
+        description: optim.Optimizer | None = None
+        reason = ""
+        try:
+            description = describe_optimizer(optimizer, group)
+        except ConfigError as error:
+            reason = str(error)
+        groups.append(
+            DenseGroup(
+                table=table,
+                index=index,
+                parameters=trainable,
+                optimizer=description,
+                reason=reason,
+            )
+        )
+    return groups
+
+
+def describe_optimizer(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any]
+) -> optim.Optimizer:
+    """Return the description that updates as torch does; raise ConfigError if there is none.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> adam = torch.optim.Adam(layer.parameters(), lr=0.002)
+    >>> describe_optimizer(adam, adam.param_groups[0]).lr
+    0.002
+    """
+    kind = type(optimizer)
+    describe = _DESCRIBE.get(kind)
+    if describe is None:
+        known = ", ".join(sorted(known.__name__ for known in _DESCRIBE))
+        raise ConfigError(
+            f"tables have no {kind.__name__}; of torch.optim they have {known}, and more in "
+            "sparsefleet.optim"
+        )
+    if group.get("maximize"):
+        raise ConfigError(f"tables have no {kind.__name__} with maximize=True: negate the loss")
+    return describe(group)
+
+
+def require_something_to_train(
+    model: nn.Module, groups: Sequence[DenseGroup], modules: Sequence[SparseModule]
+) -> None:
+    """Raise ConfigError for a model with nothing to train, or with clashing table names."""
+    if not groups and not modules:
+        raise ConfigError(
+            f"{type(model).__name__} has no parameter that the optimizer holds and no "
+            "SparseEmbedding: there is nothing to train"
+        )
+    own = {group.table for group in groups}
+    for module in modules:
+        if module.name in own:
+            raise ConfigError(
+                f"a {type(module).__name__} has the table name '{module.name}', which is "
+                "reserved for dense parameters: choose another"
+            )
+
+
+def require_table_optimizers(
+    modules: Sequence[SparseModule], groups: Sequence[DenseGroup], default: optim.Optimizer | None
+) -> None:
+    """Raises ConfigError for tables that would train by an optimizer that only torch implements.
+
+    default: the optimizer of tables that name none; None if there is no such.
+    """
+    without = [module.name for module in modules if module.own_optimizer is None]
+    if default is None and without and groups:
+        raise ConfigError(
+            f"table '{without[0]}' has no optimizer of its own and cannot train by the one given: "
+            f"{groups[0].reason}. Use one of these, or name one for the table: "
+            "SparseEmbedding(..., optimizer=sparsefleet.optim.Adam(lr=...))"
+        )
+
+
+def require_local(groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig) -> None:
+    """Raise ConfigError for rules that only torch implements where servers must apply them."""
+    if groups and (role.server_endpoints or not isinstance(mode_config(mode), LocalConfig)):
+        where = "with servers" if role.server_endpoints else f"in mode {mode!r}"
+        raise ConfigError(
+            f"{groups[0].reason}; {where} only these can be used, or any in mode 'collective'"
+        )
+
+
+def _refuse(group: Mapping[str, Any], kind: str, **wanted: object) -> None:
+    for field, value in wanted.items():
+        if group.get(field, value) != value:
+            raise ConfigError(
+                f"tables have {kind} with {field}={value!r} only, got {group[field]!r}"
+            )
+
+
+def _sgd(group: Mapping[str, Any]) -> optim.Optimizer:
+    _refuse(group, "SGD", dampening=0)
+    lr, decay = float(group["lr"]), float(group["weight_decay"])
+    if group["momentum"] == 0:
+        return optim.SGD(lr=lr, l2=decay)
+    return optim.Momentum(
+        lr=lr, l2=decay, momentum=float(group["momentum"]), nesterov=bool(group["nesterov"])
+    )
+
+
+def _adagrad(group: Mapping[str, Any]) -> optim.Optimizer:
+    _refuse(group, "Adagrad", lr_decay=0)
+    return optim.Adagrad(
+        lr=float(group["lr"]),
+        l2=float(group["weight_decay"]),
+        eps=float(group["eps"]),
+        initial_accumulator=float(group["initial_accumulator_value"]),
+    )
+
+
+def _adam(group: Mapping[str, Any]) -> optim.Optimizer:
+    kind = optim.AdamW if group.get("decoupled_weight_decay") else optim.Adam
+    _refuse(group, kind.__name__, amsgrad=False)
+    return kind(
+        lr=float(group["lr"]),
+        l2=float(group["weight_decay"]),
+        betas=(float(group["betas"][0]), float(group["betas"][1])),
+        eps=float(group["eps"]),
+    )
+
+
+def _adamw(group: Mapping[str, Any]) -> optim.Optimizer:
+    return _adam({**group, "decoupled_weight_decay": True})
+
+
+def _adamax(group: Mapping[str, Any]) -> optim.Optimizer:
+    return optim.Adamax(
+        lr=float(group["lr"]),
+        l2=float(group["weight_decay"]),
+        betas=(float(group["betas"][0]), float(group["betas"][1])),
+        eps=float(group["eps"]),
+    )
+
+
+def _rmsprop(group: Mapping[str, Any]) -> optim.Optimizer:
+    return optim.RMSprop(
+        lr=float(group["lr"]),
+        l2=float(group["weight_decay"]),
+        alpha=float(group["alpha"]),
+        eps=float(group["eps"]),
+        momentum=float(group["momentum"]),
+        centered=bool(group["centered"]),
+    )
+
+
+_DESCRIBE: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], optim.Optimizer]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adagrad: _adagrad,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adamw,
+    torch.optim.Adamax: _adamax,
+    torch.optim.RMSprop: _rmsprop,
+}

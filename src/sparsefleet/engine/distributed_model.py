@@ -1,0 +1,527 @@
+"""A model bound to a store: its parameters, tables, mode and steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sparsefleet import _core
+from sparsefleet.engine.dense_groups import (
+    DenseGroup,
+    OptimizerLike,
+    dense_groups,
+    require_something_to_train,
+    require_table_optimizers,
+)
+from sparsefleet.engine.flat_parameters import FlatParameters, Replicas
+from sparsefleet.engine.model_checkpoint import ModelSave, Predicate
+from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
+from sparsefleet.engine.random_state import random_state, set_random_state
+from sparsefleet.engine.rate_schedule import RateSchedule, ScheduleLike
+from sparsefleet.engine.step import Place, ReadAhead, Step
+from sparsefleet.engine.torch_optimizers import TorchStepping
+from sparsefleet.engine.workload import LookupSource
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.board import Board
+from sparsefleet.fleet.meeting import Meeting
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.modes import GeoConfig, ModeConfig
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_choice import make_mode, mode_config
+from sparsefleet.modes.mode_setting import ModeSetting, Schedule
+from sparsefleet.nn import bind
+from sparsefleet.nn.binding import sparse_modules
+from sparsefleet.nn.lookup_plan import LookupPlans
+from sparsefleet.nn.pulled_rows import PulledRows, plan_rows, pull_rows
+from sparsefleet.nn.step_rows import StepRows
+from sparsefleet.store import LocalStore, RemoteStore, RemoteStoreConfig, Store, TableSpec
+
+if TYPE_CHECKING:
+    from sparsefleet.serving.updates.publisher import PublishConfig, Publisher
+
+__all__ = ["DistributedModel", "require_started"]
+
+Floats = NDArray[np.float32]
+Part = TypeVar("Part")
+
+
+class DistributedModel:
+    """A model whose tables and parameters live in a store; made by `fleet.distribute`.
+
+    Nothing is sent before `start()`. Dense parameters become views of flat buffers.
+
+    name: identifies this training among the workers; each training has its own.
+    connect_s: seconds to wait for servers to start.
+    track_dirty: tables track which rows changed, so that a save can hold only those.
+    placement: where dense parameters live and who updates them; None is the store.
+
+    >>> import torch
+    >>> from sparsefleet.nn import SparseEmbedding
+    >>> model = nn.Sequential(SparseEmbedding("ads", 4), nn.Linear(4, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> distributed = DistributedModel(model, optimizer, "local", role=RoleInfo(kind="local"))
+    >>> distributed.start()
+    >>> with distributed.step():
+    ...     model(torch.tensor([3, 5])).sum().backward()
+    >>> int(distributed.store.info("ads").size)
+    2
+    >>> distributed.finish()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: OptimizerLike,
+        mode: str | ModeConfig | None = None,
+        *,
+        role: RoleInfo,
+        threads: int = 1,
+        schedule: ScheduleLike | Schedule | None = None,
+        name: str = "model",
+        wait_s: float = 600.0,
+        connect_s: float = 30.0,
+        track_dirty: bool = False,
+        placement: StorePlacement | None = None,
+    ) -> None:
+        self.model = model
+        self.name = name
+        self.role = role
+        self.threads = threads
+        self.placement = placement or StorePlacement()
+        """Where dense parameters live and who updates them."""
+        optimizer = self.placement.own_optimizer(model, optimizer)
+        self._optimizer = optimizer
+        self.stepping = TorchStepping(optimizer)
+        """The user's torch optimizer, while this model is in charge of it."""
+        self._mode_like = mode or ("async" if role.server_endpoints else "local")
+        self.wait_s = wait_s
+        self._connect_s = connect_s
+        self._track_dirty = track_dirty
+        self.groups = dense_groups(model, optimizer)
+        """The dense parameters, grouped by update rule."""
+        self._modules = sparse_modules(model)
+        require_something_to_train(model, self.groups, self._modules)
+        default = self.placement.table_default(self.groups, optimizer)
+        require_table_optimizers(self._modules, self.groups, default)
+        self._by_torch = self.placement.groups_by_torch(self.groups, role, self._mode_like)
+        self.flat = FlatParameters(model, self.placement.flattened(self.groups))
+        self.tensors = self.placement.tensors(
+            model,
+            self.groups,
+            {group.table: self.flat.names_of(group.table) for group in self._native_groups()},
+            self.stepping.optimizer if self._by_torch else None,
+        )
+        """The dense tensors by name."""
+        self._rates = self._rates_of(schedule)
+        self._steps = 0  # schedule steps counted by earlier modes
+        self._starts = 0
+        self._failed = False
+        self._replicas = Replicas(self.flat, model, spares_model=bool(self._by_torch))
+        self.plans = LookupPlans()
+        """The lookups of each batch layout, learned from steps."""
+        self._store: Store | None = None
+        self._board: Board | None = None
+        self._mode: Mode | None = None
+        self._meeting: Meeting | None = None
+        self._tables: dict[str, TableSpec] = {}
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def is_started(self) -> bool:
+        return self._mode is not None
+
+    @property
+    def store(self) -> Store:
+        """Return the store of the tables; available after `start()`."""
+        return require_started(self._store)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Return the device for batches, after `start()`; None: they stay on the CPU."""
+        return self.placement.device
+
+    @property
+    def board(self) -> Board:
+        """Return the workers' board for notes, after `start()`: the servers, if any."""
+        return require_started(self._board)
+
+    @property
+    def mode(self) -> Mode:
+        """Return the mode, which decides who waits for whom; available after `start()`."""
+        return require_started(self._mode)
+
+    @property
+    def meeting(self) -> Meeting:
+        """Return the meeting with the other workers; available after `start()`."""
+        return require_started(self._meeting)
+
+    @property
+    def tables(self) -> Mapping[str, TableSpec]:
+        """Return the sparse tables by name, after `start()`."""
+        return self._tables
+
+    def start(self) -> None:
+        """Connect to the servers and define the tables; all workers start with the same values.
+
+        These are the first worker's, or those in the directory that servers were asked to load.
+        Raises DeadlineError naming the server that does not start.
+        """
+        if self.is_started:
+            return
+        if self.role.is_server:
+            raise ConfigError("a server trains no model: call fleet.run_server()")
+        if self._store is None:
+            self.placement.join(self)
+            self._store = self._open_store()
+            self._board = self.placement.board(self._store)
+            self._meeting = Meeting(
+                self.board,
+                self.role,
+                name=f"{self.name}/{self._starts}",
+                wait_s=self.wait_s,
+                continue_without_lost=self.placement.continues_without_lost(),
+            )
+            default = self.placement.table_default(self.groups, self._optimizer)
+            self._tables = bind(self.model, self._store, default, track_dirty=self._track_dirty)
+            if self.role.is_first_worker and isinstance(self._store, RemoteStore):
+                warn_of_older_tables(self._store, self._tables)
+            for group in self._native_groups():
+                self._store.define(group.spec())
+            self._first_values()
+            self._share_values()
+            self._use_live_values()
+        _core.keep_freed_memory()
+        self._starts += 1
+        self._failed = False
+        self._mode = make_mode(self._mode_like, self._mode_setting())
+        self._mode.start()
+        self.stepping.guard()
+        self.placement.started(self._mode)
+
+    def finish(self) -> None:
+        """Apply everything handed over, leave the other workers and end threads."""
+        if self._mode is not None:
+            mode, self._mode = self._mode, None
+            if not self._failed:
+                self.placement.finishing(mode)
+            self.stepping.release()
+            try:
+                mode.finish()
+            finally:
+                self._steps += mode.steps_of_schedule
+
+    def close(self) -> None:
+        """Finish and close connections. Tables in this process live on in the model."""
+        store, self._store = self._store, None
+        try:
+            self.finish()
+            if store is not None and not self._failed:  # a worker that failed counts as lost
+                self.meeting.leave()
+        finally:
+            if isinstance(store, RemoteStore):
+                store.close()
+
+    def flush(self) -> None:
+        """Return when everything handed over is applied and the parameters here are current."""
+        self.mode.flush()
+
+    def settle(self) -> None:
+        """Flush on all workers: the parameters here then include what any worker handed over.
+
+        All workers call it.
+        """
+        self.flush()
+        if not self.meeting.is_alone:
+            self.meeting.barrier()
+            self.flush()
+        self.placement.settled(self)
+
+    def leave(self) -> None:
+        """Notify the mode that the calling thread has no more data in this pass."""
+        self.mode.leave()
+
+    def rejoin(self) -> None:
+        """Notify the mode that all threads are back for the next pass."""
+        self.mode.rejoin()
+
+    def fail(self, error: BaseException) -> None:
+        """Report that a thread failed: threads that wait for it raise an error."""
+        self._failed = True
+        if self._mode is not None:
+            self._mode.fail(error)
+        self.placement.failed(error)
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def replicas(self, count: int) -> list[nn.Module]:
+        """Return `count` models over the same parameters, one per thread; see `Replicas`."""
+        return self._replicas.first(count)
+
+    def step(
+        self,
+        replica: nn.Module | None = None,
+        *,
+        batch: Any = None,
+        pulled: PulledRows | None = None,
+        lookups: LookupSource | None = None,
+        ahead: ReadAhead | None = None,
+        place: Place | None = None,
+    ) -> Step:
+        """Return a training step: run forward and backward inside; its gradients are sent at the
+        end.
+
+        batch: any nested structure of tensors. With it, the rows of all its ids are fetched in one
+        request per server, once a first batch has shown which ids go where.
+        pulled: rows that `prefetch` or the previous step fetched for this batch.
+        lookups: predicts what a batch looks up; None uses what this model has learned.
+        ahead, place: see `Step`.
+        """
+        mode = self.mode
+        source = None
+        is_planned = False
+        if pulled is not None and pulled.wanted():  # planned, but no step brought the rows
+            pulled = None
+        if batch is not None:
+            source = lookups or self.plans
+            is_planned = pulled is not None
+            if not is_planned:
+                found = source.lookups(batch)
+                is_planned = found is not None
+                pulled = pull_rows(found, mode.pull) if found else None
+        return Step(
+            mode,
+            StepRows(mode.pull, pulled=pulled),
+            self._replicas.parameters_of(self.model if replica is None else replica),
+            batch=batch,
+            lookups=source,
+            is_planned=is_planned,
+            ahead=ahead,
+            place=place,
+        )
+
+    def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
+        """Pull the rows of a later batch; None if the mode needs fresh rows, or without a plan."""
+        found = (lookups or self.plans).lookups(batch) if self.mode.may_prefetch else None
+        return pull_rows(found, self.mode.pull) if found else None
+
+    def plan_ahead(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
+        """Return what a later batch looks up, without the rows, for `ReadAhead`.
+
+        None if the mode does not return rows, or without a plan.
+        """
+        found = (lookups or self.plans).lookups(batch) if self.mode.brings_rows else None
+        return plan_rows(found) if found else None
+
+    @contextmanager
+    def evaluating(
+        self,
+        replica: nn.Module | None = None,
+        *,
+        batch: Any = None,
+        lookups: LookupSource | None = None,
+    ) -> Iterator[nn.Module]:
+        """Return the model for evaluation: no gradients; rows are read, not created.
+
+        `with distributed.evaluating() as model: model(ids)`. For batch and lookups see `step`.
+        """
+        # Not `replica or ...`: a compiled module has a length only if the original has one.
+        model, pull = self.model if replica is None else replica, self.mode.pull
+        source = lookups or self.plans
+        found = None if batch is None else source.lookups(batch)
+        pulled = pull_rows(found, pull, train=False) if found else None
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.no_grad(), StepRows(pull, train=False, pulled=pulled) as rows:
+                yield model
+        finally:
+            for module, was_training in modes:
+                module.training = was_training
+        if batch is not None and found is None:
+            source.learn(rows, batch, planned=False)
+
+    # -- files --------------------------------------------------------------------------------
+
+    @property
+    def schedule_steps(self) -> int:
+        """Return the steps of the learning-rate schedule, as far as known here."""
+        return self._steps + (0 if self._mode is None else self._mode.steps_of_schedule)
+
+    def learning_rates(self) -> dict[str, float]:
+        """Return the current learning rate of each table, sparse or dense."""
+        rates = {name: spec.optimizer.lr for name, spec in self._tables.items()}
+        for group in self.groups:
+            if group.optimizer is not None:
+                rates[group.table] = group.optimizer.lr
+            elif self.stepping.optimizer is not None:
+                rates[group.table] = float(self.stepping.optimizer.param_groups[group.index]["lr"])
+        if self._rates is not None:
+            rates.update(self._rates.rates_at(self.schedule_steps))
+        return rates
+
+    def save(self, directory: str | os.PathLike[str], *, only: Predicate | None = None) -> None:
+        """Write model and tables with all optimizer state; one worker calls it.
+
+        Returns when the checkpoint is committed. What other workers hand over meanwhile may or may
+        not be in it; for a consistent cut see `Trainer.save`. only: what to save, by name.
+        """
+        self.flush()
+        save = ModelSave(self, directory, schedule_steps=self.schedule_steps, only=only)
+        save.open()
+        save.write()
+
+    def load(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        only: Predicate | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Read what `save` wrote. All workers call it; the first one loads it.
+
+        A schedule resumes at its position here or in the checkpoint, whichever is further. only:
+        what to load, by name. On an error nothing has changed, and all workers raise.
+        """
+        self.finish()
+        self.placement.load(self, directory, only, storage_options)
+        self._share_values()
+        self.start()
+
+    def make_publisher(self, config: PublishConfig) -> Publisher:
+        """Return a publisher of this model as updates of the export in `config.model`."""
+        from sparsefleet.engine.publishing import make_publisher
+
+        return make_publisher(self, config)
+
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of the random generators that training draws from, for JSON."""
+        return random_state()
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `random_state` returned."""
+        set_random_state(state)
+
+    def collect(self) -> None:
+        """Send what only other workers know to the first, before a save. All workers call it."""
+        self.placement.collect()
+
+    def notes_to_save(self) -> dict[str, Any]:
+        """Return what a checkpoint stores besides tensors and tables, for JSON."""
+        return self.placement.notes_to_save(self.mode, self.groups)
+
+    def take_notes(self, notes: Mapping[str, Any]) -> None:
+        """Restore what `notes_to_save` left in a checkpoint that is being loaded."""
+        self.placement.take_notes(notes)
+
+    def fitted(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the tensors of a checkpoint in the form this worker takes."""
+        return self.placement.fitted(tensors, self.role.index)
+
+    # -- for placements -----------------------------------------------------------------------
+
+    @property
+    def first_step(self) -> int:
+        """Steps of the learning-rate schedule before the next start."""
+        return self._steps
+
+    def continue_schedule(self, steps: int) -> None:
+        """Resume the schedule at this step, unless it is already further along."""
+        self._steps = max(self._steps, steps)
+
+    def write_dense(self) -> None:
+        """Write the dense parameters of this worker to the store."""
+        for group in self._native_groups():
+            self.store.write_dense(group.table, self.flat.arrays[group.table])
+
+    def fetch_dense(self) -> None:
+        """Overwrite the dense parameters of this worker with the store's."""
+        for group in self._native_groups():
+            self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _native_groups(self) -> list[DenseGroup]:
+        return [] if self._by_torch else self.groups
+
+    def _open_store(self) -> Store:
+        if not self.role.server_endpoints:
+            return LocalStore()
+        return RemoteStore(
+            self.role.server_endpoints,
+            name=f"worker-{self.role.index}",
+            config=RemoteStoreConfig(connect_timeout_s=self._connect_s),
+        )
+
+    def _mode_setting(self) -> ModeSetting:
+        ranks = self.placement.rank_setting(self)
+        return ModeSetting(
+            store=self.store,
+            tables=self._tables,
+            dense=self.flat.arrays,
+            dense_is_live=isinstance(self._store, LocalStore) and not self._has_own_copies,
+            dense_optimizers={
+                group.table: group.optimizer
+                for group in self._native_groups()
+                if group.optimizer is not None
+            },
+            threads=self.threads,
+            worker_index=self.role.index,
+            worker_num=self.role.worker_num,
+            # After a failure the servers still know the group of the failed mode.
+            group=f"{self.name}/{self._starts}",
+            schedule=self._rates,
+            first_step=self._steps,
+            continue_without_lost=self.placement.continues_without_lost(),
+            wait_s=self.wait_s,
+            dense_step=self._step_by_torch if self._by_torch and ranks is None else None,
+            ranks=ranks,
+        )
+
+    def _rates_of(self, schedule: ScheduleLike | Schedule | None) -> Schedule | None:
+        if schedule is None or isinstance(schedule, Schedule):
+            return schedule
+        if isinstance(self._optimizer, list):
+            raise ConfigError("groups with their own optimizers need a schedule with rates_at()")
+        following: list[str] = []
+        if self.placement.table_default(self.groups, self._optimizer) is not None:
+            following = [module.name for module in self._modules if module.own_optimizer is None]
+        return RateSchedule(
+            schedule, self._optimizer, self.groups, following, torch_steps=bool(self._by_torch)
+        )
+
+    def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
+        """Take one step of an optimizer that only torch implements, on the shared parameters."""
+        self.stepping.step(self._replicas.parameters_of(self.model), gradients)
+
+    def _first_values(self) -> None:
+        self.placement.write_first_values(self)
+
+    def _share_values(self) -> None:
+        self.placement.share_values(self)
+
+    def _use_live_values(self) -> None:
+        """Make parameters in this process the table's own memory instead of a copy."""
+        if isinstance(self._store, LocalStore) and not self._has_own_copies:
+            for group in self._native_groups():
+                live = self._store.live_dense(group.table)
+                self.flat.adopt(group.table, live, self._replicas.all)
+
+    @property
+    def _has_own_copies(self) -> bool:
+        """Return whether the mode trains on copies of the store's values."""
+        return isinstance(mode_config(self._mode_like), GeoConfig)
+
+
+def require_started(part: Part | None) -> Part:
+    """Return a part that a model has only after it is started."""
+    if part is None:
+        raise ConfigError("the model is not started: call fleet.init_worker() first")
+    return part

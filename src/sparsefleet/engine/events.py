@@ -1,0 +1,328 @@
+"""Training events, as values that displays, loggers and callbacks subscribe to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from sparsefleet.engine.clock import ReadingWatch, StepClock, TimeShares, total
+from sparsefleet.engine.step import Place
+from sparsefleet.engine.workload import Outcome
+
+if TYPE_CHECKING:
+    from sparsefleet.data import ReaderStats
+    from sparsefleet.modes import ModeStats
+
+__all__ = [
+    "Attendance",
+    "EpochEnded",
+    "Evaluated",
+    "Event",
+    "Events",
+    "Failed",
+    "FitBegan",
+    "FitEnded",
+    "PassBegan",
+    "PassEnded",
+    "PassResult",
+    "PassView",
+    "Periodic",
+    "SaveFailed",
+    "Saved",
+    "StepDone",
+    "WorkerLost",
+]
+AnyEvent = TypeVar("AnyEvent")
+_log = logging.getLogger("sparsefleet.engine")
+_STOP_S = 60.0  # longest wait for a call that is under way
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassView:
+    """A running pass as seen from outside its threads, for displays that poll it.
+
+    Training threads pay nothing for being polled, beyond the interpreter's time.
+    """
+
+    epoch: int
+    """The epoch, from 1."""
+    epochs: int
+    num_batches: int | None
+    """Batches of a whole pass, if known."""
+    clocks: list[StepClock]
+    """One per thread, live."""
+    stats_before: ModeStats
+    """The mode's counters at the start of the pass."""
+    reading: ReadingWatch
+    begun: float = field(default_factory=time.monotonic)
+
+    def total(self) -> StepClock:
+        """Return the sums over threads so far."""
+        return total(self.clocks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassResult:
+    """The result of one pass over the data of this worker."""
+
+    epoch: int
+    examples: int
+    steps: int
+    skipped: int
+    seconds: float
+    loss: float
+    """Mean loss per example, each computed before learning from it."""
+    reading: ReaderStats | None
+    """What was read for the pass; None if the data keeps no counts."""
+    time_shares: TimeShares
+    validation: Mapping[str, float] | None = None
+    """Metrics of the validation data after the pass."""
+
+
+class FitBegan(NamedTuple):
+    """Training is about to start or resume."""
+
+    epoch: int
+    """The first epoch to be trained, from 1."""
+    epochs: int
+
+
+class PassBegan(NamedTuple):
+    """A pass over the data starts; its threads run until `PassEnded` or `Failed`."""
+
+    view: PassView
+
+
+class StepDone(NamedTuple):
+    """A thread has finished a step. Emitted in that thread, only if there is a subscriber."""
+
+    place: Place
+    outcome: Outcome
+    was_skipped: bool
+
+
+class PassEnded(NamedTuple):
+    """All threads of this worker have run out of data, and saves of the pass have begun."""
+
+    view: PassView
+    result: PassResult
+
+
+class Evaluated(NamedTuple):
+    """Validation data was evaluated, by all workers together."""
+
+    epoch: int
+    epochs: int
+    figures: Mapping[str, float]
+    """The metrics, the same on all workers."""
+
+
+class EpochEnded(NamedTuple):
+    """An epoch is over, with its validation; the model has the parameters of the store."""
+
+    result: PassResult
+
+
+class Saved(NamedTuple):
+    """A checkpoint is committed. Emitted in the first worker, which writes."""
+
+    path: str
+    step: int
+    """Batches trained on by all workers together."""
+    is_full: bool
+    """False: it holds only the rows changed since the one before."""
+    seconds: float
+
+
+class SaveFailed(NamedTuple):
+    """A checkpoint could not be written; training continues. Emitted in the first worker."""
+
+    path: str
+    error: Exception
+
+
+class Failed(NamedTuple):
+    """Training stops with an error, which is raised after all subscribers have seen this."""
+
+    error: BaseException
+
+
+class WorkerLost(NamedTuple):
+    """A worker was missing when the others synchronized, and they continue without it.
+
+    It cannot return: the servers refuse a lost worker until the job is restarted.
+    """
+
+    rank: int
+
+
+class FitEnded(NamedTuple):
+    """All epochs are over, or were ended early. Everything handed over is applied."""
+
+    epochs: int
+    """Epochs finished, over all runs of this `fit`."""
+    was_stopped: bool
+    """Whether a subscriber requested an early end."""
+
+
+Event = (
+    FitBegan
+    | PassBegan
+    | StepDone
+    | PassEnded
+    | Evaluated
+    | EpochEnded
+    | Saved
+    | SaveFailed
+    | Failed
+    | WorkerLost
+    | FitEnded
+)
+
+
+class Events:
+    """Delivers events to the subscribers of their type, in order of subscription.
+
+    Subscribe before training starts. `emit` runs listeners in the calling thread; an exception from
+    a listener is raised there, and stops the training. Background threads `post` instead: a
+    training thread delivers at its next step.
+
+    >>> events, seen = Events(), []
+    >>> events.subscribe(WorkerLost, seen.append)
+    >>> events.emit(WorkerLost(3))
+    >>> seen
+    [WorkerLost(rank=3)]
+    >>> events.listener(StepDone) is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[type[Any], list[Callable[[Any], None]]] = {}
+        self.posted: deque[Event] = deque()
+        """Events from background threads waiting to be delivered."""
+
+    def subscribe(self, kind: type[AnyEvent], listener: Callable[[AnyEvent], None]) -> None:
+        """Call `listener` with each event of this type."""
+        self._listeners.setdefault(kind, []).append(listener)
+
+    @contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Remove subscriptions made in the block when it ends."""
+        before = {kind: list(listeners) for kind, listeners in self._listeners.items()}
+        try:
+            yield
+        finally:
+            self._listeners = before
+            self.posted.clear()
+
+    def listener(self, kind: type[AnyEvent]) -> Callable[[AnyEvent], None] | None:
+        """Return a function that delivers events of this type; None if there are no subscribers.
+
+        For events on the hot path: look it up once per pass, and create no event without
+        subscribers.
+        """
+        listeners = self._listeners.get(kind)
+        if not listeners:
+            return None
+        return listeners[0] if len(listeners) == 1 else self.emit
+
+    def emit(self, event: Any) -> None:
+        """Deliver an event now, in this thread."""
+        for listener in self._listeners.get(type(event), ()):
+            listener(event)
+
+    def emit_to_all(self, event: Any) -> None:
+        """Deliver an event to every listener; log what a listener raises."""
+        for listener in self._listeners.get(type(event), ()):
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("a listener failed to handle %s", type(event).__name__)
+
+    def post(self, event: Event) -> None:
+        """Let a training thread deliver an event. Thread-safe."""
+        if type(event) in self._listeners:
+            self.posted.append(event)
+
+    def deliver(self) -> None:
+        """Deliver what was posted."""
+        while self.posted:
+            try:
+                event = self.posted.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            self.emit(event)
+
+
+class Attendance:
+    """Compares attendance at each meeting of the workers, and reports each lost worker once.
+
+    >>> events, seen = Events(), []
+    >>> events.subscribe(WorkerLost, seen.append)
+    >>> attendance = Attendance(3, events)
+    >>> for present in ([0, 1, 2], [0, 2], [0, 2]):
+    ...     attendance.update(present)
+    >>> attendance.lose(0)
+    >>> seen
+    [WorkerLost(rank=1), WorkerLost(rank=0)]
+    """
+
+    def __init__(self, worker_num: int, events: Events) -> None:
+        self._events = events
+        self._present = set(range(worker_num))
+
+    def update(self, present: Iterable[int]) -> None:
+        """Report the workers that are missing from this meeting."""
+        for rank in sorted(self._present.difference(present)):
+            self.lose(rank)
+
+    def lose(self, rank: int) -> None:
+        """Report a lost worker, unless already reported."""
+        if rank in self._present:
+            self._present.remove(rank)
+            _log.warning("worker %d is lost; the others continue without it", rank)
+            self._events.emit(WorkerLost(rank))
+
+
+class Periodic:
+    """Calls a function every `interval_s` seconds during a pass, in its own thread.
+
+    An exception ends the calls, is reported as that thread's error, and does not affect the
+    training.
+    """
+
+    def __init__(self, interval_s: float, call: Callable[[], None], *, name: str) -> None:
+        self._interval_s = interval_s
+        self._call = call
+        self._name = name
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def attach(self, events: Events) -> None:
+        """Subscribe to the start and end of passes."""
+        events.subscribe(PassBegan, lambda _: self.start())
+        events.subscribe(PassEnded, lambda _: self.stop())
+        events.subscribe(Failed, lambda _: self.stop())
+
+    def start(self) -> None:
+        """Start the calls; the first one comes after an interval."""
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the calls, and wait for a running one. Idempotent."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            self._call()

@@ -1,0 +1,193 @@
+"""A model's dense parameters as views of flat buffers, one buffer per dense table.
+
+Letters: P elements of all parameters of a table.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.modes.mode_setting import join
+
+__all__ = ["FlatParameters", "Replicas"]
+
+Floats = NDArray[np.float32]
+
+
+class FlatParameters:
+    """Moves parameters into flat float32 buffers and leaves them as views of these.
+
+    The model and all its replicas immediately see what is written into ``arrays``: threads share
+    one set of parameters. Each replica has its own parameter objects, so that autograd counts
+    versions per replica and does not mistake a write by another thread for an error.
+
+    >>> model = nn.Linear(2, 1)
+    >>> flat = FlatParameters(model, {"dense": list(model.parameters())})
+    >>> flat.arrays["dense"][:] = 1.0
+    >>> model.bias.item(), flat.replica().bias.item()
+    (1.0, 1.0)
+    """
+
+    def __init__(self, model: nn.Module, tables: Mapping[str, Sequence[nn.Parameter]]) -> None:
+        self._model = model
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._names: dict[str, list[str]] = {}
+        self.arrays: dict[str, Floats] = {}
+        """Dense table -> its live values, float32[P]."""
+        for table, parameters in tables.items():
+            for parameter in parameters:
+                _check(names.get(id(parameter)), parameter)
+            self._names[table] = [names[id(parameter)] for parameter in parameters]
+            self.arrays[table] = _move(parameters).numpy()
+
+    def adopt(self, table: str, array: Floats, models: Iterable[nn.Module] = ()) -> None:
+        """Make `array` (float32[P]) hold the values from now on.
+
+        models: existing replicas, whose parameters also become views of it.
+        """
+        array[:] = self.arrays[table]
+        for model in (self._model, *models):
+            _make_views(self.parameters_of(model)[table], torch.from_numpy(array))
+        self.arrays[table] = array
+
+    def replica(self) -> nn.Module:
+        """Return another model object over the same parameters and buffers, for another thread."""
+        memo: dict[int, object] = {}
+        for parameter in self._model.parameters():
+            # .data counts versions by itself; .detach() would share the count.
+            alias = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
+            _copy_hooks(parameter, alias)
+            memo[id(parameter)] = alias
+        for buffer in self._model.buffers():
+            memo[id(buffer)] = buffer.data
+        return copy.deepcopy(self._model, memo)
+
+    def parameters_of(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+        """Return dense table -> the parameters of the model or a replica, in order."""
+        by_name = dict(model.named_parameters())
+        return {table: [by_name[name] for name in names] for table, names in self._names.items()}
+
+    def names_of(self, table: str) -> list[str]:
+        """Return the names of the parameters in a dense table, in order."""
+        return self._names[table]
+
+
+class Replicas:
+    """Models over the same parameters, one per thread; the first is the model itself. Thread-safe.
+
+    spares_model: torch steps on the model's own parameters, so threads use copies only.
+    """
+
+    def __init__(self, flat: FlatParameters, model: nn.Module, *, spares_model: bool) -> None:
+        self._flat = flat
+        self._spares_model = spares_model
+        self._lock = threading.Lock()
+        self.all: list[nn.Module] = [model]
+        """The replicas created so far."""
+        self._parameters = {id(model): flat.parameters_of(model)}
+
+    def first(self, count: int) -> list[nn.Module]:
+        """Return `count` replicas, the same ones each time."""
+        begin = 1 if self._spares_model and count > 1 else 0
+        with self._lock:
+            while len(self.all) < begin + count:
+                replica = self._flat.replica()
+                self._parameters[id(replica)] = self._flat.parameters_of(replica)
+                self.all.append(replica)
+            return self.all[begin : begin + count]
+
+    def parameters_of(self, replica: nn.Module) -> dict[str, list[nn.Parameter]]:
+        """Return dense table -> the parameters of one of the replicas, in order."""
+        return self._parameters[id(replica)]
+
+
+def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Floats]:
+    """Return dense table -> flat gradient, float32[P]; empty if no parameter has a gradient.
+
+    The parameters have none afterwards. A parameter without a gradient counts as zero if another
+    one of its table has a gradient.
+    """
+    return {table: join(parts) for table, parts in take_gradient_parts(parameters).items()}
+
+
+def take_gradient_parts(
+    parameters: Mapping[str, Sequence[nn.Parameter]],
+) -> dict[str, list[Floats]]:
+    """Return each table's gradient as one flat array per parameter, without a copy.
+
+    Otherwise like `take_gradients`.
+    """
+    taken: dict[str, list[Floats]] = {}
+    for table, members in parameters.items():
+        parts: list[Floats] = []
+        without: list[int] = []  # positions of parameters that have none
+        for place, parameter in enumerate(members):
+            gradient = parameter.grad
+            if gradient is None:
+                without.append(place)
+                continue
+            # Every torch operator releases the GIL and must get it back; NumPy's do not.
+            parts.append(_plain(gradient).numpy().reshape(-1))
+            parameter.grad = None
+        if parts:
+            for place in without:
+                parts.insert(place, np.zeros(members[place].numel(), np.float32))
+            taken[table] = parts
+    return taken
+
+
+def drop_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
+    for members in parameters.values():
+        for parameter in members:
+            parameter.grad = None
+
+
+def _plain(gradient: torch.Tensor) -> torch.Tensor:
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    return gradient.detach() if gradient.requires_grad else gradient
+
+
+def _check(name: str | None, parameter: nn.Parameter) -> None:
+    if name is None:
+        raise ConfigError(
+            f"the optimizer holds a parameter of shape {list(parameter.shape)} that the model does "
+            "not have: create the optimizer from model.parameters()"
+        )
+    if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        raise ConfigError(
+            f"parameter '{name}' is {parameter.dtype} on {parameter.device}, expected "
+            "torch.float32 "
+            "on the CPU: call model.float().cpu() first"
+        )
+
+
+def _copy_hooks(parameter: nn.Parameter, alias: nn.Parameter) -> None:
+    """Copy gradient hooks to a replica's parameter, since torch does not."""
+    for hook in (parameter._backward_hooks or {}).values():
+        alias.register_hook(hook)  # type: ignore[no-untyped-call]
+    for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+        alias.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def _move(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    """Return one buffer with all values; each parameter becomes a view of its part."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    _make_views(parameters, flat)
+    return flat
+
+
+def _make_views(parameters: Sequence[nn.Parameter], flat: torch.Tensor) -> None:
+    begin = 0
+    for parameter in parameters:
+        end = begin + parameter.numel()
+        parameter.data = flat[begin:end].view(parameter.shape)
+        begin = end

@@ -1,0 +1,230 @@
+"""Where a model's dense parameters live, who updates them, and how workers get the same ones."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from sparsefleet import optim
+from sparsefleet.engine.dense_groups import (
+    DenseGroup,
+    OptimizerLike,
+    describe_optimizer,
+    require_local,
+)
+from sparsefleet.engine.model_checkpoint import Predicate, load_model
+from sparsefleet.engine.model_tensors import FrozenState, ModelTensors
+from sparsefleet.errors import NotFoundError, PeerLostError
+from sparsefleet.fleet.board import directory_of_servers
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.modes import ModeConfig
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import RankSetting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sparsefleet.engine.distributed_model import DistributedModel
+    from sparsefleet.fleet.board import Board
+    from sparsefleet.store import Store
+
+__all__ = ["StorePlacement", "warn_of_older_tables"]
+
+_log = logging.getLogger("sparsefleet.engine")
+
+_JOB_NOTE = "sparsefleet/job"
+_THIS_JOB = secrets.token_hex(8)  # of this process
+
+
+class StorePlacement:
+    """Dense parameters are tables of the store, which updates them; workers fetch the values.
+
+    `RankPlacement` is the other placement: every worker holds and steps all of them. A
+    `DistributedModel` calls its placement at each point where the two differ. Methods take the
+    model as `bound`; a placement stores only its own state.
+    """
+
+    # -- made with the model -------------------------------------------------------------------
+
+    def own_optimizer(self, model: nn.Module, optimizer: OptimizerLike) -> OptimizerLike:
+        """Return the optimizer to use in place of the user's."""
+        del model
+        return optimizer
+
+    def groups_by_torch(
+        self, groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig
+    ) -> list[DenseGroup]:
+        """Return the groups that torch steps in this process."""
+        found = [group for group in groups if group.optimizer is None]
+        require_local(found, role, mode)
+        return found
+
+    def flattened(self, groups: Sequence[DenseGroup]) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters that become views of flat buffers, by dense table."""
+        return {group.table: group.parameters for group in groups}
+
+    def tensors(
+        self,
+        model: nn.Module,
+        groups: Sequence[DenseGroup],
+        in_tables: Mapping[str, Sequence[str]],
+        stepped_by: torch.optim.Optimizer | None,
+    ) -> ModelTensors:
+        """Return the dense tensors by name, as stored in checkpoints."""
+        del groups
+        return ModelTensors(model, in_tables, stepped_by)
+
+    def table_default(
+        self, groups: Sequence[DenseGroup], optimizer: OptimizerLike
+    ) -> optim.Optimizer | None:
+        """Return the optimizer of tables that name none; None if only torch implements it."""
+        if groups:
+            return groups[0].optimizer
+        if isinstance(optimizer, torch.optim.Optimizer):  # all its parameters are frozen
+            return describe_optimizer(optimizer, optimizer.param_groups[0])
+        return optimizer if isinstance(optimizer, optim.Optimizer) else None
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device | None:
+        """Return the device for batches; None: they stay on the CPU."""
+        return None
+
+    def continues_without_lost(self) -> bool:
+        """Return whether the job continues without lost workers."""
+        return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
+
+    def join(self, bound: DistributedModel) -> None:
+        """Connect to the other workers, before the store is opened."""
+
+    def board(self, store: Store) -> Board:
+        """Return the board where workers leave notes for each other."""
+        return store
+
+    def rank_setting(self, bound: DistributedModel) -> RankSetting | None:
+        """Return what mode "collective" needs."""
+        del bound
+        return None
+
+    def write_first_values(self, bound: DistributedModel) -> None:
+        """Write the first worker's values, or those that servers should load, to the store."""
+        if not bound.role.is_first_worker:
+            return
+        directory = directory_of_servers(bound.store)
+        if directory is not None:
+            self.read_checkpoint(bound, directory, None, None)
+            return
+        bound.write_dense()
+
+    def share_values(self, bound: DistributedModel) -> None:
+        """Give every worker the store's values and the first worker's frozen state."""
+        frozen = FrozenState(bound.model, bound.groups)
+        role = bound.role
+        mine = bound.first_step.to_bytes(8, "little") + role.index.to_bytes(4, "little")
+        if role.is_first_worker and not bound.meeting.is_alone:
+            mine += frozen.to_bytes()
+        gathered = bound.meeting.all_gather(mine)
+        bound.continue_schedule(max(int.from_bytes(part[:8], "little") for part in gathered))
+        if int.from_bytes(gathered[0][8:12], "little") != 0:
+            raise PeerLostError("worker 0 was lost before it sent the initial values of the model")
+        if not role.is_first_worker:
+            frozen.take(gathered[0][12:])
+        bound.fetch_dense()
+        bound.meeting.barrier()  # nobody trains before all have the same values
+
+    def started(self, mode: Mode) -> None:
+        """Called when a mode has started."""
+
+    def finishing(self, mode: Mode) -> None:
+        """Called before a mode that did not fail finishes."""
+
+    def settled(self, bound: DistributedModel) -> None:
+        """Called on all workers when everything handed over is applied."""
+
+    def failed(self, error: BaseException) -> None:
+        """Called when a thread of this worker failed."""
+
+    # -- files --------------------------------------------------------------------------------
+
+    def load(
+        self,
+        bound: DistributedModel,
+        directory: str | os.PathLike[str],
+        only: Predicate | None,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        """Load a checkpoint; all workers call it, and all raise if it fails."""
+
+        def load(_: list[bytes]) -> bytes:
+            """Load in the first worker, when no push is outstanding."""
+            self.read_checkpoint(bound, directory, only, storage_options)
+            return b""
+
+        if bound.meeting.decide(b"", load) is None:
+            raise PeerLostError(
+                f"{os.fspath(directory)} was not loaded: worker 0, which loads for all workers, is "
+                "lost"
+            )
+
+    def read_checkpoint(
+        self,
+        bound: DistributedModel,
+        directory: str | os.PathLike[str],
+        only: Predicate | None,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        with_tables: bool = True,
+    ) -> None:
+        """Read a checkpoint in this worker, with its schedule."""
+        steps = load_model(
+            bound,
+            directory,
+            only=only,
+            storage_options=storage_options,
+            with_tables=with_tables,
+        )
+        bound.continue_schedule(steps)
+
+    def collect(self) -> None:
+        """Send what only other workers know to the first, before a save. All workers call it."""
+
+    def notes_to_save(self, mode: Mode, groups: Sequence[DenseGroup]) -> dict[str, Any]:
+        """Return what a checkpoint stores besides tensors and tables, for JSON."""
+        del mode, groups
+        return {}
+
+    def take_notes(self, notes: Mapping[str, Any]) -> None:
+        """Restore what `notes_to_save` left in a checkpoint that is being loaded."""
+
+    def fitted(self, tensors: dict[str, NDArray[Any]], rank: int) -> dict[str, NDArray[Any]]:
+        """Return the tensors of a checkpoint in the form that worker `rank` needs."""
+        del rank
+        return tensors
+
+
+def warn_of_older_tables(store: Store, tables: Iterable[str]) -> None:
+    """Logs a warning if servers still hold rows of these tables from an earlier job.
+
+    Servers that were started by hand outlive a job, and the next one would continue with its rows
+    without a word. Rows that a server loaded at its start count as this job's. One worker calls it.
+    """
+    try:
+        before = store.get_note(_JOB_NOTE).decode()
+    except NotFoundError:
+        before = _THIS_JOB
+    store.put_note(_JOB_NOTE, _THIS_JOB.encode())
+    rows = {name: store.info(name).size for name in tables} if before != _THIS_JOB else {}
+    found = ", ".join(f"'{name}' ({count:,} rows)" for name, count in rows.items() if count)
+    if found:
+        _log.warning(
+            "the servers hold tables of an earlier job, and this one continues with them: %s. To "
+            "start from scratch restart the servers, or use other table names",
+            found,
+        )

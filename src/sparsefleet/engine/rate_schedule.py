@@ -1,0 +1,88 @@
+"""Applies torch's learning-rate schedules; the mode counts the steps."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from sparsefleet import optim
+from sparsefleet.engine.dense_groups import DenseGroup
+from sparsefleet.errors import ConfigError
+
+__all__ = ["RateSchedule", "ScheduleLike"]
+
+ScheduleLike = LRScheduler | Callable[[int], float]
+
+
+class RateSchedule:
+    """The learning rate of every table at a step.
+
+    schedule: a torch scheduler, created for the dense optimizer and stepped once per training step,
+    or a function from the number of steps to a factor of the initial rate.
+    following: sparse tables that use the model's optimizer; they have the rate of its first group.
+    Tables with their own optimizer keep their rate.
+    torch_steps: also set the rates of the torch optimizer's groups.
+    """
+
+    def __init__(
+        self,
+        schedule: ScheduleLike,
+        optimizer: torch.optim.Optimizer | optim.Optimizer,
+        groups: Sequence[DenseGroup],
+        following: Sequence[str],
+        *,
+        torch_steps: bool = False,
+    ) -> None:
+        if isinstance(schedule, ReduceLROnPlateau):
+            raise ConfigError(
+                "ReduceLROnPlateau follows a metric, not the number of steps: pass another "
+                "scheduler or a function from step to factor"
+            )
+        if isinstance(schedule, LRScheduler):
+            if schedule.optimizer is not optimizer:
+                raise ConfigError(
+                    "the schedule was created for a different optimizer than the model's"
+                )
+        elif not callable(schedule):
+            raise ConfigError(
+                "schedule must be a torch LRScheduler or a function from step to factor, got "
+                f"{type(schedule).__name__}"
+            )
+        self._schedule = schedule
+        self._optimizer = optimizer
+        self._group_of = {group.table: group.index for group in groups}
+        self._group_of.update(dict.fromkeys(following, groups[0].index if groups else 0))
+        self._first = self._rates_now()
+        self._torch_steps = torch_steps
+        self._lock = threading.Lock()
+
+    def rates_at(self, step: int) -> dict[str, float]:
+        """Return table -> rate after `step` steps. A torch scheduler only goes forward."""
+        schedule = self._schedule
+        if not isinstance(schedule, LRScheduler):
+            factor = float(schedule(step))
+            rates = {table: first * factor for table, first in self._first.items()}
+            if self._torch_steps:
+                self._set_groups(rates)
+            return rates
+        with self._lock, warnings.catch_warnings():
+            # Torch expects optimizer.step() between two calls; here servers step.
+            warnings.simplefilter("ignore", UserWarning)
+            while schedule.last_epoch < step:
+                schedule.step()
+            return self._rates_now()
+
+    def _set_groups(self, rates: Mapping[str, float]) -> None:
+        assert isinstance(self._optimizer, torch.optim.Optimizer)
+        for table, index in self._group_of.items():
+            self._optimizer.param_groups[index]["lr"] = rates[table]
+
+    def _rates_now(self) -> dict[str, float]:
+        if isinstance(self._optimizer, optim.Optimizer):
+            return dict.fromkeys(self._group_of, self._optimizer.lr)
+        groups = self._optimizer.param_groups
+        return {table: float(groups[index]["lr"]) for table, index in self._group_of.items()}

@@ -1,0 +1,249 @@
+"""When to save: the settings, and the moment that all workers agree on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparsefleet.errors import DeadlineError, NotFoundError, SparseFleetError
+from sparsefleet.field_checks import require, require_bool, require_int, require_positive
+from sparsefleet.fleet.board import Board
+
+__all__ = ["CheckpointConfig", "Interval", "SaveSchedule"]
+_LOOK_EVERY_STEPS = 8  # where workers step together, they look for requests this often
+_LISTEN_S = 1.0  # a wait on the servers cannot be cancelled, so it is made in pieces
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """A series of checkpoints in one directory, written while training continues.
+
+    >>> CheckpointConfig(directory="checkpoints", every_steps=1000).keep
+    3
+    """
+
+    directory: str | os.PathLike[str]
+    """Each checkpoint is a subdirectory, `step-<number>`. All servers and worker 0 must be able
+    to access it by this name: a shared file system, or a URL that fsspec supports (`s3://...`).
+    """
+
+    job: str | None = None
+    """Names the job that the directory belongs to: another job neither resumes from it nor saves
+    there. Default: SPARSEFLEET_JOB, or the script and a digest of its arguments; so give a name to
+    a job whose arguments change between runs."""
+
+    every_steps: int | None = None
+    """Save when a worker has taken this many steps since the last save. Where threads step together
+    (sync, half_async, hybrid), a step of all of them counts once."""
+
+    every_s: float | None = None
+    """Save this many seconds after the last save, or sooner by `every_steps`."""
+
+    each_epoch: bool = True
+    """Save at the end of each epoch. The last epoch is always saved."""
+
+    keep: int = 3
+    """Checkpoints to keep; older ones are removed, unless a newer one builds on them."""
+
+    deltas_between_fulls: int = 0
+    """Number of saves after a full one that hold only rows changed since the previous save.
+    Larger: less to write, more files to read when loading. Above 0 it costs 4 bytes per row.
+    """
+
+    skip_while_writing: bool = True
+    """Skip a save that is due while the previous one is still being written. False: training
+    waits for the disk instead.
+    """
+
+    timeout_s: float = 3600.0
+    """Abandon a save that takes longer; training continues."""
+
+    storage_options: Mapping[str, Any] | None = None
+    """For fsspec, such as credentials; also sent to the servers."""
+
+    def __post_init__(self) -> None:
+        require(bool(os.fspath(self.directory)), self, "directory", "a path")
+        require(self.job is None or isinstance(self.job, str), self, "job", "a name")
+        if self.every_steps is not None:
+            require_int(self, "every_steps", 1, 2**62)
+        if self.every_s is not None:
+            require_positive(self, "every_s")
+        require_bool(self, "each_epoch")
+        require_bool(self, "skip_while_writing")
+        require_int(self, "keep", 1, 1_000_000)
+        require_int(self, "deltas_between_fulls", 0, 1_000_000)
+        require_positive(self, "timeout_s")
+
+
+class Interval:
+    """An event that is due some steps, or seconds, after the last one. Not thread-safe.
+
+    >>> interval = Interval(every_steps=3, every_s=None)
+    >>> interval.is_count(2), interval.is_count(3), interval.is_time()
+    (False, True, False)
+    """
+
+    def __init__(self, every_steps: int | None, every_s: float | None) -> None:
+        self._every_steps = every_steps
+        self._every_s = every_s
+        self.steps = 0
+        """Steps of this worker since the last one."""
+        self.done_at = 0
+        """Where workers step together: the step of the last one."""
+        self.restart(0)
+
+    @property
+    def has_clock(self) -> bool:
+        """Return whether it depends on time."""
+        return self._every_s is not None
+
+    def restart(self, steps: int) -> None:
+        """Restart now, after `steps` steps where workers step together."""
+        self.steps = 0
+        self.done_at = steps
+        self._since = time.monotonic()
+
+    def is_time(self) -> bool:
+        """Return whether it is due by time."""
+        return self._every_s is not None and time.monotonic() - self._since >= self._every_s
+
+    def is_count(self, steps: int) -> bool:
+        """Return whether it is due `steps` steps after the last one."""
+        return self._every_steps is not None and steps >= self._every_steps
+
+
+class SaveSchedule:
+    """Decides for each step whether to pause after it. Thread-safe.
+
+    The worker that first finds something due posts a numbered request on the board. Where workers
+    run independently, a thread listens for requests, and each worker pauses when it sees one. Where
+    they step together, all must pause after the same step: by count, which they share; or by time,
+    and then the request names a step that no worker can have passed without checking.
+
+    intervals: the intervals by name.
+    name: identifies this training on the board.
+    """
+
+    def __init__(
+        self,
+        intervals: Mapping[str, Interval],
+        board: Board,
+        *,
+        name: str,
+        is_alone: bool,
+        steps_together: Literal["nobody", "threads", "workers"],
+    ) -> None:
+        self._intervals = intervals
+        self._board = board
+        self._name = name
+        self._is_alone = is_alone
+        self._agrees_on_step = steps_together == "workers" and not is_alone
+        self._number = 0
+        self._changed = threading.Condition()
+        self._heard = False
+        self._closed = False
+        self._before_pass = 0
+        self._found: set[str] = set()
+        self._listener: threading.Thread | None = None
+        if not is_alone and not self._agrees_on_step:
+            self._listener = threading.Thread(
+                target=self._listen, name="sparsefleet-save-requests", daemon=True
+            )
+            self._listener.start()
+
+    def is_due(self, step: int) -> bool:
+        """Implement `Pauses`."""
+        if self._agrees_on_step:
+            return self._is_agreed(step)
+        for interval in self._intervals.values():
+            interval.steps += step > 0
+        if self._heard:
+            return True
+        found = {n for n, i in self._intervals.items() if i.is_time() or i.is_count(i.steps)}
+        if not found:
+            return False
+        self._found |= found
+        if not self._is_alone:
+            self._request(step)
+        self._heard = True
+        return True
+
+    @property
+    def found(self) -> Collection[str]:
+        """Return what this worker has found due since the last pause."""
+        return self._found
+
+    def begin_pass(self, steps: int) -> None:
+        """Start a pass; where workers step together, all have taken `steps` so far."""
+        self._before_pass = steps
+
+    def end_pause(self, steps: int, *, done: Collection[str]) -> None:
+        """Report that all workers have paused, after `steps` steps where they step together.
+
+        done: what was done; the rest stays due as before.
+        """
+        if not self._is_alone:
+            with contextlib.suppress(NotFoundError):
+                self._board.delete_note(self._request_name)
+        with self._changed:
+            for name in done:
+                self._intervals[name].restart(steps)
+            self._found = set()
+            self._number += 1
+            self._heard = False
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the listening thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._listener is not None:
+            self._listener.join(2 * _LISTEN_S)
+
+    def _is_agreed(self, step: int) -> bool:
+        taken = self._before_pass + step
+        counted = {n for n, i in self._intervals.items() if i.is_count(taken - i.done_at)}
+        self._found |= counted
+        if counted:
+            return True
+        has_clock = any(interval.has_clock for interval in self._intervals.values())
+        if not has_clock or step % _LOOK_EVERY_STEPS:
+            return False
+        try:
+            return int(self._board.get_note(self._request_name)) == step
+        except NotFoundError:
+            timed = {name for name, each in self._intervals.items() if each.is_time()}
+            self._found |= timed
+            if timed:
+                self._request(step + _LOOK_EVERY_STEPS)
+            return False
+
+    @property
+    def _request_name(self) -> str:
+        return f"{self._name}/save/{self._number}"
+
+    def _request(self, step: int) -> None:
+        self._board.put_note(self._request_name, str(step).encode())
+
+    def _listen(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or not self._heard)
+                if self._closed:
+                    return
+                number, name = self._number, self._request_name
+            try:
+                self._board.get_note(name, wait=True, timeout_s=_LISTEN_S)
+            except DeadlineError:
+                continue
+            except SparseFleetError:
+                return  # the training threads meet the same error and report it
+            with self._changed:
+                if number == self._number:
+                    self._heard = True

@@ -1,0 +1,380 @@
+"""Consistent saves: all workers pause together, and the first one writes the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.engine.checkpoint_series import CheckpointSeries
+from sparsefleet.engine.events import Attendance, Events
+from sparsefleet.engine.model_checkpoint import ModelSave
+from sparsefleet.engine.publishing import Publishing
+from sparsefleet.engine.save_schedule import CheckpointConfig, Interval, SaveSchedule
+from sparsefleet.engine.training_progress import TrainingProgress, WorkerReport
+from sparsefleet.errors import CheckpointError, SparseFleetError
+from sparsefleet.modes.thread_round import ThreadRound
+from sparsefleet.serving.updates.publisher import PublishConfig
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.bound_model import BoundModel
+
+__all__ = ["BackgroundWriters", "PausePoint", "Pauses", "SaveCoordinator", "save_now"]
+
+
+_log = logging.getLogger("sparsefleet.engine")
+
+_CHECKPOINT, _PUBLISH = "checkpoint", "publish"
+
+
+class BackgroundWriters:
+    """What is written in the background during training: checkpoints, and updates of a served
+    model.
+
+    They write in the first worker only.
+    """
+
+    def __init__(
+        self,
+        distributed: BoundModel,
+        checkpoints: CheckpointConfig | None,
+        publish: PublishConfig | None,
+        events: Events,
+        owner: SeriesOwner | None = None,
+    ) -> None:
+        self._distributed = distributed
+        self._events = events
+        self._owner = owner
+        self.checkpoints = checkpoints
+        self.publish = publish
+        self._open: list[CheckpointSeries | Publishing] = []
+        if checkpoints is not None:
+            self._open.append(self.series)
+        if publish is not None and distributed.role.is_first_worker:
+            self._open.append(self.publishing)
+
+    @cached_property
+    def series(self) -> CheckpointSeries:
+        """Return the checkpoint series; available with `checkpoints`."""
+        assert self.checkpoints is not None
+        return CheckpointSeries(self._distributed, self.checkpoints, self._events, self._owner)
+
+    @cached_property
+    def publishing(self) -> Publishing:
+        """Return the publisher; available with `publish`, in the first worker."""
+        assert self.publish is not None
+        return Publishing(self._distributed, self.publish)
+
+    def wait(self) -> None:
+        """Return when what is being written is committed, or has failed."""
+        for writer in self._open:
+            writer.wait()
+
+    def close(self) -> None:
+        """Wait, then let others publish."""
+        self.wait()
+        for writer in self._open:
+            if isinstance(writer, Publishing):
+                writer.close()
+
+    def raise_last_error(self) -> None:
+        """Raise CheckpointError or PublishError if the last save or update failed."""
+        for writer in self._open:
+            writer.raise_last_error()
+
+
+class SaveCoordinator:
+    """The pauses of one worker's `fit`, in which checkpoints and updates start.
+
+    Pauses are numbered, and every worker takes part in each. A worker that has run out of data
+    waits for the next one; the pass ends when all have arrived and none has data left.
+
+    progress: the position of this worker, updated by the training.
+    """
+
+    def __init__(
+        self,
+        distributed: BoundModel,
+        progress: TrainingProgress,
+        writers: BackgroundWriters,
+        attendance: Attendance,
+    ) -> None:
+        self._distributed = distributed
+        self._progress = progress
+        self._attendance = attendance
+        self._writers = writers
+        intervals = {}
+        for name, config in ((_CHECKPOINT, writers.checkpoints), (_PUBLISH, writers.publish)):
+            if config is not None:
+                intervals[name] = Interval(config.every_steps, config.every_s)
+        self._schedule = SaveSchedule(
+            intervals,
+            distributed.board,
+            name=f"{distributed.name}/{progress.fit}",
+            is_alone=distributed.meeting.is_alone,
+            steps_together=distributed.mode.steps_together,
+        )
+        self._is_last_pass = False
+        self._in_pass = True
+        self._is_over = False  # the first worker is lost: nobody can write any more
+
+    def begin_pass(self, threads: int) -> PausePoint:
+        """Return the pause point for the threads of the next pass."""
+        self._schedule.begin_pass(self._distributed.mode.steps_taken)
+        return PausePoint(
+            threads,
+            self,
+            steps_together=self._distributed.mode.steps_together != "nobody",
+            wait_s=self._distributed.wait_s,
+        )
+
+    def is_due(self, step: int) -> bool:
+        """Implement `Pauses`."""
+        return not self._is_over and self._schedule.is_due(step)
+
+    def run(self) -> None:
+        """Implement `Pauses`: meet the other workers while the threads of this one wait."""
+        self._meet(has_data=True)
+
+    def end_pass(self, *, is_last: bool) -> None:
+        """Return when the pass is over for all workers; call it when this worker's threads have
+        ended.
+
+        is_last: no pass follows.
+        """
+        self._is_last_pass = is_last
+        while not self._is_over and self._meet(has_data=False):
+            pass
+        self._progress.end_epoch()
+
+    def end_early(self) -> None:
+        """Save what `end_pass` would have saved, had it known that no pass follows.
+
+        All workers call it, between epochs.
+        """
+        self._is_last_pass, self._in_pass = True, False
+        if not self._is_over:
+            self._meet(has_data=False)
+
+    def close(self) -> None:
+        """Wait for what is being written, in the first worker."""
+        self._schedule.close()
+        self._writers.wait()
+
+    def _meet(self, *, has_data: bool) -> bool:
+        """Pause together with all workers; return whether any has data left."""
+        mode, meeting = self._distributed.mode, self._distributed.meeting
+        mode.pause()
+        self._distributed.collect()
+        mine = {
+            "has_data": has_data,
+            "found": sorted(self._schedule.found),
+            "rank": self._distributed.role.index,
+            "steps": mode.steps_taken,
+            "report": self._progress.report(self._distributed).to_json(),
+        }
+        checkpoints = self._writers.checkpoints
+        waits = checkpoints is not None and not checkpoints.skip_while_writing
+        if waits:
+            self._writers.wait()
+        answer = meeting.decide(
+            json.dumps(mine).encode(), self._decide, patient=waits or not has_data
+        )
+        if answer is None:
+            self._is_over = True
+            self._attendance.lose(0)
+            _log.error(
+                "worker 0, which writes checkpoints and updates, is lost: no more will be written"
+            )
+            mode.resume()
+            return False
+        decided = json.loads(answer)
+        self._attendance.update(decided["present"])
+        self._schedule.end_pause(decided["steps"], done=decided["done"])
+        if decided["continues"]:
+            mode.resume()
+        return bool(decided["continues"])
+
+    def _decide(self, given: list[bytes]) -> bytes:
+        """Decide in the first worker, while all are paused."""
+        reports = [json.loads(part) for part in given]
+        continues = any(each["has_data"] for each in reports)
+        found = {name for each in reports for name in each["found"]}
+        done = self._due(found, continues=continues)
+        if not continues and self._is_last_pass:
+            self._writers.wait()  # so that the last save is not skipped for the one before
+        if self._writers.checkpoints is not None:
+            self._checkpoint(reports, begins=_CHECKPOINT in done, continues=continues)
+        if _PUBLISH in done:
+            _log.debug("update %s", self._writers.publishing.begin())
+        steps = max(each["steps"] for each in reports)
+        return json.dumps(
+            {
+                "continues": continues,
+                "done": sorted(done),
+                "steps": steps,
+                "present": [each["rank"] for each in reports],
+            }
+        ).encode()
+
+    def _due(self, found: Collection[str], *, continues: bool) -> set[str]:
+        """Return what to do at this pause."""
+        due = set(found)
+        checkpoints = self._writers.checkpoints
+        if checkpoints is not None and not continues:
+            due.discard(_CHECKPOINT)
+            if checkpoints.each_epoch or self._is_last_pass:
+                due.add(_CHECKPOINT)
+        if self._writers.publish is not None and not continues and self._is_last_pass:
+            due.add(_PUBLISH)
+        return due
+
+    def _checkpoint(self, given: list[dict[str, Any]], *, begins: bool, continues: bool) -> None:
+        series = self._writers.series
+        reports = series.reports_of_all(
+            {each["rank"]: WorkerReport.from_json(each["report"]) for each in given}
+        )
+        if not continues and self._in_pass:
+            reports = [report.at_end_of_epoch() for report in reports]
+        if begins:
+            _log.info("checkpoint %s", series.begin(reports))
+
+
+def save_now(
+    distributed: BoundModel,
+    directory: str | os.PathLike[str],
+    progress: TrainingProgress,
+    user_notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write one checkpoint of a single moment of all workers; all call it, each with its progress.
+
+    Returns when it is committed; raises on every worker if it cannot be written. user_notes: the
+    first worker's are kept in the manifest.
+    """
+    saves: list[ModelSave] = []
+
+    def open_save(given: list[bytes]) -> bytes:
+        """Open the save in the first worker, while all are paused."""
+        reports = progress.resumed_reports or [
+            WorkerReport.from_json(json.loads(part)) for part in given
+        ]
+        save = ModelSave.of_workers(distributed, directory, reports, user_notes=user_notes)
+        save.open()
+        saves.append(save)
+        return b""
+
+    report = progress.report(distributed).to_json()
+    with _paused(distributed):
+        distributed.meeting.decide(json.dumps(report).encode(), open_save)
+    failure: Exception | None = None
+    for save in saves:  # in the first worker; the others wait for the result
+        try:
+            save.write()
+        except (SparseFleetError, OSError) as error:
+            failure = error
+
+    def report_result(_: list[bytes]) -> bytes:
+        if failure is not None:
+            raise failure
+        return b"saved"
+
+    if distributed.meeting.decide(b"", report_result, patient=True) is None:
+        raise CheckpointError(f"worker 0 was lost while it saved {os.fspath(directory)}")
+
+
+@contextmanager
+def _paused(distributed: BoundModel) -> Iterator[None]:
+    distributed.mode.pause()
+    distributed.collect()
+    try:
+        yield
+    finally:
+        distributed.mode.resume()
+
+
+class Pauses(Protocol):
+    """Decides when threads pause, and runs the work while they do."""
+
+    def is_due(self, step: int) -> bool:
+        """Return whether to pause after a thread has taken `step` steps in this pass.
+
+        Called for each step of each thread; where threads step together, once for all of them, one
+        step ahead.
+        """
+
+    def run(self) -> None:
+        """Run the work; called by one thread while the others wait."""
+
+
+class PausePoint:
+    """All threads pass here before each step, and stop here when a pause is due. Thread-safe.
+
+    A thread that stops has no batch read ahead, so the position that the data reports is exactly
+    what has been trained on.
+
+    steps_together: the threads take each step together, so none may stop while another waits for it
+    in a step. The pause is then announced one step ahead, and all stop at the same step.
+    """
+
+    def __init__(
+        self, threads: int, pauses: Pauses, *, steps_together: bool, wait_s: float
+    ) -> None:
+        self._pauses = pauses
+        self._together = steps_together
+        self._round: ThreadRound[None] = ThreadRound(threads, self._run, wait_s=wait_s)
+        self._lock = threading.Lock()
+        self._is_due = False
+        self._stop_at = -1  # the step at which all stop, where they step together
+        self._stopped_at = -1
+        self._looked_at = -1
+
+    def reach(self, step: int, *, has_ahead: bool) -> bool:
+        """Pause between two steps if due; return whether to read ahead in the next step.
+
+        step: the steps that the calling thread has finished in this pass.
+        has_ahead: a batch was read for the thread that it has not trained on yet.
+        """
+        if self._together:
+            return self._reach_together(step)
+        with self._lock:
+            self._is_due = self._is_due or self._pauses.is_due(step)
+            if not self._is_due:
+                return True
+        if has_ahead:
+            return False
+        self._round.meet(None)
+        return True
+
+    def leave(self) -> None:
+        """Report that the calling thread has no more data, so that others stop waiting for it."""
+        self._round.leave()
+
+    def fail(self, error: BaseException) -> None:
+        """Make all threads that wait here raise `error`."""
+        self._round.fail(error)
+
+    def _reach_together(self, step: int) -> bool:
+        with self._lock:
+            stops_here = step == self._stop_at and step > self._stopped_at
+        if stops_here:
+            self._round.meet(None)
+        with self._lock:
+            if step > self._looked_at:  # the first of the threads decides for all
+                self._looked_at = step
+                if self._pauses.is_due(step + 1):
+                    self._stop_at = step + 1
+            return self._stop_at != step + 1
+
+    def _run(self, _: object) -> None:
+        try:
+            self._pauses.run()
+        finally:
+            with self._lock:
+                self._is_due = False
+                self._stopped_at = self._stop_at

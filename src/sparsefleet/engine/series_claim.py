@@ -1,0 +1,128 @@
+"""Checks which job owns a directory of checkpoints, before resuming or saving there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sparsefleet.checkpoint import ListedCheckpoint, list_checkpoints
+from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.engine.save_schedule import CheckpointConfig
+from sparsefleet.errors import CheckpointMismatchError
+from sparsefleet.store.checkpoint_path import absolute_path
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.bound_model import BoundModel
+
+__all__ = ["claim_series", "require_own_series"]
+
+_log = logging.getLogger("sparsefleet.engine")
+
+
+def require_own_series(
+    distributed: BoundModel, directory: str, checkpoints: CheckpointConfig
+) -> set[str]:
+    """Check that a directory may be resumed from; return the paths in it that are too old for that.
+
+    Those are of trainings before the last one that started from scratch there. Raises
+    CheckpointMismatchError if the checkpoints are another job's. Runs in the first worker.
+    """
+    options = checkpoints.storage_options
+    owner = SeriesOwner.of(directory, options)
+    if owner is None:  # written by an older version, or by hand
+        return set()
+    listed = list_checkpoints(directory, options)
+    _require_same_job(_owner_for(distributed, checkpoints), owner, directory, listed)
+    return {each.path for each in listed if _generation(each) < owner.generation}
+
+
+def claim_series(
+    distributed: BoundModel, checkpoints: CheckpointConfig, resumed_from: str | None
+) -> SeriesOwner | None:
+    """Make this training the owner of its directory; None in workers that do not write.
+
+    resumed_from: the checkpoint that it continues; None if it starts from scratch, which begins
+    another generation. Raises CheckpointMismatchError if the checkpoints there are another job's.
+    All workers call it.
+    """
+    directory = absolute_path(checkpoints.directory)
+    owners: list[SeriesOwner] = []
+
+    def claim(_: list[bytes]) -> bytes:
+        mine = _owner_for(distributed, checkpoints)
+        owners.append(_claim(mine, directory, checkpoints.storage_options, resumed_from))
+        return b""
+
+    distributed.meeting.decide(b"", claim)
+    return owners[0] if owners else None
+
+
+def _claim(
+    mine: SeriesOwner, directory: str, options: Mapping[str, Any] | None, resumed_from: str | None
+) -> SeriesOwner:
+    before = SeriesOwner.of(directory, options)
+    listed = list_checkpoints(directory, options)
+    continues = resumed_from is not None and any(each.path == resumed_from for each in listed)
+    if before is not None and not continues:
+        _require_same_job(mine, before, directory, listed)
+    generation = 1 if before is None else before.generation
+    if not continues and listed:
+        generation += 1
+        _log.warning(
+            "%s holds %d checkpoints of an earlier training of this job, and this one starts "
+            "from scratch (generation %d): they are removed as new ones are saved. To keep them "
+            "give another directory; to continue from them resume='auto'",
+            directory,
+            len(listed),
+            generation,
+        )
+    return SeriesOwner(job=mine.job, model=mine.model, generation=generation).claim(
+        directory, options
+    )
+
+
+def _require_same_job(
+    mine: SeriesOwner, owner: SeriesOwner, directory: str, listed: list[ListedCheckpoint]
+) -> None:
+    if not listed or mine.is_job_of(owner):
+        return
+    what = "another model" if mine.job == owner.job else f"{owner}, and this is {mine}"
+    raise CheckpointMismatchError(
+        f"{directory}: the {len(listed)} checkpoints there are of {what}. Give this job a "
+        "directory of its own; to continue from one of them name it: "
+        f"resume={listed[-1].path!r}. Runs that are one job in spite of different arguments take "
+        "the same CheckpointConfig(job=...) or SPARSEFLEET_JOB"
+    )
+
+
+def _generation(listed: ListedCheckpoint) -> int:
+    found = None if listed.manifest is None else listed.manifest.generation
+    return 1 if found is None else found
+
+
+def _owner_for(distributed: BoundModel, checkpoints: CheckpointConfig) -> SeriesOwner:
+    job = checkpoints.job or os.environ.get("SPARSEFLEET_JOB") or _command()
+    shapes = {name: list(shape) for name, shape in distributed.tensors.shapes().items()}
+    tables = {name: spec.dim for name, spec in distributed.tables.items()}
+    return SeriesOwner(job=job, model=_digest([shapes, tables]))
+
+
+def _command() -> str:
+    """Return the script's name and a digest of its arguments, which may hold secrets.
+
+    "" in a notebook, or wherever else there is no script.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not script:
+        return ""
+    name, arguments = os.path.basename(script), sys.argv[1:]
+    return f"{name} with arguments {_digest(arguments)}" if arguments else name
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

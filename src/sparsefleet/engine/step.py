@@ -1,0 +1,186 @@
+"""One training step of one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from sparsefleet.engine.flat_parameters import (
+    drop_gradients,
+    take_gradient_parts,
+    take_gradients,
+)
+from sparsefleet.engine.workload import LookupSource
+from sparsefleet.errors import ConfigError
+from sparsefleet.modes.mode import Mode
+from sparsefleet.modes.mode_setting import StepGradients
+from sparsefleet.nn.pulled_rows import PulledRows
+from sparsefleet.nn.step_rows import StepRows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Place", "ReadAhead", "Step"]
+
+
+class Place(NamedTuple):
+    """The location of a step, for messages."""
+
+    epoch: int
+    worker: int
+    thread: int
+    step: int
+    """The step, from 1, in this pass of this thread."""
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.epoch}, worker {self.worker}, thread {self.thread}, step {self.step} of "
+            "the thread"
+        )
+
+
+class ReadAhead(Protocol):
+    """Reads the next batch of a thread while its current step ends."""
+
+    def read_ahead(self) -> PulledRows | None:
+        """Return what the next batch looks up, without the rows; they are filled in if the push
+        of the current step returns them. None: nothing is needed.
+        """
+
+
+class Step:
+    """A training step: forward and backward run inside; gradients are handed over when it ends.
+
+    An exception inside, or `skip()`, drops the gradients. Not thread-safe: a step belongs to the
+    thread that entered it.
+
+    parameters: dense table -> the parameters whose gradients are taken.
+    batch, lookups: what `lookups` learns from once the step is over; see `LookupSource`.
+    is_planned: `lookups` knew this batch.
+    ahead: reads the next batch before the gradients are sent, so that its rows return with them.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        rows: StepRows,
+        parameters: Mapping[str, Sequence[nn.Parameter]],
+        *,
+        batch: Any = None,
+        lookups: LookupSource | None = None,
+        is_planned: bool = False,
+        ahead: ReadAhead | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self._mode = mode
+        self._rows = rows
+        self._parameters = parameters
+        self._batch = batch
+        self._lookups = lookups
+        self._is_planned = is_planned
+        self._ahead = ahead
+        self._given: StepGradients | None = None
+        self._forward: AbstractContextManager[None] | None = None
+        self.place = place
+        """Epoch, worker, thread and step; None outside of a pass."""
+        self.is_skipped = False
+        """Whether `skip` was called."""
+        self.max_norm: float | None = None
+        """Clip the gradients of this step to this norm; see `StepGradients.clip`."""
+        self.hand_over_s = 0.0
+        """Seconds spent handing over, waiting for others included; 0 before that."""
+
+    @property
+    def rows(self) -> StepRows:
+        """Return the rows looked up in this step."""
+        return self._rows
+
+    def skip(self) -> None:
+        """Drop the gradients of this step."""
+        self.is_skipped = True
+
+    def backward(self, loss: Tensor) -> None:
+        """Run ``loss.backward()`` as the mode requires: mode "collective" may scale the loss."""
+        if self._forward is not None:
+            self._end_forward(None, None, None)
+        self._mode.backward(loss)
+
+    def give(self, gradients: StepGradients) -> None:
+        """Hand over exactly these gradients when the step ends.
+
+        For workloads that compute their own: neither `rows` nor the parameters are used then.
+        """
+        if self._given is not None:
+            raise ConfigError(
+                "gradients were passed to a step twice: call step.give() once per step"
+            )
+        self._given = gradients
+
+    def __enter__(self) -> Self:
+        self._rows.__enter__()
+        forward = self._mode.forward()
+        if forward is not None:
+            forward.__enter__()
+            self._forward = forward
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._rows.__exit__(kind, error, trace)
+        if self._forward is not None:
+            self._end_forward(kind, error, trace)
+        if error is not None or self.is_skipped:
+            drop_gradients(self._parameters)
+            return
+        if self._lookups is not None:
+            self._lookups.learn(self._rows, self._batch, planned=self._is_planned)
+        begun = perf_counter()
+        gradients = self._taken() if self._given is None else self._given
+        if self.max_norm is not None:
+            gradients.clip(self.max_norm)
+        self.hand_over_s = perf_counter() - begun
+        wanted = None if self._ahead is None else self._ahead.read_ahead()
+        begun = perf_counter()
+        self._hand_over(gradients, wanted)
+        self.hand_over_s += perf_counter() - begun
+
+    def _taken(self) -> StepGradients:
+        gradients = StepGradients(sparse=self._rows.gradients())
+        if self._mode.takes_parts:
+            gradients.dense_parts = take_gradient_parts(self._parameters)
+        else:
+            gradients.dense = take_gradients(self._parameters)
+        found = gradients.sparse or gradients.dense or gradients.dense_parts
+        if not found and not self._rows.had_backward and not self._mode.keeps_dense:
+            raise ConfigError(
+                "the step ended without any gradient: call loss.backward() inside it, "
+                "or step.skip()"
+            )
+        return gradients
+
+    def _hand_over(self, gradients: StepGradients, wanted: PulledRows | None) -> None:
+        if wanted is not None:
+            gradients.wanted = wanted.wanted()
+        self._mode.hand_over(gradients)
+        if wanted is not None:
+            for table, rows in gradients.brought.items():
+                wanted.tables[table].rows = rows
+
+    def _end_forward(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._forward is not None
+        forward, self._forward = self._forward, None
+        forward.__exit__(kind, error, trace)

@@ -1,0 +1,301 @@
+"""Trains one workload, epoch by epoch: start, resume, passes, saves, evaluation, end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from sparsefleet.engine.batch_source import BatchSource
+from sparsefleet.engine.bound_model import BoundModel
+from sparsefleet.engine.events import (
+    Attendance,
+    EpochEnded,
+    Evaluated,
+    Events,
+    Failed,
+    FitBegan,
+    FitEnded,
+    PassEnded,
+    PassResult,
+)
+from sparsefleet.engine.save_schedule import CheckpointConfig
+from sparsefleet.engine.saving import BackgroundWriters, SaveCoordinator, save_now
+from sparsefleet.engine.series_claim import claim_series
+from sparsefleet.engine.training_pass import InferencePass, LoopConfig, TrainingPass
+from sparsefleet.engine.training_progress import TrainingProgress, check_resume, resume_training
+from sparsefleet.engine.workload import Batch, Outcome, Workload
+from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.serving.updates.publisher import PublishConfig
+
+__all__ = ["Training"]
+
+_log = logging.getLogger("sparsefleet.engine")
+
+Evaluate = Callable[[], Mapping[str, float]]
+
+
+AnyModel = TypeVar("AnyModel", bound=BoundModel)
+
+
+class Training(Generic[AnyModel]):
+    """Trains a workload on a model that is bound to a store. Not thread-safe.
+
+    checkpoints, publish: what is written while training; see their classes.
+    resume: "auto" resumes from the newest of `checkpoints`; a path, from that checkpoint.
+    events: what displays and callbacks have subscribed to.
+    progress: where an earlier `Training` of the same model stopped; None: at the start.
+    """
+
+    def __init__(
+        self,
+        distributed: AnyModel,
+        workload: Workload,
+        config: LoopConfig,
+        *,
+        checkpoints: CheckpointConfig | None = None,
+        publish: PublishConfig | None = None,
+        resume: str | os.PathLike[str] | None = None,
+        events: Events | None = None,
+        progress: TrainingProgress | None = None,
+    ) -> None:
+        check_resume(resume, checkpoints)
+        self.distributed = distributed
+        """The model, as created by its API."""
+        self.events = events or Events()
+        self._workload = workload
+        self._config = config
+        self._checkpoints = checkpoints
+        self._publish = publish
+        self._resume = resume
+        self.progress = progress or TrainingProgress()
+        """The position of this worker's training."""
+        self._writers: BackgroundWriters | None = None
+        self._attendance = Attendance(distributed.role.worker_num, self.events)
+        self._all_left = False
+        self._closed = False
+        self._stop_requested = False
+        self.was_stopped = False
+        """Whether the last `fit` was ended early."""
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the model, and resume if requested; later calls do nothing."""
+        if self._closed:
+            raise ConfigError("this trainer is closed: create a new one")
+        if not self.distributed.is_started:
+            self.distributed.start()
+            self._all_left = False
+        if self._resume is not None:
+            resumed = resume_training(
+                self.distributed, self._resume, self._checkpoints, quiet=self._config.quiet
+            )
+            self._resume = None  # only now: who tries again must not start from scratch
+            if resumed is not None:
+                self.progress.resume(resumed)
+
+    def close(self) -> None:
+        """Wait for background writes, apply everything handed over, close connections."""
+        self._closed = True
+        if self._writers is not None:
+            self._writers.close()
+        self.distributed.close()
+
+    def raise_last_error(self) -> None:
+        """Raise CheckpointError or PublishError if the last save or update failed."""
+        if self._writers is not None:
+            self._writers.raise_last_error()
+
+    # -- work ---------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """End the current `fit` after this epoch, on all workers; needs `may_stop`. Thread-safe.
+
+        Does nothing outside of `fit`, and in its last epoch.
+        """
+        self._stop_requested = True
+
+    def fit(
+        self,
+        source: BatchSource,
+        epochs: int,
+        evaluate: Evaluate | None = None,
+        *,
+        may_stop: bool = False,
+    ) -> list[PassResult]:
+        """Train for `epochs` epochs on `source`; return the result of each.
+
+        evaluate: computes validation metrics after each epoch, on all workers.
+        may_stop: `request_stop` may be called; workers then agree after each epoch whether to
+        continue. It must be the same on all workers.
+
+        Returns when everything is applied and the model has the parameters of the store; at once,
+        with nothing, if this call was finished before the checkpoint that was resumed.
+        """
+        self.begin()
+        if not self.progress.begin_fit():
+            self._tell_finished()
+            return []
+        if self.progress.epoch >= epochs:
+            self._tell_finished()
+        self._stop_requested = self.was_stopped = False
+        saves = self._begin_saves()
+        results: list[PassResult] = []
+        try:
+            self.events.emit(FitBegan(self.progress.epoch + 1, epochs))
+            for number in range(self.progress.epoch + 1, epochs + 1):
+                result = self._run_epoch(source, number, epochs, saves, evaluate)
+                results.append(result)
+                self.events.deliver()
+                self.events.emit(EpochEnded(result))
+                if may_stop and self._agree_to_stop(is_last=number == epochs):
+                    self._end_early(saves)
+                    break
+            if saves is not None:
+                saves.close()
+            self.events.deliver()
+            self.events.emit(FitEnded(self.progress.epoch, self.was_stopped))
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            if saves is not None:
+                saves.close()
+        return results
+
+    def infer(
+        self,
+        source: BatchSource,
+        use: Callable[[int, Batch, Outcome], None],
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """Run the workload forward over `source`; see `InferencePass.run`."""
+        InferencePass(self.distributed, self._workload, self._config).run(
+            source, use, in_order=in_order
+        )
+
+    def save(
+        self, directory: str | os.PathLike[str], notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write one consistent checkpoint; all workers call it. Returns when it is committed."""
+        self.begin()
+        save_now(self.distributed, directory, self.progress, notes)
+
+    def load(self, directory: str | os.PathLike[str]) -> None:
+        """Load model and tables without the training position; all workers call it."""
+        self.begin()
+        self.distributed.load(directory)
+        self._all_left = False
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _run_epoch(
+        self,
+        source: BatchSource,
+        number: int,
+        epochs: int,
+        saves: SaveCoordinator | None,
+        evaluate: Evaluate | None,
+    ) -> PassResult:
+        model = self.distributed
+        if self._all_left:
+            model.rejoin()
+        source.reading.begin()
+        this_pass = TrainingPass(
+            model, self._workload, self._config, self.events, epoch=number, epochs=epochs
+        )
+        view, result = this_pass.run(source, progress=self.progress, saves=saves)
+        self._all_left = True
+        self.events.emit(PassEnded(view, result))
+        if saves is None:
+            self.progress.end_epoch()
+        else:
+            saves.end_pass(is_last=number == epochs)
+        if evaluate is None:
+            model.flush()
+        else:
+            model.settle()
+            figures = evaluate()
+            self.events.emit(Evaluated(number, epochs, figures))
+            result = replace(result, validation=figures)
+        return result
+
+    def _tell_finished(self) -> None:
+        told = (
+            f"fit {self.progress.fit} was finished when {self.progress.resumed_from} was saved: "
+            "nothing is left to train. To train again give another directory, or resume=None"
+        )
+        _log.info("%s", told)
+        if not self._config.quiet:
+            print(told, flush=True)
+
+    def _agree_to_stop(self, *, is_last: bool) -> bool:
+        """Return whether to end before the next epoch: the same on all workers, which all call it.
+
+        After the last epoch there is nothing to agree on; the workers meet only to detect whether
+        one was lost.
+        """
+        meeting = self.distributed.meeting
+        if is_last and not meeting.goes_on_without_lost:
+            return False
+
+        def decide(given: list[bytes]) -> bytes:
+            told = [json.loads(part) for part in given]
+            present = [each["rank"] for each in told]
+            return json.dumps(
+                {"stops": any(each["stops"] for each in told), "present": present}
+            ).encode()
+
+        mine = {"rank": self.distributed.role.index, "stops": self._stop_requested}
+        answer = meeting.decide(json.dumps(mine).encode(), decide, patient=True)
+        if answer is None:  # nobody is left to decide for all
+            self._attendance.lose(0)
+            return False
+        decided = json.loads(answer)
+        self._attendance.update(decided["present"])
+        return bool(decided["stops"]) and not is_last
+
+    def _end_early(self, saves: SaveCoordinator | None) -> None:
+        self.was_stopped = True
+        self.progress.end_early()
+        if saves is not None:
+            saves.end_early()
+
+    def _fail(self, error: BaseException) -> None:
+        """Report an error to subscribers and other workers, and end the mode.
+
+        The other workers see this one as lost. Training again starts a new mode.
+        """
+        self.events.emit_to_all(Failed(error))  # first: displays look at the mode
+        self.distributed.fail(error)
+        try:
+            self.distributed.finish()
+        except SparseFleetError as another:  # the one being raised says more
+            _log.warning("after the failure: %s", another)
+
+    def _claim_series(self) -> None:
+        """Make this training the owner of its checkpoints, unless an earlier part of it did."""
+        progress, checkpoints = self.progress, self._checkpoints
+        if checkpoints is None or progress.owned == os.fspath(checkpoints.directory):
+            return
+        progress.owner = claim_series(self.distributed, checkpoints, progress.resumed_from)
+        progress.owned = os.fspath(checkpoints.directory)
+
+    def _begin_saves(self) -> SaveCoordinator | None:
+        if self._checkpoints is None and self._publish is None:
+            return None
+        if self._writers is None:
+            self._claim_series()
+            self._writers = BackgroundWriters(
+                self.distributed,
+                self._checkpoints,
+                self._publish,
+                self.events,
+                self.progress.owner,
+            )
+        return SaveCoordinator(self.distributed, self.progress, self._writers, self._attendance)

@@ -1,0 +1,358 @@
+"""One pass over the data by all threads of this worker."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from sparsefleet.engine.batch_source import BatchFeed, BatchSource
+from sparsefleet.engine.batch_supply import (
+    BatchSupply,
+    DirectSupply,
+    PrefetchingSupply,
+    SteppingSupply,
+    Supplied,
+)
+from sparsefleet.engine.clock import StepClock, TimeShares
+from sparsefleet.engine.events import (
+    Events,
+    PassBegan,
+    PassResult,
+    PassView,
+    StepDone,
+)
+from sparsefleet.engine.saving import PausePoint, SaveCoordinator
+from sparsefleet.engine.step import Place
+from sparsefleet.engine.thread_team import ThreadTeam, add_note
+from sparsefleet.engine.training_progress import TrainingProgress
+from sparsefleet.engine.workload import Batch, Outcome, Runner, Workload
+from sparsefleet.errors import NotFoundError
+from sparsefleet.store import RemoteStore
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.bound_model import BoundModel
+
+__all__ = ["InferencePass", "LoopConfig", "TrainingPass"]
+
+_log = logging.getLogger("sparsefleet.engine")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """How the engine runs the threads of a worker; each API derives it from its own settings."""
+
+    torch_threads: int = 1
+    """Threads torch uses inside each training thread."""
+
+    prefetch: bool | None = None
+    """Read the next batch, and fetch its rows, while this one computes. None: if the rows are
+    on servers, in the way that suits the mode.
+    """
+
+    window_batches: int = 1
+    """Outcomes of this many recent batches per thread stay visible to displays."""
+
+    stop_timeout_s: float = 30.0
+    """Seconds that other threads have to leave their step after one has failed."""
+
+    quiet: bool = False
+    """Print nothing about resuming."""
+
+
+class TrainingPass:
+    """Trains on all batches of a source once. Created for one pass."""
+
+    def __init__(
+        self,
+        distributed: BoundModel,
+        workload: Workload,
+        config: LoopConfig,
+        events: Events,
+        *,
+        epoch: int,
+        epochs: int,
+    ) -> None:
+        self._distributed = distributed
+        self._workload = workload
+        self._config = config
+        self._events = events
+        self._epoch = epoch
+        self._epochs = epochs
+        self._stopped = threading.Event()
+        runners = workload.runners(distributed.threads)
+        self._threads = [
+            _TrainingThread(
+                distributed,
+                workload,
+                runner,
+                StepClock(config.window_batches),
+                events,
+                Place(epoch, distributed.role.index, index, 0),
+            )
+            for index, runner in enumerate(runners)
+        ]
+
+    def run(
+        self,
+        source: BatchSource,
+        *,
+        progress: TrainingProgress,
+        saves: SaveCoordinator | None = None,
+    ) -> tuple[PassView, PassResult]:
+        """Return when all threads have run out of data. After an error the mode has failed, too.
+
+        progress: the position at which the pass starts. saves: pauses in it.
+        """
+        start, random = progress.take_start()
+        feed = progress.feed = source.begin_pass(start)
+        if random is not None:
+            self._distributed.set_random_state(random)
+        if self._epoch == 1:
+            _warn_of_same_files(self._distributed, feed.data)
+        pauses = None if saves is None else saves.begin_pass(len(self._threads))
+        view = PassView(
+            epoch=self._epoch,
+            epochs=self._epochs,
+            num_batches=source.num_batches,
+            clocks=[thread.clock for thread in self._threads],
+            stats_before=self._distributed.mode.stats(),
+            reading=source.reading,
+        )
+        try:
+            self._events.emit(PassBegan(view))
+            self._run_threads(feed, pauses)
+        except BaseException:
+            feed.close()
+            raise
+        seconds = time.monotonic() - view.begun
+        waited_s = self._distributed.mode.stats().wait_seconds - view.stats_before.wait_seconds
+        counted = view.total()
+        if feed.taken == 0 and start is None:
+            _log.warning(
+                "epoch %d: the data of worker %d has no batches, so nothing was trained here",
+                self._epoch,
+                self._distributed.role.index,
+            )
+        return view, PassResult(
+            epoch=self._epoch,
+            examples=counted.examples,
+            steps=counted.steps,
+            skipped=counted.skipped,
+            seconds=seconds,
+            loss=counted.loss,
+            reading=source.reading.so_far(),
+            time_shares=TimeShares.of(counted, waited_s),
+        )
+
+    def _run_threads(self, feed: BatchFeed, pauses: PausePoint | None) -> None:
+        def run(index: int) -> None:
+            thread = self._threads[index]
+            thread.run(self._supply(feed, thread.clock), pauses)
+
+        def stop_the_others(error: BaseException) -> None:
+            self._stopped.set()
+            feed.stop()
+            if pauses is not None:
+                pauses.fail(error)
+            self._distributed.fail(error)
+
+        team = ThreadTeam(
+            len(self._threads),
+            torch_threads=self._config.torch_threads,
+            stop_timeout_s=self._config.stop_timeout_s,
+        )
+        team.run(run, stop_the_others)
+
+    def _supply(self, feed: BatchFeed, clock: StepClock) -> BatchSupply:
+        model, lookups, wanted = self._distributed, self._workload, self._config.prefetch
+        if wanted is None and isinstance(model.store, RemoteStore):
+            if model.mode.brings_rows:
+                return SteppingSupply(feed, clock, lambda inputs: model.plan_ahead(inputs, lookups))
+            wanted = model.mode.may_prefetch
+        if not wanted:
+            return DirectSupply(feed, clock)
+        return PrefetchingSupply(
+            feed, clock, lambda inputs: model.prefetch(inputs, lookups), self._stopped
+        )
+
+
+class _TrainingThread:
+    """The loop of one thread: batch, step, repeat. Used by one thread."""
+
+    def __init__(
+        self,
+        distributed: BoundModel,
+        workload: Workload,
+        runner: Runner,
+        clock: StepClock,
+        events: Events,
+        place: Place,
+    ) -> None:
+        self.clock = clock
+        self._distributed = distributed
+        self._workload = workload
+        self._runner = runner
+        self._events = events
+        self._on_step = events.listener(StepDone)
+        self._place = place
+
+    def run(self, supply: BatchSupply, pauses: PausePoint | None) -> None:
+        """Run to the end of the data, then notify the mode."""
+        clock = self.clock
+        begun = perf_counter()
+        supplied: Supplied | None = None
+        try:
+            while (supplied := self._next_batch(supply, pauses)) is not None:
+                self._train_on(supplied, supply)
+                supplied = None  # an error of the data does not belong to the batch before
+            self._distributed.leave()
+            if pauses is not None:
+                pauses.leave()
+        except Exception as error:
+            at = "" if supplied is None else f", batch {supplied.batch.number}"
+            add_note(error, f"raised in training: {self._next_place()}{at}")
+            raise
+        finally:
+            clock.elapsed_s = perf_counter() - begun
+            supply.close()
+
+    def _next_place(self) -> Place:
+        epoch, worker, thread, _ = self._place
+        return Place(epoch, worker, thread, self.clock.steps + self.clock.skipped + 1)
+
+    def _next_batch(self, supply: BatchSupply, pauses: PausePoint | None) -> Supplied | None:
+        may_read_ahead = True
+        if pauses is not None:
+            begun = perf_counter()
+            may_read_ahead = pauses.reach(self.clock.steps, has_ahead=supply.has_ahead)
+            self.clock.save_s += perf_counter() - begun
+        return supply.take(read_ahead=may_read_ahead)
+
+    def _train_on(self, supplied: Supplied, supply: BatchSupply) -> None:
+        batch, pulled = supplied
+        clock = self.clock
+        place = self._next_place()
+        begun = perf_counter()
+        with self._distributed.step(
+            self._runner.module,
+            batch=batch.inputs,
+            pulled=pulled,
+            lookups=self._workload,
+            ahead=supply,
+            place=place,
+        ) as step:
+            entered = perf_counter()
+            outcome = self._runner.train(batch, step)
+            computed = perf_counter()
+        clock.hand_over_s += step.hand_over_s
+        clock.compute_s += computed - entered
+        clock.pull_s += entered - begun
+        if step.is_skipped:
+            clock.skipped += 1
+        else:
+            clock.steps += 1
+            clock.examples += outcome.size
+            clock.loss_sum += outcome.loss * outcome.size
+            clock.recent.append(outcome)
+        if self._on_step is not None:
+            self._on_step(StepDone(place, outcome, step.is_skipped))
+        if self._events.posted:
+            self._events.deliver()
+
+
+class InferencePass:
+    """Runs all batches of a source forward, in all threads; rows are read, not created."""
+
+    def __init__(self, distributed: BoundModel, workload: Workload, config: LoopConfig) -> None:
+        self._distributed = distributed
+        self._workload = workload
+        self._config = config
+
+    def run(
+        self,
+        source: BatchSource,
+        use: Callable[[int, Batch, Outcome], None],
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """Call `use` with thread, batch and outcome, in that thread, for each batch.
+
+        in_order: the caller needs outcomes in the order of the batches; warn if the data has none.
+        """
+        feed = source.begin_pass()
+        if in_order and getattr(feed.data, "keeps_order", True) is False:
+            _log.warning(
+                "predictions come in the order of the batches, and this data gives batches in any "
+                "order: read with threads=1 and without sharding to have that of the files"
+            )
+        runners = self._workload.runners(self._distributed.threads)
+
+        def run(thread: int) -> None:
+            self._run_thread(feed, runners[thread], lambda batch, out: use(thread, batch, out))
+
+        def stop_the_others(error: BaseException) -> None:
+            del error
+            feed.stop()
+
+        team = ThreadTeam(
+            len(runners),
+            torch_threads=self._config.torch_threads,
+            stop_timeout_s=self._config.stop_timeout_s,
+        )
+        try:
+            team.run(run, stop_the_others)
+        except BaseException:
+            feed.close()
+            raise
+
+    def _run_thread(
+        self, feed: BatchFeed, runner: Runner, use: Callable[[Batch, Outcome], None]
+    ) -> None:
+        model, lookups = self._distributed, self._workload
+        while (batch := feed.take()) is not None:
+            try:
+                with model.evaluating(runner.module, batch=batch.inputs, lookups=lookups):
+                    use(batch, runner.infer(batch))
+            except Exception as error:
+                add_note(error, f"raised in batch {batch.number} of the data to be predicted")
+                raise
+
+
+def _warn_of_same_files(distributed: BoundModel, data: object) -> None:
+    """Log a warning if the previous or next worker reads the same files.
+
+    Each worker leaves a note and checks those of its two neighbors: none waits, and the last to
+    arrive sees it.
+    """
+    role, board = distributed.role, distributed.board
+    files: list[str] | None = getattr(data, "own_files", None)
+    if role.worker_num == 1 or not files:
+        return
+    mine = hashlib.sha256("\n".join(sorted(files)).encode()).digest()
+    board.put_note(_files_note(role.index), mine)
+    for other in {(role.index + step) % role.worker_num for step in (-1, 1)} - {role.index}:
+        try:
+            theirs = board.get_note(_files_note(other))
+        except NotFoundError:
+            continue
+        if theirs == mine:
+            _log.warning(
+                "workers %d and %d read the same %d file(s), the first of them %s: each record is "
+                "trained on more than once an epoch. Give each worker its part: "
+                "Reader(..., worker_index=, worker_num=), fleet.split_files, or "
+                "sharding=fleet.sharding(name)",
+                *sorted((role.index, other)),
+                len(files),
+                files[0],
+            )
+            return
+
+
+def _files_note(worker: int) -> str:
+    return f"train/files/{worker}"

@@ -1,0 +1,366 @@
+"""Learning rates that change with the steps of an optimizer in imperative mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = [
+    "CosineDecay",
+    "ExponentialDecay",
+    "InverseTimeDecay",
+    "LambdaDecay",
+    "LearningRateDecay",
+    "LinearLrWarmup",
+    "MultiStepDecay",
+    "NaturalExpDecay",
+    "NoamDecay",
+    "PiecewiseDecay",
+    "PolynomialDecay",
+    "ReduceLROnPlateau",
+    "StepDecay",
+]
+
+
+class LearningRateDecay:
+    """Base class: `step()` returns the rate at `step_num`; a call also advances the step."""
+
+    def __init__(self, begin: float = 0, step: float = 1, dtype: Any = "float32") -> None:
+        self.step_num, self.step_size, self.dtype = begin, step, dtype
+
+    def __call__(self) -> float:
+        rate = float(self.step())
+        self.step_num += self.step_size
+        return rate
+
+    def step(self) -> float:
+        """Return the current rate."""
+        raise NotImplementedError(f"{type(self).__name__} has no step(): define it")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to resume."""
+        return {"step_num": self.step_num}
+
+    def set_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume where `state_dict` was taken."""
+        self.step_num = state_dict["step_num"]
+
+    set_state_dict = set_dict
+
+
+class PiecewiseDecay(LearningRateDecay):
+    """Uses values[i] until step boundaries[i], then the last one.
+
+    >>> rate = PiecewiseDecay([2], [0.1, 0.01], begin=0)
+    >>> [rate() for _ in range(3)]
+    [0.1, 0.1, 0.01]
+    """
+
+    def __init__(
+        self,
+        boundaries: Sequence[int],
+        values: Sequence[float],
+        begin: float,
+        step: float = 1,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(begin, step, dtype)
+        self._boundaries, self._values = boundaries, values
+
+    def step(self) -> float:
+        passed = sum(self.step_num >= boundary for boundary in self._boundaries)
+        return self._values[passed]
+
+
+class _StepsDecay(LearningRateDecay):
+    def __init__(
+        self,
+        learning_rate: float,
+        decay_steps: int,
+        decay_rate: float,
+        staircase: bool = False,
+        begin: float = 0,
+        *,
+        step: float = 1,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(begin, step, dtype)
+        self._rate, self._steps = learning_rate, decay_steps
+        self._decay, self._staircase = decay_rate, staircase
+
+    def _passed(self) -> float:
+        passed = self.step_num / self._steps
+        return math.floor(passed) if self._staircase else passed
+
+
+class NaturalExpDecay(_StepsDecay):
+    """rate * exp(-decay_rate * steps)."""
+
+    def step(self) -> float:
+        return self._rate * math.exp(-self._decay * self._passed())
+
+
+class ExponentialDecay(_StepsDecay):
+    """rate * decay_rate ** steps."""
+
+    def step(self) -> float:
+        return float(self._rate * self._decay ** self._passed())
+
+
+class InverseTimeDecay(_StepsDecay):
+    """rate / (1 + decay_rate * steps)."""
+
+    def step(self) -> float:
+        return self._rate / (1 + self._decay * self._passed())
+
+
+class PolynomialDecay(LearningRateDecay):
+    """Decays from the rate to end_learning_rate with a power of the remaining steps."""
+
+    def __init__(
+        self,
+        learning_rate: float,
+        decay_steps: int,
+        end_learning_rate: float = 0.0001,
+        power: float = 1.0,
+        cycle: bool = False,
+        *,
+        begin: float = 0,
+        step: float = 1,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(begin, step, dtype)
+        self._rate, self._steps, self._end = learning_rate, decay_steps, end_learning_rate
+        self._power, self._cycle = power, cycle
+
+    def step(self) -> float:
+        steps, now = float(self._steps), float(self.step_num)
+        if self._cycle:
+            steps *= max(1.0, math.ceil(now / steps))
+        else:
+            now = min(now, steps)
+        left = float((1 - now / steps) ** self._power)
+        return (self._rate - self._end) * left + self._end
+
+
+class CosineDecay(LearningRateDecay):
+    """Follows half a cosine over the epochs."""
+
+    def __init__(
+        self,
+        learning_rate: float,
+        step_each_epoch: int,
+        epochs: int,
+        begin: float = 0,
+        step: float = 1,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(begin, step, dtype)
+        self._rate, self._per_epoch, self._epochs = learning_rate, step_each_epoch, epochs
+
+    def step(self) -> float:
+        epoch = math.floor(self.step_num / self._per_epoch)
+        return self._rate * 0.5 * (math.cos(epoch * math.pi / self._epochs) + 1)
+
+
+class NoamDecay(LearningRateDecay):
+    """Increases for warmup_steps, then decays with the root of the step."""
+
+    def __init__(
+        self,
+        d_model: int,
+        warmup_steps: int,
+        begin: float = 1,
+        step: float = 1,
+        dtype: Any = "float32",
+        learning_rate: float = 1.0,
+    ) -> None:
+        super().__init__(begin, step, dtype)
+        self._width, self._warmup, self._rate = d_model, warmup_steps, learning_rate
+
+    def step(self) -> float:
+        now = self.step_num
+        factor = min(now**-0.5, now * self._warmup**-1.5)
+        return float(self._rate * self._width**-0.5 * factor)
+
+
+class LinearLrWarmup(LearningRateDecay):
+    """Increases from start_lr to end_lr in warmup_steps, then uses another rate or schedule."""
+
+    def __init__(
+        self,
+        learning_rate: float | LearningRateDecay,
+        warmup_steps: int,
+        start_lr: float,
+        end_lr: float,
+        begin: float = 1,
+        *,
+        step: float = 1,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(begin, step, dtype)
+        if start_lr > end_lr:
+            raise AssertionError(f"start_lr {start_lr} must not be greater than end_lr {end_lr}")
+        self._after, self._warmup = learning_rate, warmup_steps
+        self._start, self._ratio = start_lr, (end_lr - start_lr) / warmup_steps
+
+    def step(self) -> float:
+        after = self._after() if isinstance(self._after, LearningRateDecay) else self._after
+        if self.step_num < self._warmup:
+            return self._start + self._ratio * self.step_num
+        return float(after)
+
+
+class _EpochDecay(LearningRateDecay):
+    """Rates that change when the user calls `epoch()`."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__()
+        if not isinstance(learning_rate, (int, float)):
+            raise TypeError(f"learning_rate must be a number, got {learning_rate!r}")
+        self.base_lr = float(learning_rate)
+        self.epoch_num = 0
+
+    def epoch(self, epoch: int | None = None) -> None:
+        """Count an epoch, or set their number."""
+        self.epoch_num = self.epoch_num + 1 if epoch is None else epoch
+
+    def __call__(self) -> float:
+        return float(self.get_lr())
+
+    step = __call__
+
+    def get_lr(self) -> float:
+        """Return the rate in this epoch."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr(): define it")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch_num": self.epoch_num}
+
+    def set_dict(self, state_dict: dict[str, Any]) -> None:
+        self.epoch_num = state_dict["epoch_num"]
+
+    set_state_dict = set_dict
+
+
+class StepDecay(_EpochDecay):
+    """Multiplies the rate by decay_rate after every step_size epochs."""
+
+    def __init__(self, learning_rate: float, step_size: int, decay_rate: float = 0.1) -> None:
+        if not isinstance(step_size, int):
+            raise TypeError(f"step_size must be an int, got {step_size!r}")
+        if decay_rate >= 1.0:
+            raise ValueError(f"decay_rate must be less than 1, got {decay_rate}")
+        super().__init__(learning_rate)
+        self._size, self._decay = step_size, decay_rate
+
+    def get_lr(self) -> float:
+        return float(self.base_lr * self._decay ** (self.epoch_num // self._size))
+
+
+class MultiStepDecay(_EpochDecay):
+    """Multiplies the rate by decay_rate at each of these epochs."""
+
+    def __init__(
+        self, learning_rate: float, milestones: Sequence[int], decay_rate: float = 0.1
+    ) -> None:
+        if not isinstance(milestones, (tuple, list)):
+            raise TypeError(f"milestones must be a list or tuple, got {milestones!r}")
+        if list(milestones) != sorted(set(milestones)):
+            raise ValueError(f"milestones must grow, got {list(milestones)}")
+        if decay_rate >= 1.0:
+            raise ValueError(f"decay_rate must be less than 1, got {decay_rate}")
+        super().__init__(learning_rate)
+        self._milestones, self._decay = milestones, decay_rate
+
+    def get_lr(self) -> float:
+        passed = sum(self.epoch_num >= one for one in self._milestones)
+        return float(self.base_lr * self._decay**passed)
+
+
+class LambdaDecay(_EpochDecay):
+    """Multiplies the rate by a function of the epoch."""
+
+    def __init__(self, learning_rate: float, lr_lambda: Callable[[int], float]) -> None:
+        if not callable(lr_lambda):
+            raise TypeError(f"lr_lambda must be a function, got {lr_lambda!r}")
+        super().__init__(learning_rate)
+        self._factor = lr_lambda
+
+    def get_lr(self) -> float:
+        return self.base_lr * self._factor(self.epoch_num)
+
+
+class ReduceLROnPlateau(LearningRateDecay):
+    """Multiplies the rate by decay_rate when a loss has not improved for `patience` steps."""
+
+    def __init__(
+        self,
+        learning_rate: float,
+        mode: str = "min",
+        decay_rate: float = 0.1,
+        patience: int = 10,
+        verbose: bool = False,
+        *,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0,
+        eps: float = 1e-8,
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(dtype=dtype)
+        if mode.lower() not in ("min", "max"):
+            raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
+        if decay_rate >= 1.0:
+            raise ValueError(f"decay_rate must be less than 1, got {decay_rate}")
+        if threshold_mode.lower() not in ("rel", "abs"):
+            raise ValueError(f"threshold_mode must be 'rel' or 'abs', got {threshold_mode!r}")
+        if not isinstance(learning_rate, (float, int)):
+            raise TypeError(f"learning_rate must be a number, got {learning_rate!r}")
+        self.learning_rate = float(learning_rate)
+        self.mode, self.decay_rate, self.patience = mode.lower(), decay_rate, patience
+        self.verbose, self.threshold, self.threshold_mode = verbose, threshold, threshold_mode
+        self.cooldown, self.min_lr, self.eps = cooldown, min_lr, eps
+        self.best_loss: float | None = None
+        self.cooldown_counter = self.num_bad_epochs = self.epoch_num = 0
+
+    def __call__(self) -> float:
+        return self.learning_rate
+
+    def step(self, loss: Any = None) -> Any:
+        """Record the loss of an epoch; without one, return the current rate."""
+        if loss is None:
+            return self.learning_rate
+        value = float(loss.numpy().reshape(-1)[0]) if hasattr(loss, "numpy") else float(loss)
+        self.epoch_num += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            return None
+        if self.best_loss is None or self._is_better(value, self.best_loss):
+            self.best_loss, self.num_bad_epochs = value, 0
+            return None
+        self.num_bad_epochs += 1
+        if self.num_bad_epochs > self.patience:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+            new = max(self.learning_rate * self.decay_rate, self.min_lr)
+            if self.learning_rate - new > self.eps:
+                if self.verbose:
+                    print(f"Epoch {self.epoch_num}: reducing learning rate to {new}.")
+                self.learning_rate = new
+        return None
+
+    def _is_better(self, value: float, best: float) -> bool:
+        margin = self.threshold * (best if self.threshold_mode == "rel" else 1.0)
+        return value < best - margin if self.mode == "min" else value > best + margin
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("cooldown_counter", "best_loss", "num_bad_epochs", "epoch_num", "learning_rate")
+        return {name: getattr(self, name) for name in names}
+
+    def set_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+    set_state_dict = set_dict

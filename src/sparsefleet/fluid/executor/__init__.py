@@ -1,0 +1,16 @@
+"""Runs programs: one by one, over a Dataset, and on several places at once."""
+
+from sparsefleet.fluid.unknown_names import known_names
+
+__getattr__ = known_names(
+    __name__,
+    "fluid.executor",
+    {
+        "Executor": "sparsefleet.fluid.executor.executor",
+        "FetchHandler": "sparsefleet.fluid.executor.dataset_training",
+        "global_scope": "sparsefleet.fluid.framework.scope",
+        "scope_guard": "sparsefleet.fluid.framework.scope",
+    },
+)
+
+__all__ = ["Executor", "FetchHandler", "global_scope", "scope_guard"]

@@ -1,0 +1,304 @@
+"""Runs a program on several places: splits feeds, combines gradients, collects results."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.collective.collective_programs import RankProgram
+from sparsefleet.fluid.executor.feed import Fed, feed_of
+from sparsefleet.fluid.executor.replicas import Replicas
+from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.framework.core import EOFException
+from sparsefleet.fluid.framework.scope import Scope
+from sparsefleet.fluid.lowering.lowered import Lod, RunResult
+
+__all__ = [
+    "DataParallel",
+    "draw_program",
+    "give_back_freed_memory",
+    "merged_lod",
+    "merged_values",
+    "split_fed",
+]
+
+
+Scale = BuildStrategy.GradientScaleStrategy
+
+
+class Runner(Protocol):
+    """The part of an Executor that is needed here."""
+
+    def run_fed(
+        self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
+    ) -> RunResult: ...
+
+    def loaded_feed(self, program: Program, feed: Any) -> Any: ...
+
+
+class DataParallel:
+    """A program with `count` replicas.
+
+    locals: scopes of replicas of another program, to be shared.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        count: int,
+        build: BuildStrategy,
+        execution: ExecutionStrategy,
+        *,
+        scope: Scope,
+        locals: Sequence[Scope] = (),
+        device: torch.device | None = None,
+    ) -> None:
+        if locals and len(locals) != count - 1:
+            raise ValueError(
+                f"share_vars_from: that program has {len(locals) + 1} places, this one has "
+                f"{count}: use the same places for both"
+            )
+        self.replicas = Replicas(count, scope, execution.num_threads, locals, device=device)
+        self._program = program
+        self._build = build
+        self._iterations = execution.num_iteration_per_run
+        self._runs_until_dropped = max(1, execution.num_iteration_per_drop_scope)
+        self._runs = 0
+        self._programs: dict[tuple[int, int, int], Program] = {}
+        self._rank = RankProgram(build) if build.num_trainers > 1 else None
+        if build.debug_graphviz_path:
+            draw_program(program, build.debug_graphviz_path)
+
+    def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
+        """Run once; return a result per replica, or only the first one's in async_mode."""
+        results = self._run(runner, feed, fetches)
+        self._runs += 1
+        if self._runs % self._runs_until_dropped == 0:
+            give_back_freed_memory()
+        return results
+
+    def _run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
+        if self._build.async_mode or self._program._distributed is not None:
+            return self._run_apart(runner, feed, fetches)
+        feeds = self._feeds_or_end(runner, feed)
+        program = self._program_for(len(feeds))
+        if len(feeds) == 1:
+            return [runner.run_fed(program, feeds[0], fetches, self.replicas.scope)]
+        role = program._distributed
+        with nullcontext() if role is None else role.running(self.replicas.scope):
+            return self.replicas.run(program, feeds, fetches)
+
+    def program_of_rank(self) -> Program:
+        """Return what an Executor runs on one place of this process."""
+        return self._program_for(1)
+
+    def _feeds_or_end(self, runner: Runner, feed: Any) -> list[Fed]:
+        try:
+            return self._feeds(runner, feed)
+        except EOFException:
+            role = self._program_for(self.replicas.count)._distributed
+            if role is not None:
+                role.end_data(self.replicas.scope)
+            raise
+
+    def _run_apart(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
+        """Let each replica run the whole program; on servers they are the threads of the mode."""
+        role = self._program._distributed
+        rounds = self._iterations if self._program.loaders and not feed else 1
+        for _ in range(rounds):
+            feeds = self._feeds(runner, feed)
+            if role is not None:
+                role.begin_pass(self._program, len(feeds))
+            wanted = [fetches] * len(feeds)
+            if self._build.async_mode:
+                wanted[1:] = [()] * (len(feeds) - 1)
+            found = self.replicas.run_apart(
+                [
+                    partial(self._run_alone, runner, fed, names)
+                    for fed, names in zip(feeds, wanted, strict=True)
+                ]
+            )
+        return found[:1] if self._build.async_mode else found
+
+    def _run_alone(self, runner: Runner, fed: Fed, fetches: Sequence[str]) -> RunResult:
+        try:
+            return runner.run_fed(self._program, fed, fetches, self.replicas.scope)
+        except BaseException as error:
+            if self._program._distributed is not None:
+                self._program._distributed.fail(error)  # others must not wait for this replica
+            raise
+
+    def _feeds(self, runner: Runner, feed: Any) -> list[Fed]:
+        count = self.replicas.count
+        if isinstance(feed, (list, tuple)):
+            return self._listed(feed)
+        if feed is not None and not isinstance(feed, Mapping):
+            raise TypeError(f"feed must be a dict or a list of dicts, got {type(feed).__name__}")
+        if feed:
+            values = runner.loaded_feed(self._program, feed)
+            persistable = [name for name in values if self._is_kept(name)]
+            return split_fed(feed_of(self._program, values, count), count, persistable)
+        return [feed_of(self._program, loaded) for loaded in self._loaded(runner)]
+
+    def _listed(self, feed: Sequence[Any]) -> list[Fed]:
+        count = self.replicas.count
+        trains = any(op.type == "backward" for op in self._program.global_block().ops)
+        if not feed or len(feed) > count or (trains and len(feed) < count):
+            raise ValueError(
+                f"feed is a list of {len(feed)} dicts for {count} places: expected one per place"
+                + ("; a loader leaves out a short last group with drop_last=True" if trains else "")
+            )
+        return [feed_of(self._program, one) for one in feed]
+
+    def _loaded(self, runner: Runner) -> Iterator[Any]:
+        """Return a batch for each replica; fewer at the end of the data, unless loaders
+        drop them.
+        """
+        for index in range(self.replicas.count):
+            try:
+                yield runner.loaded_feed(self._program, None)
+            except EOFException:
+                if index == 0 or any(loader.drop_last for loader in self._program.loaders):
+                    raise
+                return
+
+    def _is_kept(self, name: str) -> bool:
+        variable = self._program.global_block().vars.get(name)
+        return variable is not None and variable.persistable
+
+    def _program_for(self, count: int) -> Program:
+        """Return the program with the loss gradient that the strategy sets for this many
+        replicas.
+        """
+        strategy = self._build.gradient_scale_strategy
+        keeps_scale = strategy is Scale.One or (strategy is Scale.CoeffNumDevice and count == 1)
+        if keeps_scale and self._rank is None:
+            return self._program
+        key = (self._program.version, self._program.random_seed, count)
+        found = self._programs.get(key)
+        if found is None:
+            if any(other[:2] != key[:2] for other in self._programs):
+                self._programs.clear()
+            found = self._programs[key] = self._program.clone()
+            if not keeps_scale:
+                self._set_scale(found, count)
+            if self._rank is not None:
+                self._rank.adapt(found, count)
+        return found
+
+    def _set_scale(self, program: Program, count: int) -> None:
+        for op in program.global_block().ops:
+            if op.type == "backward" and not op.input("TargetGradient"):
+                if self._build.gradient_scale_strategy is Scale.Customized:
+                    op.inputs["TargetGradient"] = [f"{op.input('Loss')[0]}@GRAD"]
+                else:
+                    op.attrs["scale"] = 1.0 / count
+
+
+def merged_values(values: Sequence[Any]) -> Any:
+    """Concatenate the results of replicas along the first dimension; None if one has none."""
+    if any(value is None for value in values):
+        return None
+    tensors = [value if isinstance(value, torch.Tensor) else _rows(value) for value in values]
+    return torch.cat([tensor.detach().reshape(tensor.shape or (1,)) for tensor in tensors])
+
+
+def _rows(value: Any) -> torch.Tensor:
+    if not hasattr(value, "numpy"):
+        raise ConfigError(
+            f"cannot merge {type(value).__name__} values of several replicas: "
+            "fetch it with return_merged=False"
+        )
+    return torch.from_numpy(value.numpy())
+
+
+def merged_lod(lods: Sequence[Lod]) -> Lod:
+    """Return the LoD of concatenated tensors.
+
+    >>> merged_lod([(torch.tensor([0, 2]),), (torch.tensor([0, 1, 4]),)])
+    (tensor([0, 2, 3, 6]),)
+    """
+    merged = []
+    for levels in zip(*lods, strict=True):
+        whole = levels[0]
+        for level in levels[1:]:
+            whole = torch.cat([whole, level[1:] + whole[-1]])
+        merged.append(whole)
+    return tuple(merged)
+
+
+def split_fed(fed: Fed, count: int, whole: Sequence[str] = ()) -> list[Fed]:
+    """Split a feed into `count` consecutive parts whose sample counts differ by at most one.
+
+    whole: names that every replica gets unsplit.
+
+    >>> feeds = split_fed(({"x": torch.arange(5)}, {}), 2)
+    >>> [values["x"].tolist() for values, _ in feeds]
+    [[0, 1, 2], [3, 4]]
+    """
+    feeds: list[Fed] = [({}, {}) for _ in range(count)]
+    for name, tensor in fed[0].items():
+        lod = fed[1].get(name, ())
+        parts = [(tensor, lod)] * count if name in whole else _split(name, tensor, lod, count)
+        for (values, lods), (part, part_lod) in zip(feeds, parts, strict=True):
+            values[name] = part
+            if part_lod:
+                lods[name] = part_lod
+    return feeds
+
+
+def _split(name: str, tensor: torch.Tensor, lod: Lod, count: int) -> list[tuple[torch.Tensor, Lod]]:
+    total = len(lod[0]) - 1 if lod else (len(tensor) if tensor.dim() else 1)
+    if total < count:
+        raise ValueError(
+            f"fed to '{name}': {total} samples for {count} replicas, expected at least one each; "
+            "feed more samples, or use fewer places (CPU_NUM)"
+        )
+    share, more = divmod(total, count)
+    cuts = [index * share + min(index, more) for index in range(count + 1)]
+    return [_part(tensor, lod, cuts[index], cuts[index + 1]) for index in range(count)]
+
+
+def _part(tensor: torch.Tensor, lod: Lod, begin: int, end: int) -> tuple[torch.Tensor, Lod]:
+    levels = []
+    for level in lod:
+        offsets = level[begin : end + 1]
+        begin, end = int(offsets[0]), int(offsets[-1])
+        levels.append(offsets - begin)
+    return tensor[begin:end], tuple(levels)
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system and other users of a GPU; the next run allocates again."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+@cache
+def _trim() -> Any:
+    """Return glibc's malloc_trim; None with another C library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def draw_program(program: Program, path: str) -> None:
+    """Write operators (boxes) and variables (ovals) to a .dot file."""
+    lines = ["digraph program {"]
+    for number, op in enumerate(program.global_block().ops):
+        lines.append(f"  op{number} [shape=box, label={json.dumps(op.type)}];")
+        lines += [f"  {json.dumps(name)} -> op{number};" for name in op.input_arg_names]
+        lines += [f"  op{number} -> {json.dumps(name)};" for name in op.output_arg_names]
+    lines.append("}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("\n".join(lines) + "\n")

@@ -1,0 +1,214 @@
+"""A program with feeds and fetches as a workload of the engine."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sparsefleet.engine.workload import Batch, Outcome
+from sparsefleet.errors import CheckpointError
+from sparsefleet.fluid.executor.feed import Fed, feed_of
+from sparsefleet.fluid.framework import Program, ProgramError
+from sparsefleet.fluid.framework.scope import Scope
+from sparsefleet.fluid.lowering.body import detached
+from sparsefleet.fluid.lowering.lookup_plan import Ids
+from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
+from sparsefleet.fluid.lowering.recording import OpTimes
+from sparsefleet.nn.step_rows import StepRows, active_step
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.step import Step
+    from sparsefleet.nn.lookup import Lookup
+
+__all__ = ["ProgramInputs", "ProgramWorkload"]
+
+Lower = Callable[[Program, Mapping[str, Any], Mapping[str, Lod], Sequence[str]], Lowered]
+
+
+class ProgramInputs:
+    """One feed, and the lowered program that takes it."""
+
+    __slots__ = ("_ids", "lods", "lowered", "values")
+
+    def __init__(self, lowered: Lowered, values: dict[str, torch.Tensor], lods: dict[str, Lod]):
+        self.lowered = lowered
+        self.values = values
+        self.lods = lods
+        self._ids: Ids | None = None
+
+    @property
+    def ids(self) -> Ids:
+        """Return the ids that the program computes from this feed alone, computed once."""
+        if self._ids is None:
+            self._ids = self.lowered.ids(self.values, self.lods)
+        return self._ids
+
+
+class ProgramWorkload:
+    """Runs a program on feeds. Thread-safe: threads share the scope's variables.
+
+    lower: returns the program lowered for a feed; see `Executor.lowered`.
+    fetches: names of the variables whose values a run returns.
+    loss: the name of the variable to report as the loss of a batch, if any.
+    times: measures operator times in the first thread.
+    """
+
+    def __init__(
+        self,
+        lower: Lower,
+        program: Program,
+        scope: Scope,
+        fetches: Sequence[str] = (),
+        *,
+        loss: str | None = None,
+        times: OpTimes | None = None,
+    ) -> None:
+        self.program = program
+        self.scope = scope
+        self._fetches = [*fetches, *([] if loss is None else [loss])]
+        self._has_loss = loss is not None
+        self._times = times
+        self._lower = lower
+        self._lowered: Lowered | None = None  # for the last feed
+        self._drawn: Sequence[str] = ()  # the states for generators that do not exist yet
+
+    # -- engine.Workload ------------------------------------------------------------------------
+
+    def as_batch(self, raw: Any, number: int) -> Batch:
+        """Convert one feed of a Dataset."""
+        fed = feed_of(self.program, raw)
+        return Batch(number, self.inputs(fed), None, _num_examples(fed))
+
+    def lookups(self, inputs: ProgramInputs) -> list[Lookup]:
+        """Return the lookups whose ids depend on the feed alone."""
+        plan = inputs.lowered.plan
+        return [] if plan is None else plan.lookups(inputs.values, inputs.ids)
+
+    def learn(self, rows: StepRows, inputs: ProgramInputs, *, planned: bool) -> None:
+        """Do nothing: the program declares its lookups."""
+
+    def runners(self, threads: int) -> list[ProgramRunner]:
+        """Return one runner per thread; the first one keeps what it fetched."""
+        times = [self._times, *[None] * (threads - 1)]
+        return [
+            ProgramRunner(self, has_loss=self._has_loss, keeps=index == 0, times=times[index])
+            for index in range(threads)
+        ]
+
+    # -- for runners and the Executor -----------------------------------------------------------
+
+    def inputs(self, fed: Fed) -> ProgramInputs:
+        """Return a checked feed with the program made ready for it."""
+        values, lods = fed
+        lowered = self._lower(self.program, values, lods, self._fetches)
+        if self._drawn:
+            _set_states(lowered, self._drawn)
+            self._drawn = ()
+        self._lowered = lowered
+        return ProgramInputs(lowered, values, lods)
+
+    def run(self, inputs: ProgramInputs, rows: StepRows | None = None) -> RunResult:
+        """Run the program once; persistent values go into the scope.
+
+        rows: where lookups get their rows; None: from the tables in the scope.
+        """
+        result = inputs.lowered.run(
+            inputs.values,
+            inputs.lods,
+            lambda name: self._state(name, inputs.lowered),
+            rows,
+            inputs.ids,
+        )
+        for name, value in result.written.items():
+            (self.scope.find_var(name) or self.scope.var(name)).hold(value)
+        return result
+
+    def running(self, step: Step | None = None) -> AbstractContextManager[None]:
+        """Let operators in the block find the program's role in the job and the current step."""
+        role = self.program._distributed
+        return nullcontext() if role is None else role.running(self.scope, step)
+
+    # -- for checkpoints ------------------------------------------------------------------------
+
+    def random_state(self) -> list[str]:
+        """Return the state of the generators of operators with a seed, as text."""
+        if self._lowered is None:
+            return list(self._drawn)
+        return [_text(generator.get_state()) for generator in self._lowered.generators]
+
+    def set_random_state(self, states: Sequence[str]) -> None:
+        """Restore what `random_state` returned, when the first feed arrives."""
+        self._drawn = states
+
+    def _state(self, name: str, lowered: Lowered) -> Any:
+        found = self.scope.find_var(name)
+        value = None if found is None else found.value()
+        if value is None and name in lowered.used:
+            raise ProgramError.no_value(name, self.program.site_of_use(name))
+        return value
+
+
+class ProgramRunner:
+    """Runs the batches of one thread.
+
+    has_loss: the last fetched value is the loss.
+    keeps: outcomes include fetched values.
+    times: measures operator times.
+    """
+
+    module = None
+
+    def __init__(
+        self, workload: ProgramWorkload, *, has_loss: bool, keeps: bool, times: OpTimes | None
+    ) -> None:
+        self._workload = workload
+        self._has_loss = has_loss
+        self._keeps = keeps
+        self._timed = nullcontext() if times is None else times
+
+    def train(self, batch: Batch, step: Step) -> Outcome:
+        """Run the whole program; its `send` operator passes the gradients to the step."""
+        with self._workload.running(step), self._timed:
+            result = self._workload.run(batch.inputs, step.rows)
+        return self._outcome(batch, result)
+
+    def infer(self, batch: Batch) -> Outcome:
+        """Run a program that does not train."""
+        with self._workload.running(), self._timed:
+            result = self._workload.run(batch.inputs, active_step())
+        return self._outcome(batch, result)
+
+    def _outcome(self, batch: Batch, result: RunResult) -> Outcome:
+        loss = float(result.fetched[-1].detach().mean()) if self._has_loss else math.nan
+        if not self._keeps:
+            return Outcome(batch.size, loss)
+        kept = RunResult([detached(value) for value in result.fetched], result.lods, {})
+        return Outcome(batch.size, loss, kept)
+
+
+def _set_states(lowered: Lowered, states: Sequence[str]) -> None:
+    if len(states) != len(lowered.generators):
+        raise CheckpointError(
+            f"the checkpoint has states of {len(states)} random operators, but the program has "
+            f"{len(lowered.generators)}: resume the program that was saved"
+        )
+    for generator, state in zip(lowered.generators, states, strict=True):
+        data = bytearray(base64.b64decode(state, validate=True))
+        generator.set_state(torch.frombuffer(data, dtype=torch.uint8))
+
+
+def _text(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _num_examples(fed: Fed) -> int:
+    """Return the batch size of a Dataset's feed, which all its slots share."""
+    values, lods = fed
+    for name, value in values.items():
+        return len(lods[name][0]) - 1 if name in lods else len(value)
+    return 0

@@ -1,0 +1,3 @@
+"""Brings data into programs: Datasets that read files, loaders and feeders of Python data."""
+
+__all__ = ()

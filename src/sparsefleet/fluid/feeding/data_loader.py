@@ -1,0 +1,247 @@
+"""DataLoader, the entry point to all loaders, and the loader of map-style datasets."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import data as torch_data
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.feeding.data_feeder import feed_variables
+from sparsefleet.fluid.feeding.dataset_loader import DatasetLoader, FileDataset
+from sparsefleet.fluid.feeding.feed_columns import column_of_samples, columns_of_batch
+from sparsefleet.fluid.feeding.feed_pass import Columns
+from sparsefleet.fluid.feeding.generator_loader import GeneratorLoader
+from sparsefleet.fluid.feeding.loader import Loader
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor
+from sparsefleet.fluid.framework.places import CPUPlace, Place, places_of
+from sparsefleet.fluid.framework.variable import Variable
+from sparsefleet.fluid.paddle.reader import ResumableReader
+from sparsefleet.fluid.paddle.reader.background import WAIT_S, check_count
+
+__all__ = ["BatchSampling", "DataLoader", "SampledBatches", "WorkerSettings"]
+
+
+_READ_AHEAD = 2  # batches; those of worker processes come on top
+
+
+class DataLoader(Loader):
+    """Batches of a dataset with `__getitem__` and `__len__`; also creates the other loaders.
+
+    feed_list: the variables that a sample's fields are for; needed unless `return_list`.
+    batch_sampler: yields lists of sample numbers; replaces batch_size, shuffle and drop_last.
+    collate_fn: converts a list of samples to a list of arrays, one per variable.
+    num_workers: processes that fetch samples, run by torch's loader.
+    use_buffer_reader: keep one more batch ready, already on the GPU if there is one.
+    timeout: seconds that a worker process may take for a batch; 0: ten minutes.
+
+    >>> from sparsefleet import fluid
+    >>> squares = DataLoader([(n, n * n) for n in range(5)], return_list=True, batch_size=2)
+    >>> len(squares), [square.numpy().tolist() for number, square in squares]
+    (3, [[0, 1], [4, 9], [16]])
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        feed_list: Sequence[Variable] | None = None,
+        places: Place | Sequence[Place] | None = None,
+        return_list: bool = False,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        use_buffer_reader: bool = True,
+        use_shared_memory: bool = True,  # noqa: ARG002  workers of torch always do
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> None:
+        if not feed_list and not return_list:
+            raise ConfigError("DataLoader needs feed_list to name tensors, or return_list=True")
+        variables = feed_variables(feed_list) if feed_list else None
+        super().__init__(
+            None if return_list or variables is None else [v.name for v in variables],
+            capacity=_READ_AHEAD,
+            double_buffer=use_buffer_reader,
+            drop_last=drop_last,
+            wait_s=WAIT_S,
+            threads=max(1, num_workers),
+        )
+        self._places = places_of(CPUPlace() if places is None else places)
+        self._sampling = BatchSampling(
+            len(dataset),
+            batch_sampler,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+        )
+        workers = WorkerSettings(
+            num_workers=num_workers, timeout=timeout, worker_init_fn=worker_init_fn
+        )
+        collate = partial(_collate, variables, collate_fn)
+        self._set_reader(SampledBatches(dataset, self._sampling, collate, workers), list)
+
+    def __len__(self) -> int:
+        """Iterate over the batches of a pass; with several places, over groups of batches."""
+        whole, rest = divmod(len(self._sampling), len(self._places))
+        return whole + (rest > 0 and not self._drop_last)
+
+    def __call__(self) -> DataLoader:
+        """Return itself: Fluid programs write `for batch in loader()`."""
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start a pass; a running one ends."""
+        return map(self._shaped, self._begin(self._places))
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+        *,
+        wait_s: float = WAIT_S,
+    ) -> GeneratorLoader:
+        """Return a loader over a Python generator; see `GeneratorLoader` for the arguments.
+
+        use_multiprocess: only for Fluid's imperative mode; use `reader.multiprocess_reader` to read
+        in processes.
+        """
+        if use_multiprocess:
+            warnings.warn(
+                "use_multiprocess=True is for Fluid's imperative mode and does nothing here; "
+                "use paddle.reader.multiprocess_reader to read in separate processes",
+                stacklevel=2,
+            )
+        return GeneratorLoader(
+            feed_list,
+            capacity,
+            use_double_buffer,
+            iterable,
+            return_list,
+            drop_last=drop_last,
+            wait_s=wait_s,
+        )
+
+    @staticmethod
+    def from_dataset(
+        dataset: FileDataset, places: Place | Sequence[Place], drop_last: bool = True
+    ) -> DatasetLoader:
+        """Return a loader over a Dataset of `fluid.DatasetFactory`; see `DatasetLoader`."""
+        return DatasetLoader(dataset, places, drop_last)
+
+
+def _collate(
+    variables: list[Variable] | None,
+    collate_fn: Callable[[list[Any]], Any] | None,
+    samples: list[Any],
+) -> Columns:
+    """Collate a batch; runs in the worker processes, if any."""
+    if collate_fn is not None:
+        arrays = collate_fn(samples)
+        if variables is not None:
+            return columns_of_batch(variables, arrays)
+        return [LoDTensor(torch.as_tensor(np.asarray(array))) for array in arrays]
+    fields = list(zip(*samples, strict=True))
+    if variables is not None:
+        return list(map(column_of_samples, variables, fields))
+    return [LoDTensor(torch.from_numpy(np.stack(field))) for field in fields]
+
+
+class BatchSampling:
+    """Chooses the samples of each batch.
+
+    batch_sampler: yields lists of indices, the same in each pass that may be resumed; None draws
+    them.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_sampler: Iterable[Sequence[int]] | None,
+        *,
+        batch_size: int,
+        shuffle: bool,
+        drop_last: bool,
+    ) -> None:
+        self._num_samples = num_samples
+        self._batch_sampler = batch_sampler
+        self._batch_size = check_count("batch_size", batch_size)
+        self._drop_last = drop_last
+        # Follows torch.manual_seed, as torch's own loader does.
+        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if shuffle else None
+
+    def __len__(self) -> int:
+        if self._batch_sampler is not None:
+            return len(self._batch_sampler)  # type: ignore[arg-type]
+        whole, rest = divmod(self._num_samples, self._batch_size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def lists(self, seed: int | None, pass_number: int) -> Iterator[list[int]]:
+        """Yield the sample numbers of each batch."""
+        if self._batch_sampler is not None:
+            yield from map(list, self._batch_sampler)
+            return
+        order = np.arange(self._num_samples)
+        if seed is not None:
+            np.random.default_rng([seed, pass_number]).shuffle(order)
+        for number in range(len(self)):
+            begin = number * self._batch_size
+            yield order[begin : begin + self._batch_size].tolist()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSettings:
+    """Fetches samples in the worker processes of torch's loader."""
+
+    num_workers: int = 0
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+
+
+class SampledBatches(ResumableReader):
+    """Batches that can resume without fetching earlier samples."""
+
+    kind = "dataset"
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampling: BatchSampling,
+        collate: Callable[[list[Any]], Any],
+        workers: WorkerSettings,
+    ) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._sampling = sampling
+        self._collate = collate
+        self._workers = workers
+        self.seed = sampling.seed
+
+    def walk(self, pass_number: int, position: Any) -> Iterator[tuple[Any, Any]]:
+        had = int(position or 0)
+        lists = islice(self._sampling.lists(self.seed, pass_number), had, None)
+        batches: Iterable[Any] = torch_data.DataLoader(
+            self._dataset,
+            batch_sampler=lists,
+            collate_fn=self._collate,
+            num_workers=self._workers.num_workers,
+            timeout=self._workers.timeout,
+            worker_init_fn=self._workers.worker_init_fn,
+        )
+        for number, batch in enumerate(batches, had + 1):
+            yield batch, number

@@ -1,0 +1,101 @@
+"""Passes over a Dataset: as Fluid feeds, or as batches for a Trainer.
+
+Letters: B records of a batch, N values of a slot in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from sparsefleet.data import MemoryData, Reader, ReaderStats
+from sparsefleet.data.record_source import Arrangement, TakenColumn
+
+__all__ = ["DatasetBatches", "FeedArrangement", "StreamedBatches"]
+
+
+class FeedArrangement(Arrangement):
+    """Arranges feeds: dense slots [B, *shape], sparse ones (values [N, 1], offsets int64[B +
+    1]).
+    """
+
+    def arrange(self, taken: list[TakenColumn], num_records: int) -> dict[str, Any]:
+        columns: dict[str, Any] = super().arrange(taken, num_records)
+        return {
+            name: (column[0].reshape(-1, 1), column[1]) if isinstance(column, tuple) else column
+            for name, column in columns.items()
+        }
+
+
+class HasSource(Protocol):
+    """The part of a Dataset that batches use."""
+
+    def source(self) -> Reader | MemoryData:
+        """Return the current source of batches; raises if there is none yet."""
+
+
+class HasFiles(HasSource, Protocol):
+    """The part of a streaming Dataset that batches use."""
+
+    def source(self) -> Reader: ...
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None: ...
+
+
+class DatasetBatches:
+    """The batches of a Dataset, for passes of the engine; each iteration is one pass.
+
+    arrange: returns the arrangement of columns in a batch; called when a pass starts.
+    """
+
+    def __init__(self, dataset: HasSource, arrange: Callable[[], Arrangement]) -> None:
+        self._dataset = dataset
+        self._arrange = arrange
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._dataset.source().begin(self._arrange())
+
+    def __len__(self) -> int:
+        """Return the number of batches in a pass; TypeError unless the records are in memory."""
+        source = self._dataset.source()
+        if isinstance(source, Reader):
+            raise TypeError("the number of batches in a file is unknown before it is read")
+        return len(source)
+
+    def stats(self) -> ReaderStats:
+        """Return the reading statistics, for the trainer's summary."""
+        return self._dataset.source().stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the last pass; see `Reader.state_dict`."""
+        return self._dataset.source().state_dict()
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """Return `state_dict`, except that at the end of a pass resuming yields no more batches."""
+        return self._dataset.source().finished_state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume the next pass where `state` was taken."""
+        self._dataset.source().load_state_dict(state)
+
+
+class StreamedBatches(DatasetBatches):
+    """Batches of files, which can be redistributed over another number of workers."""
+
+    def __init__(self, dataset: HasFiles, arrange: Callable[[], Arrangement]) -> None:
+        super().__init__(dataset, arrange)
+        self._files = dataset
+
+    @property
+    def own_files(self) -> list[str] | None:
+        """Return `Reader.own_files`."""
+        return self._files.source().own_files
+
+    @property
+    def keeps_order(self) -> bool:
+        """Return `Reader.keeps_order`."""
+        return self._files.source().keeps_order
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Resume from the states of all workers of an earlier run; see the dataset's method."""
+        self._files.load_state_dicts(states)

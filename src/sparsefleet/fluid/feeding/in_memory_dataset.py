@@ -1,0 +1,234 @@
+"""Datasets that hold their records in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from sparsefleet.data import MemoryData, Slot
+from sparsefleet.data.global_shuffle import Workers
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.feeding.dataset_base import DatasetBase
+
+__all__ = ["InMemoryDataset", "Preload"]
+
+
+_INS_ID = "ins_id"
+
+
+class InMemoryDataset(DatasetBase):
+    """Loads its files and shuffles the records, locally or over all workers; any number of passes.
+
+    Zeros in sparse slots are dropped; a record left empty gets one 0. With several threads, or
+    queues, batches come from that many contiguous blocks in turn, and each may end with a short
+    one. The order stays the same until the records are shuffled again.
+    """
+
+    feed_name = "MultiSlotInMemoryDataFeed"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: MemoryData | None = None
+        self._preload: Preload | None = None
+        self._texts: dict[str, bool] = {_INS_ID: False, "content": False, "logkey": False}
+        self._queue_num: int | None = None
+        self._send_batch_size = 1024
+        self._send_sleep_s = 0.0
+        self._merge_size: int | None = None
+        self._loaded = 0
+        self._shuffled = False
+
+    # -- configuration ------------------------------------------------------------------------
+
+    def set_feed_type(self, data_feed_type: str) -> None:
+        """Set the native reader class; there is only "MultiSlotInMemoryDataFeed"."""
+        if data_feed_type != self.feed_name:
+            raise ConfigError(
+                f"records in memory are read by {self.feed_name}, got {data_feed_type!r}"
+            )
+
+    def set_queue_num(self, queue_num: int) -> None:
+        """Set the number of blocks that batches come from; default and maximum: one per thread."""
+        self._queue_num = queue_num
+
+    def set_parse_ins_id(self, parse_ins_id: bool) -> None:
+        """Expect lines to start with `1 id`, a text by which records can be merged."""
+        self._texts[_INS_ID] = bool(parse_ins_id)
+
+    def set_parse_content(self, parse_content: bool) -> None:
+        """Expect `1 content` next, another text."""
+        self._texts["content"] = bool(parse_content)
+
+    def set_parse_logkey(self, parse_logkey: bool) -> None:
+        """Expect `1 logkey` next, another text."""
+        self._texts["logkey"] = bool(parse_logkey)
+
+    def set_merge_by_lineid(self, merge_size: int = 2) -> None:
+        """Make `global_shuffle` merge records with equal ids; implies set_parse_ins_id.
+
+        Groups of any other size are dropped, with a warning; see `MemoryData.merge_by_text`.
+        """
+        self._merge_size = merge_size
+        self.set_parse_ins_id(True)
+
+    def set_fleet_send_batch_size(self, fleet_send_batch_size: int = 1024) -> None:
+        """Set how many records `global_shuffle` sends at once."""
+        self._send_batch_size = fleet_send_batch_size
+
+    def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: float = 0) -> None:
+        """Set how long `global_shuffle` pauses after each block it sends."""
+        self._send_sleep_s = fleet_send_sleep_seconds
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def load_into_memory(self) -> None:
+        """Read all files; return when they are in memory."""
+        self._check_not_loading()
+        self._take(self._load(self._desc.thread_num))
+
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Start reading all files in the background; `wait_preload_done` must follow."""
+        self._check_not_loading()
+        threads = self._desc.thread_num if thread_num is None else thread_num
+        self._preload = Preload(lambda: self._load(threads))
+
+    def wait_preload_done(self) -> None:
+        """Return when everything is in memory; raise any error of the load."""
+        preload, self._preload = self._preload, None
+        if preload is None:
+            raise ConfigError("call preload_into_memory() before wait_preload_done()")
+        self._take(preload.result())
+
+    def release_memory(self) -> None:
+        """Free all records."""
+        self._data = None
+        self._loaded = 0
+        self._shuffled = False
+
+    def local_shuffle(self, seed: int | None = None) -> None:
+        """Shuffle the records of this worker, if any."""
+        self._check_not_loading()
+        if self._data is not None:
+            self._data.local_shuffle(seed)
+            self._shuffled = True
+
+    def global_shuffle(
+        self, fleet: Workers | None = None, thread_num: int = 12, *, seed: int | None = None
+    ) -> None:
+        """Redistribute the records over all workers and shuffle them there.
+
+        All workers must call it. Without a fleet this process is the only worker. `thread_num` has
+        no effect: one thread sends while another receives. See `MemoryData.global_shuffle`.
+        """
+        del thread_num
+        data = self._loaded_data()
+        by = None if self._merge_size is None else _INS_ID
+        if fleet is not None:
+            data.global_shuffle(
+                fleet,
+                seed=seed,
+                by=by,
+                block_records=self._send_batch_size,
+                pause_s=self._send_sleep_s,
+            )
+        if self._merge_size is not None:
+            data.merge_by_text(_INS_ID, self._merge_size)
+        if fleet is None or self._merge_size is not None:
+            data.local_shuffle(seed)
+        self._shuffled = True
+
+    def slots_shuffle(self, slots: Iterable[str]) -> None:
+        """Shuffle the values of these slots among records; an empty list undoes it."""
+        if not self._may_shuffle_slots:
+            raise ConfigError("slots_shuffle is for evaluation: call set_fea_eval(n, True) first")
+        self._loaded_data().shuffle_slots(list(slots))
+
+    # -- sizes --------------------------------------------------------------------------------
+
+    def get_memory_data_size(self, fleet: Workers | None = None) -> int:
+        """Return the number of records loaded; with a fleet, by all workers, which all call it."""
+        self._check_not_loading()
+        return _sum_over(fleet, self._loaded)
+
+    def get_shuffle_data_size(self, fleet: Workers | None = None) -> int:
+        """Return the number of records after a shuffle, 0 before; with a fleet, of all workers."""
+        self._check_not_loading()
+        held = self._data.num_records if self._data is not None and self._shuffled else 0
+        return _sum_over(fleet, held)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def source(self) -> MemoryData:
+        """Return the records in memory, in batches of the current size."""
+        data = self._loaded_data()
+        if not isinstance(self._desc.batch_size, int) or self._desc.batch_size < 1:
+            raise ConfigError(f"batch_size must be an int >= 1, got {self._desc.batch_size!r}")
+        data.batch_size = self._desc.batch_size
+        data.num_blocks = self._num_queues()
+        return data
+
+    def _loaded_data(self) -> MemoryData:
+        self._check_not_loading()
+        if self._data is None:
+            raise ConfigError("there are no records in memory: call load_into_memory() first")
+        return self._data
+
+    def _check_not_loading(self) -> None:
+        if self._preload is not None:
+            raise ConfigError("records are being loaded: call wait_preload_done() first")
+
+    def _load(self, threads: int) -> MemoryData:
+        self._num_queues()  # report a wrong number before everything is read
+        return MemoryData(self._make_reader(max(1, threads)), drop_zeros=True)
+
+    def _num_queues(self) -> int:
+        threads = max(1, self._desc.thread_num)
+        queues = threads if self._queue_num is None else self._queue_num
+        if not 1 <= queues <= threads:
+            raise ConfigError(f"queue_num must be in 1..{threads}, the threads, got {queues}")
+        return queues
+
+    def _take(self, data: MemoryData) -> None:
+        self._data = data
+        self._loaded = data.num_records
+        self._shuffled = False
+
+    def _text_slots(self) -> list[Slot]:
+        return [Slot(name, "text") for name, is_there in self._texts.items() if is_there]
+
+    def _columns(self) -> tuple[Slot, ...]:
+        return self._all_slots() if self._data is None else self._data.columns
+
+    def _changed(self) -> None:
+        """Keep what is loaded: changed files and slots apply to the next load."""
+
+
+def _sum_over(fleet: Workers | None, mine: int) -> int:
+    if fleet is None or fleet.worker_num() == 1:
+        return mine
+    gathered = fleet.all_gather(mine.to_bytes(8, "little"))
+    return sum(int.from_bytes(theirs, "little") for theirs in gathered)
+
+
+class Preload:
+    """A load in a background thread."""
+
+    def __init__(self, load: Callable[[], MemoryData]) -> None:
+        self._load = load
+        self._data: MemoryData | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="sparsefleet-preload", daemon=True)
+        self._thread.start()
+
+    def result(self) -> MemoryData:
+        self._thread.join()  # reading has its own deadlines
+        if self._error is not None:
+            raise self._error
+        assert self._data is not None
+        return self._data
+
+    def _run(self) -> None:
+        try:
+            self._data = self._load()
+        except BaseException as error:  # the thread's edge: raised by `result`
+            self._error = error

@@ -1,0 +1,133 @@
+"""Base class of all loaders: resumable passes over a reader, prepared in the background."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sparsefleet.data import ReaderStats
+from sparsefleet.data.reader_stats import ReaderTally
+from sparsefleet.fluid.feeding.feed_pass import Columns, FeedPass
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor
+from sparsefleet.fluid.framework.places import CPUPlace, Place
+from sparsefleet.fluid.paddle.reader import ResumableReader
+
+__all__ = ["FeedOfPlace", "Loader"]
+
+
+class FeedOfPlace(dict[str, LoDTensor]):
+    """The feed of one place. Fluid returns a list of these, and programs take the first.
+
+    >>> feed = FeedOfPlace()
+    >>> feed[0] is feed
+    True
+    """
+
+    def __iter__(self) -> Any:
+        """Yield the feed of each place, like Fluid's list; keys() returns the names."""
+        return iter([dict(self.items())])
+
+    def __missing__(self, key: object) -> FeedOfPlace:
+        if key == 0:
+            return self
+        raise KeyError(key)
+
+
+class Loader:
+    """Batches of a reader, each a dict name -> LoDTensor; with several places, a list of them.
+
+    names: of the variables that a batch fills; None returns lists instead of dicts.
+    threads: threads or processes that run the reader.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        *,
+        capacity: int,
+        double_buffer: bool,
+        drop_last: bool,
+        wait_s: float,
+        threads: int = 1,
+    ) -> None:
+        self._names = names
+        self._capacity = capacity
+        self._double_buffer = double_buffer
+        self._drop_last = drop_last
+        self._wait_s = wait_s
+        self._threads = threads
+        self._tally = ReaderTally()
+        self._reader: ResumableReader | None = None
+        self._convert: Callable[[Any], Columns] = list
+        self._places: list[Place] = [CPUPlace()]
+        self._last_close: Callable[[], Callable[[], None] | None] = lambda: None
+
+    def stats(self) -> ReaderStats:
+        """Return the samples, batches and bytes of all passes so far, and the waiting times.
+
+        Samples are `records`; nothing here has lines.
+        """
+        return self._tally.total(self._threads)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the last started pass: batches handed out, not those prepared.
+
+        At its end, this is the start of the next one. It holds lists, dicts, strings and numbers.
+        """
+        return self._checked_reader().state_dict()
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """Return the position of the last started pass; at its end, resuming yields no more
+        batches.
+        """
+        return self._checked_reader().finished_state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume the next pass after the batch where `state` was taken; later ones are complete."""
+        self._checked_reader().load_state_dict(state)
+        self._close()
+
+    def _set_reader(self, reader: ResumableReader, convert: Callable[[Any], Columns]) -> None:
+        self._close()
+        self._reader = reader
+        self._convert = convert
+
+    def _begin(self, places: list[Place]) -> FeedPass:
+        """Start a new pass; a running one ends."""
+        reader = self._checked_reader()
+        self._close()
+        progress, walk = reader.begin()
+        begun = FeedPass(
+            walk,
+            self._convert,
+            places,
+            progress,
+            capacity=self._capacity,
+            double_buffer=self._double_buffer,
+            drop_last=self._drop_last,
+            wait_s=self._wait_s,
+            tally=self._tally,
+        )
+        # Only the loop references an iterated pass, so the pass ends with the loop.
+        self._last_close = weakref.WeakMethod(begun.close)
+        return begun
+
+    def _close(self) -> None:
+        close = self._last_close()
+        if close is not None:
+            close()
+
+    def _shaped(self, group: list[Columns]) -> Any:
+        shaped: list[Any] = list(map(self._named, group))
+        return shaped if len(self._places) > 1 else shaped[0]
+
+    def _named(self, columns: Columns) -> dict[str, LoDTensor] | Columns:
+        return (
+            columns if self._names is None else FeedOfPlace(zip(self._names, columns, strict=True))
+        )
+
+    def _checked_reader(self) -> ResumableReader:
+        if self._reader is None:
+            raise AssertionError("the loader has no data: set a generator first")
+        return self._reader

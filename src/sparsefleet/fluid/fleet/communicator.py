@@ -1,0 +1,45 @@
+"""Fluid's gradient-sending thread of a worker, as far as programs refer to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsefleet.fluid.framework import Program
+
+__all__ = ["Communicator"]
+
+
+class Communicator:
+    """Starts and stops the exchange of a worker's program with its servers.
+
+    The program of a transpiler or fleet communicates from its first run on, so there is nothing to
+    start; `stop` waits until everything sent has arrived.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        mode: Any = None,
+        kwargs: dict[str, Any] | None = None,
+        envs: dict[str, str] | None = None,
+    ) -> None:
+        if not isinstance(program, Program):
+            raise AssertionError(f"Communicator takes a fluid.Program, got {program!r}")
+        del mode, kwargs, envs
+        self._program = program
+        self._is_running = False
+
+    def start(self) -> None:
+        """Mark it as running."""
+        self._is_running = True
+
+    def stop(self) -> None:
+        """Wait for what was sent."""
+        role = self._program._distributed
+        if self._is_running and role is not None:
+            role.close()
+        self._is_running = False
+
+    def is_running(self) -> bool:
+        """Return whether it was started and not stopped since."""
+        return self._is_running

@@ -1,0 +1,99 @@
+"""Fluid's settings for running a program in one process.
+
+Names and defaults are those of Fluid 1.8.5. Many only affect its graph executor and are kept so
+that scripts can set them; those that have an effect here are documented.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparsefleet.fluid.fleet.settings import Settings
+
+__all__ = ["BuildStrategy", "ExecutionStrategy"]
+
+
+@dataclass(kw_only=True, repr=False)
+class ExecutionStrategy(Settings):
+    """How operators are scheduled.
+
+    >>> ExecutionStrategy().num_iteration_per_drop_scope
+    100
+    """
+
+    num_threads: int = 0
+    """Training threads; 0 leaves it to the executor."""
+
+    num_iteration_per_drop_scope: int = 100
+    """Runs of a data-parallel program after which freed memory is returned to the system.
+    Larger: fewer allocations, more memory.
+    """
+
+    num_iteration_per_run: int = 1
+    use_thread_barrier: bool = False
+    """The threads of a worker wait for each other after each batch (sync, half-async)."""
+
+    use_experimental_executor: bool = True
+    use_cuda: bool = True
+    allow_op_delay: bool = False
+
+
+@dataclass(kw_only=True, repr=False)
+class BuildStrategy(Settings):
+    """How a program is compiled.
+
+    >>> strategy = BuildStrategy()
+    >>> strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce
+    """
+
+    class ReduceStrategy(Enum):
+        """Where the gradients of several places are combined."""
+
+        AllReduce = 0
+        Reduce = 1
+
+    class GradientScaleStrategy(Enum):
+        """How the gradient of the loss is scaled."""
+
+        CoeffNumDevice = 0
+        One = 1
+        Customized = 2
+
+    reduce_strategy: ReduceStrategy = ReduceStrategy.AllReduce
+    """Reduce: the threads of a worker share one copy of the parameters."""
+
+    gradient_scale_strategy: GradientScaleStrategy = GradientScaleStrategy.CoeffNumDevice
+    """The gradient of the loss itself: 1/places, 1, or fed by the script."""
+
+    fuse_all_reduce_ops: bool = True
+    fuse_elewise_add_act_ops: bool = False
+    """Fuse a sum with the activation that follows it, with torch.compile."""
+
+    fuse_bn_act_ops: bool = False
+    """Fuse batch norm with the activation that follows it, with torch.compile."""
+
+    fuse_relu_depthwise_conv: bool = False
+    enable_auto_fusion: bool = False
+    """Enable both of these."""
+
+    fuse_all_optimizer_ops: bool = False
+    fuse_broadcast_ops: bool = True
+    sync_batch_norm: bool = False
+    enable_inplace: bool = True
+    memory_optimize: bool | None = None
+    enable_sequential_execution: bool = False
+    enable_backward_optimizer_op_deps: bool = True
+    remove_unnecessary_lock: bool = True
+    cache_runtime_context: bool = False
+    num_trainers: int = 1
+    trainer_id: int = 0
+    trainers_endpoints: list[str] = field(default_factory=list)
+    nccl_comm_num: int = 1
+    use_hierarchical_allreduce: bool = False
+    hierarchical_allreduce_inter_nranks: int = 0
+    is_distribution: bool = False
+    async_mode: bool = False
+    """The threads of a worker take batches independently."""
+
+    debug_graphviz_path: str = ""

@@ -1,0 +1,47 @@
+"""Base class of Fluid's fleet objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparsefleet import fleet
+from sparsefleet.fleet import RoleInfo
+from sparsefleet.fluid.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
+
+if TYPE_CHECKING:
+    from sparsefleet.collective import World
+
+__all__ = ["Fleet"]
+
+
+class Fleet(fleet.Fleet):
+    """A fleet that learns its role from one of Fluid's role makers.
+
+    >>> fleet = Fleet()
+    >>> fleet.init(PaddleCloudRoleMaker())
+    >>> fleet.worker_num()
+    1
+    """
+
+    def init(
+        self,
+        role_maker: RoleMakerBase | RoleInfo | None = None,
+        *,
+        is_collective: bool = False,
+        world: World | None = None,
+    ) -> None:
+        """Get the role of this process from `role_maker`; None reads it from the environment.
+
+        For is_collective and world see the base class.
+        """
+        if role_maker is None and world is None:
+            role_maker = PaddleCloudRoleMaker(is_collective=is_collective)
+        if isinstance(role_maker, RoleMakerBase):
+            role_maker.generate_role()
+            role_maker = role_maker.info
+        elif role_maker is not None and not isinstance(role_maker, RoleInfo):
+            raise TypeError(
+                "role_maker must be a RoleMakerBase such as PaddleCloudRoleMaker(), got "
+                f"{type(role_maker).__name__}"
+            )
+        super().init(role_maker, is_collective=is_collective, world=world)

@@ -1,0 +1,248 @@
+"""The fleet object of programs on parameter servers, with Fluid's calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.engine.distributed_model import DistributedModel
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.distributed.distribute_program import (
+    model_source,
+    require_apart,
+    train_on_servers,
+)
+from sparsefleet.fluid.distributed.program_server import ProgramServer
+from sparsefleet.fluid.distributed.program_training import ProgramTraining
+from sparsefleet.fluid.executor.executor import Executor
+from sparsefleet.fluid.fleet import (
+    DistributedStrategy,
+    DistributeTranspilerConfig,
+    Fleet,
+    strategy_from,
+)
+from sparsefleet.fluid.fleet.fleet_optimizer import FleetOptimizer, Pairs
+from sparsefleet.fluid.fleet.strategies import mode_of_strategy
+from sparsefleet.fluid.framework import Operator, Program, Variable
+from sparsefleet.fluid.framework.scope import global_scope
+from sparsefleet.fluid.io.inference_model import save_inference_model
+from sparsefleet.fluid.io.saving import TableLayout, save_persistables
+from sparsefleet.fluid.optimizer import Optimizer
+
+__all__ = ["ProgramFleet", "ProgramOptimizer", "fleet"]
+
+Part = TypeVar("Part")
+
+
+class ProgramFleet(Fleet):
+    """One process of a job that trains a program.
+
+    `main_program` and `startup_program` are what this process runs after `minimize`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main_program: Program | None = None
+        self.startup_program: Program | None = None
+        self._origin_program: Program | None = None
+        self._strategy: DistributedStrategy | None = None
+        self._training: ProgramTraining | None = None  # the training of the latest program
+        self._trainings: list[ProgramTraining] = []
+        self._server: ProgramServer | None = None
+
+    # -- building -----------------------------------------------------------------------------
+
+    def distributed_optimizer(
+        self,
+        optimizer: Optimizer,
+        strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
+    ) -> ProgramOptimizer:
+        """Return an optimizer whose `minimize` adds the program to this job; strategy None is
+        sync.
+        """
+        if not hasattr(optimizer, "apply_gradients"):  # wrappers do not derive from Optimizer
+            raise ConfigError(
+                f"optimizer must be one of fluid.optimizer, got {type(optimizer).__name__}"
+            )
+        if not self.is_initialized:
+            raise ConfigError("fleet does not know its role yet: call fleet.init(role) first")
+        return ProgramOptimizer(self, optimizer, strategy_from(strategy))
+
+    def distribute_program(
+        self, program: Program, startup: Program, strategy: DistributedStrategy
+    ) -> None:
+        """Turn a minimized program into what this process runs."""
+        role = self.role
+        mode = mode_of_strategy(strategy) if role.server_endpoints else "local"
+        block_size = strategy.get_program_config().min_block_size
+        self._num_models += 1
+        name = f"program-{self._num_models}"
+        source = model_source(program, startup, mode, name=name, min_block_size=block_size)
+        for other in self._trainings:
+            require_apart(other.source, source)
+        self._strategy = strategy
+        self._origin_program = source.program.clone()
+        if role.is_server:
+            self._server = ProgramServer(role, source)
+            self.main_program = self._server.main_program()
+            self.startup_program = self._server.startup_program()
+            return
+        self._training = train_on_servers(program, startup, source, mode, role)
+        self._trainings.append(self._training)
+        self._origin_program._distributed = self._training
+        self.main_program, self.startup_program = program, startup
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> DistributedModel:
+        """Return the model this worker trains, once it has started."""
+        return self._minimized(self._training).model
+
+    def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
+        """Prepare this server; with `model_dir`, the job starts from what is saved there.
+
+        It must be a folder of `save_persistables`. Each server reads its own rows from the folders
+        of tables; the first server reads everything else, including tables that are files.
+        """
+        self._require_server("init_server")
+        server = self._minimized(self._server)
+        if model_dir is not None:
+            if not os.path.isdir(model_dir):
+                raise ConfigError(f"model_dir {os.fspath(model_dir)!r} is not a directory")
+            server.load(model_dir, None)
+
+    def run_server(self) -> None:
+        """Serve until the launcher or a signal ends the job, then drain and return."""
+        self._require_server("run_server")
+        self._minimized(self._server).serve()
+
+    def init_worker(self) -> None:
+        """Connect to the servers, waiting for them to start; further calls only warn."""
+        if self.role.is_server:
+            raise RuntimeError("init_worker() was called in a server: call run_server() there")
+        self._minimized(self._training)
+        waiting = [training for training in self._trainings if not training.is_started]
+        if not waiting:
+            self._warn_running()
+            return
+        if self.role.server_endpoints and self._strategy is not None:
+            print(self._strategy.get_trainer_runtime_config(), flush=True)
+        for training in waiting:
+            training.start()
+            training.get_ready(global_scope())
+
+    def stop_worker(self) -> None:
+        """Wait until all updates are applied, notify the other workers, and disconnect.
+
+        This covers all programs of this fleet. After `Executor.close` it does nothing.
+        """
+        begun = [training for training in self._trainings if training.has_begun]
+        if not begun:
+            raise RuntimeError("stop_worker() must follow init_worker()")
+        with ExitStack() as closing:
+            for training in begun:
+                closing.callback(training.close)
+
+    def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
+        """Write the sum of `input` over all workers to `output`. All must call it."""
+        mine = np.ascontiguousarray(input)
+        parts = self.all_gather(mine.tobytes())
+        output[...] = sum(np.frombuffer(part, mine.dtype).reshape(mine.shape) for part in parts)
+
+    # -- files --------------------------------------------------------------------------------
+
+    def save_persistables(  # type: ignore[override]
+        self,
+        executor: Executor,
+        dirname: str | os.PathLike[str],
+        main_program: Program | None = None,
+        *,
+        table_layout: TableLayout | None = None,
+    ) -> None:
+        """Save the servers' state, in every mode, including everything this worker has sent.
+
+        Worker 0 writes a file for each variable, the servers a folder for each table; other workers
+        may call it and write nothing. table_layout="file": worker 0 also writes the tables as
+        files. `init_server(dirname)` starts from it; `fluid.io.load_persistables` reads it.
+        """
+        program = self._checked(executor, main_program) or self._minimized(self.main_program)
+        if program._distributed is None:
+            raise ConfigError(
+                "main_program does not belong to a parameter-server job: use fluid.io"
+            )
+        save_persistables(executor, dirname, program, table_layout=table_layout)
+
+    def save_inference_model(  # type: ignore[override]
+        self,
+        executor: Executor,
+        dirname: str | os.PathLike[str],
+        feeded_var_names: str | Sequence[str],
+        target_vars: Variable | Sequence[Variable],
+        main_program: Program | None = None,
+        export_for_deployment: bool = True,
+        *,
+        table_layout: TableLayout | None = None,
+    ) -> list[str]:
+        """Save what predictions need; see `save_persistables` for who writes."""
+        program = self._checked(executor, main_program) or self._minimized(self._origin_program)
+        return save_inference_model(
+            dirname,
+            feeded_var_names,
+            target_vars,
+            executor,
+            program,
+            export_for_deployment=export_for_deployment,
+            table_layout=table_layout,
+        )
+
+    def _checked(self, executor: Any, program: Any) -> Program | None:
+        if not isinstance(executor, Executor):
+            raise TypeError(f"executor must be a fluid.Executor, got {type(executor).__name__}")
+        if program is not None and not isinstance(program, Program):
+            raise TypeError(f"main_program must be a fluid.Program, got {type(program).__name__}")
+        return program
+
+    def _minimized(self, part: Part | None) -> Part:
+        if part is None:
+            raise ConfigError(
+                "fleet has no program yet: call "
+                "fleet.distributed_optimizer(optimizer, strategy).minimize(loss) first"
+            )
+        return part
+
+
+class ProgramOptimizer(FleetOptimizer):
+    """The optimizer that `ProgramFleet.distributed_optimizer` returns."""
+
+    def __init__(
+        self, fleet: ProgramFleet, optimizer: Optimizer, strategy: DistributedStrategy
+    ) -> None:
+        super().__init__(optimizer)
+        self._fleet = fleet
+        self._strategy = strategy
+
+    def minimize(
+        self,
+        loss: Variable,
+        scopes: Any = None,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[Operator], Pairs]:
+        """Add the training of the loss and turn the program into what this process runs."""
+        del scopes
+        return self._minimize(loss, startup_program, parameter_list, no_grad_set)
+
+    def _distribute(self, loss: Variable, startup: Program) -> None:
+        assert loss.block is not None
+        self._fleet.distribute_program(loss.block.program, startup, self._strategy)
+
+
+fleet = ProgramFleet()
+"""The fleet object of this process for programs on parameter servers."""

@@ -1,0 +1,302 @@
+"""Fluid's strategies: a mode and the five configs that detail it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.fleet.runtime_configs import (
+    ModeName,
+    ServerRuntimeConfig,
+    TrainerRuntimeConfig,
+    cpu_num,
+)
+from sparsefleet.fluid.fleet.settings import Settings, unknown_field
+from sparsefleet.fluid.fleet.transpiler_config import DistributeTranspilerConfig
+from sparsefleet.modes import AsyncConfig, GeoConfig, ModeConfig
+
+__all__ = [
+    "AsyncStrategy",
+    "DistributedStrategy",
+    "DistributedStrategyFactory",
+    "GeoStrategy",
+    "HalfAsyncStrategy",
+    "StrategyFactory",
+    "SyncStrategy",
+    "mode_of_strategy",
+    "strategy_from",
+    "threads_of_strategy",
+]
+
+SettingsKind = TypeVar("SettingsKind", bound=Settings)
+
+_DEBUG_DEFAULTS: dict[str, object] = {
+    "dump_slot": 0,
+    "dump_converter": "",
+    "dump_fields": [],
+    "dump_file_num": 16,
+    "dump_fields_path": "",
+    "dump_param": [],
+}
+
+
+class DistributedStrategy:
+    """A mode and its configs.
+
+    `get_X()` returns the live config, to be changed in place. `set_X()` takes a whole config or a
+    dict of fields. Values that define the mode cannot be changed by either: they are restored.
+    """
+
+    mode_name: ClassVar[ModeName]
+    """Which of the four modes this is."""
+
+    _program_values: ClassVar[dict[str, object]] = {}
+    _execute_values: ClassVar[dict[str, object]] = {}
+
+    def __init__(self) -> None:
+        self._program_config = DistributeTranspilerConfig()
+        self._trainer_runtime_config = TrainerRuntimeConfig()
+        self._server_runtime_config = ServerRuntimeConfig()
+        self._execute_strategy = ExecutionStrategy(num_threads=cpu_num())
+        self._build_strategy = BuildStrategy()
+        if cpu_num() > 1:
+            self._build_strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce
+        self._debug_opt: dict[str, object] | None = None
+        self.impose()
+
+    def impose(self) -> None:
+        """Restore the values that define the mode, in all configs."""
+        for name, value in self._imposed_program_values().items():
+            setattr(self._program_config, name, value)
+        for name, value in self._execute_values.items():
+            setattr(self._execute_strategy, name, value)
+        self._build_strategy.async_mode = True
+        self._trainer_runtime_config.mode = self.mode_name
+
+    def _imposed_program_values(self) -> dict[str, object]:
+        # In this order: each of the two may be True only while the other is False.
+        return {"sync_mode": False, "runtime_split_send_recv": True, **self._program_values}
+
+    def get_program_config(self) -> DistributeTranspilerConfig:
+        return self._program_config
+
+    def set_program_config(self, config: DistributeTranspilerConfig | Mapping[str, object]) -> None:
+        imposed = self._imposed_program_values()
+        self._program_config = _changed(self._program_config, config, imposed)
+        self.impose()
+
+    def get_trainer_runtime_config(self) -> TrainerRuntimeConfig:
+        return self._trainer_runtime_config
+
+    def set_trainer_runtime_config(
+        self, config: TrainerRuntimeConfig | Mapping[str, object]
+    ) -> None:
+        """Set the config, or update it from a dict with the keys of `runtime_configs`."""
+        if isinstance(config, TrainerRuntimeConfig):
+            self._trainer_runtime_config = config
+        elif isinstance(config, Mapping):
+            self._trainer_runtime_config.update(config)
+        else:
+            raise _wrong_type(TrainerRuntimeConfig, config)
+        self.impose()
+
+    def get_server_runtime_config(self) -> ServerRuntimeConfig:
+        return self._server_runtime_config
+
+    def set_server_runtime_config(self, config: ServerRuntimeConfig | Mapping[str, object]) -> None:
+        self._server_runtime_config = _changed(self._server_runtime_config, config, {})
+        self.impose()
+
+    def get_execute_strategy(self) -> ExecutionStrategy:
+        return self._execute_strategy
+
+    def set_execute_strategy(self, config: ExecutionStrategy | Mapping[str, object]) -> None:
+        imposed = self._execute_values
+        self._execute_strategy = _changed(self._execute_strategy, config, imposed)
+        self.impose()
+
+    def get_build_strategy(self) -> BuildStrategy:
+        return self._build_strategy
+
+    def set_build_strategy(self, config: BuildStrategy | Mapping[str, object]) -> None:
+        self._build_strategy = _changed(self._build_strategy, config, {"async_mode": True})
+        self.impose()
+
+    def get_debug_opt(self) -> dict[str, object] | None:
+        """Return what `train_from_dataset` writes for each instance; None: nothing."""
+        return None if self._debug_opt is None else dict(self._debug_opt)
+
+    def set_debug_opt(self, options: Mapping[str, object]) -> None:
+        if not isinstance(options, Mapping):
+            raise TypeError(f"debug options must be a dict, got {type(options).__name__}")
+        for name in options:
+            if name not in _DEBUG_DEFAULTS:
+                raise unknown_field("debug options", name, _DEBUG_DEFAULTS)
+        self._debug_opt = {**_DEBUG_DEFAULTS, **options}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class SyncStrategy(DistributedStrategy):
+    """All workers step together; the servers apply the mean of their gradients."""
+
+    mode_name = "sync"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": True,
+        "completely_not_async": True,
+        "geo_sgd_mode": False,
+    }
+    _execute_values: ClassVar[dict[str, object]] = {"use_thread_barrier": True}
+
+
+class HalfAsyncStrategy(DistributedStrategy):
+    """The threads of a worker step together; workers do not wait for each other."""
+
+    mode_name = "half_async"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": True,
+        "completely_not_async": False,
+        "geo_sgd_mode": False,
+    }
+    _execute_values: ClassVar[dict[str, object]] = {"use_thread_barrier": True}
+
+
+class AsyncStrategy(DistributedStrategy):
+    """Workers and threads never wait for each other."""
+
+    mode_name = "async"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": False,
+        "completely_not_async": False,
+        "geo_sgd_mode": False,
+    }
+
+
+class GeoStrategy(DistributedStrategy):
+    """Workers train on local copies and exchange the differences periodically."""
+
+    mode_name = "geo"
+    _program_values: ClassVar[dict[str, object]] = {
+        "half_async": False,
+        "completely_not_async": False,
+        "geo_sgd_mode": True,
+    }
+
+    def __init__(self, update_frequency: int = 100) -> None:
+        is_int = isinstance(update_frequency, int) and not isinstance(update_frequency, bool)
+        if not is_int or update_frequency < 1:
+            raise ConfigError(
+                f"update_frequency must be an int >= 1 (batches between exchanges), "
+                f"got {update_frequency!r}"
+            )
+        super().__init__()
+        self._program_config.geo_sgd_need_push_nums = update_frequency
+
+
+class StrategyFactory:
+    """Creates strategies; also called DistributedStrategyFactory.
+
+    >>> StrategyFactory.create_geo_strategy(update_frequency=400).mode_name
+    'geo'
+    """
+
+    @staticmethod
+    def create_sync_strategy() -> SyncStrategy:
+        return SyncStrategy()
+
+    @staticmethod
+    def create_half_async_strategy() -> HalfAsyncStrategy:
+        return HalfAsyncStrategy()
+
+    @staticmethod
+    def create_async_strategy() -> AsyncStrategy:
+        return AsyncStrategy()
+
+    @staticmethod
+    def create_geo_strategy(update_frequency: int = 100) -> GeoStrategy:
+        return GeoStrategy(update_frequency)
+
+
+DistributedStrategyFactory = StrategyFactory
+
+
+def strategy_from(
+    given: DistributedStrategy | DistributeTranspilerConfig | None,
+) -> DistributedStrategy:
+    """Return the strategy for what a script passes, as Fluid 1.8.5 interprets it.
+
+    None is sync. A bare config is sync if `sync_mode`; half-async if gradients are not split at run
+    time; otherwise its flags decide. Raises TypeError for anything else.
+    """
+    if given is None:
+        return SyncStrategy()
+    if isinstance(given, DistributedStrategy):
+        return given
+    if not isinstance(given, DistributeTranspilerConfig):
+        raise TypeError(
+            "strategy must come from StrategyFactory or be a DistributeTranspilerConfig, "
+            f"got {type(given).__name__}"
+        )
+    strategy = _strategy_of_flags(given)
+    strategy.set_program_config(given)
+    return strategy
+
+
+def _strategy_of_flags(config: DistributeTranspilerConfig) -> DistributedStrategy:
+    if config.sync_mode:
+        return SyncStrategy()
+    if not config.runtime_split_send_recv:
+        return HalfAsyncStrategy()
+    if config.geo_sgd_mode:
+        return GeoStrategy(config.geo_sgd_need_push_nums)
+    return HalfAsyncStrategy() if config.half_async else AsyncStrategy()
+
+
+def _changed(
+    live: SettingsKind, given: SettingsKind | Mapping[str, object], imposed: Mapping[str, object]
+) -> SettingsKind:
+    """Return `given`, or `live` updated from a dict except for imposed fields."""
+    if isinstance(given, type(live)):
+        return given
+    if not isinstance(given, Mapping):
+        raise _wrong_type(type(live), given)
+    for name in imposed.keys() & given.keys():
+        given = {key: value for key, value in given.items() if key != name}
+    live.update(given)
+    return live
+
+
+def _wrong_type(wanted: type, found: object) -> TypeError:
+    return TypeError(f"config must be a {wanted.__name__} or a dict, got {type(found).__name__}")
+
+
+_NAP_S = 0.01  # Fluid's sender naps this long for each of its send_wait_times
+
+
+def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
+    """Return the mode with the settings of the strategy's trainer runtime config.
+
+    Whether async adds or averages merged gradients depends on the optimizer, the intent of
+    communicator_is_sgd_optimizer; only "0" changes that.
+    """
+    flags = strategy.get_trainer_runtime_config().get_communicator_flags()
+    if strategy.mode_name == "geo":
+        steps = strategy.get_program_config().geo_sgd_need_push_nums
+        return GeoConfig(push_interval_steps=steps)
+    if strategy.mode_name != "async":
+        return strategy.mode_name
+    return AsyncConfig(
+        max_merge=int(flags["communicator_max_merge_var_num"]),
+        queue_size=int(flags["communicator_send_queue_size"]),
+        wait_s=int(flags["communicator_send_wait_times"]) * _NAP_S,
+        steps_before_refresh=int(flags["communicator_min_send_grad_num_before_recv"]),
+        merge="mean" if flags["communicator_is_sgd_optimizer"] == "0" else "auto",
+    )
+
+
+def threads_of_strategy(strategy: DistributedStrategy) -> int:
+    """Return the training threads of a worker."""
+    return int(strategy.get_execute_strategy().num_threads)

@@ -1,0 +1,183 @@
+"""The names of Fluid's native module that programs use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsefleet.errors import SparseFleetError
+from sparsefleet.fluid.framework.call_site import EnforceNotMet
+from sparsefleet.fluid.framework.dtypes import dtype_name
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor, LoDTensorArray
+from sparsefleet.fluid.framework.places import (
+    CPUPlace,
+    CUDAPinnedPlace,
+    CUDAPlace,
+    Place,
+    is_compiled_with_cuda,
+)
+from sparsefleet.fluid.framework.scope import Scope
+from sparsefleet.fluid.unknown_names import known_names
+
+_PREDICTOR = "sparsefleet.fluid.executor.predictor"
+
+__getattr__ = known_names(
+    __name__,
+    "fluid.core",
+    {
+        "AnalysisConfig": _PREDICTOR,
+        "AnalysisPredictor": _PREDICTOR,
+        "NativeConfig": _PREDICTOR,
+        "PaddleBuf": _PREDICTOR,
+        "PaddleDType": _PREDICTOR,
+        "PaddleTensor": _PREDICTOR,
+        "VarBase": "sparsefleet.fluid.dygraph.eager",
+        "create_paddle_predictor": _PREDICTOR,
+    },
+)
+
+__all__ = [
+    "CPUPlace",
+    "CUDAPinnedPlace",
+    "CUDAPlace",
+    "EOFException",
+    "EnforceNotMet",
+    "LoDTensor",
+    "LoDTensorArray",
+    "Place",
+    "Scope",
+    "VarDesc",
+    "get_cuda_device_count",
+    "globals",
+    "grad_var_suffix",
+    "is_compiled_with_brpc",
+    "is_compiled_with_cuda",
+    "is_compiled_with_dist",
+    "op_proto_and_checker_maker",
+]
+
+
+class EOFException(SparseFleetError):  # noqa: N818  Fluid's name
+    """Raised when a started loader has no more batches: call reset() and start() again."""
+
+
+class VarDesc:
+    """The element types, where Fluid keeps them."""
+
+    class VarType:
+        """Element types by Fluid's names, which all layers accept, and kinds of variables.
+
+        >>> VarDesc.VarType.FP32
+        'float32'
+        """
+
+        LOD_TENSOR = "lod_tensor"
+        LOD_TENSOR_ARRAY = "lod_tensor_array"
+        READER = "reader"
+        SELECTED_ROWS = "selected_rows"
+        STEP_SCOPES = "step_scopes"
+        FEED_MINIBATCH = "feed_minibatch"
+        FETCH_LIST = "fetch_list"
+        LOD_RANK_TABLE = "lod_rank_table"
+        PLACE_LIST = "place_list"
+        RAW = "raw"
+
+        BOOL = "bool"
+        FP16 = "float16"
+        FP32 = "float32"
+        FP64 = "float64"
+        INT8 = "int8"
+        INT16 = "int16"
+        INT32 = "int32"
+        INT64 = "int64"
+        UINT8 = "uint8"
+
+
+class op_proto_and_checker_maker:  # noqa: N801  Fluid's name
+    """Names of attributes that Fluid attaches to operators; here an operator has `role`."""
+
+    class OpRole:
+        """The purpose of an operator."""
+
+        Forward = "forward"
+        Backward = "backward"
+        Optimize = "optimize"
+        LRSched = "schedule"
+        Loss = "loss"
+        RPC = "rpc"
+        Dist = "dist"
+
+    @staticmethod
+    def kOpRoleAttrName() -> str:  # noqa: N802
+        return "op_role"
+
+    @staticmethod
+    def kOpRoleVarAttrName() -> str:  # noqa: N802
+        return "op_role_var"
+
+    @staticmethod
+    def kOpNameScopeAttrName() -> str:  # noqa: N802
+        return "op_namescope"
+
+    @staticmethod
+    def kOpDeviceAttrName() -> str:  # noqa: N802
+        return "op_device"
+
+
+def get_cuda_device_count() -> int:
+    """Return the number of GPUs that torch sees."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def grad_var_suffix() -> str:
+    """Return the suffix of gradient names."""
+    return "@GRAD"
+
+
+def globals() -> Any:
+    """Return the flags, to be read and assigned; see `fluid.set_flags`."""
+    from sparsefleet.fluid.framework.flags import Flags
+
+    return Flags()
+
+
+def is_compiled_with_brpc() -> bool:
+    """Return False: servers use their own protocol, not brpc."""
+    return False
+
+
+def is_compiled_with_dist() -> bool:
+    """Return whether jobs of several processes are supported."""
+    return True
+
+
+def is_float16_supported(place: Place) -> bool:
+    """Return whether the place computes float16 natively: a GPU does."""
+    return not place.is_cpu
+
+
+def op_support_gpu(op_type: str) -> bool:
+    """Return whether an operator runs on a GPU: all do if torch sees one."""
+    del op_type
+    return is_compiled_with_cuda()
+
+
+def _set_eager_deletion_mode(threshold: float, fraction: float, fast: bool) -> None:
+    """Changes nothing: torch frees a tensor as soon as nobody holds it."""
+    del threshold, fraction, fast
+
+
+def _set_fuse_parameter_group_size(size: int) -> None:
+    """Keeps the flag, see `fluid.set_flags`."""
+    globals()["FLAGS_fuse_parameter_groups_size"] = size
+
+
+def _set_fuse_parameter_memory_size(size: float) -> None:
+    """Keeps the flag, see `fluid.set_flags`."""
+    globals()["FLAGS_fuse_parameter_memory_size"] = size
+
+
+def convert_np_dtype_to_dtype_(np_dtype: Any) -> str:
+    """Return the name of a type, as variables use it."""
+    return dtype_name(np_dtype)

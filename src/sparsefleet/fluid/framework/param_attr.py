@@ -1,0 +1,76 @@
+"""Attributes that a user gives a layer for its parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparsefleet.fluid.framework.initializer import Initializer
+from sparsefleet.fluid.framework.regularizer import Regularizer
+
+__all__ = ["ParamAttr", "WeightNormParamAttr", "to_param_attr"]
+
+
+class ParamAttr:
+    """Name, initializer and training options of a parameter. Equal names share a parameter.
+
+    learning_rate: multiplies the optimizer's rate.
+
+    >>> ParamAttr(name="emb", learning_rate=0.5).name
+    'emb'
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        initializer: Initializer | None = None,
+        learning_rate: float = 1.0,
+        regularizer: Regularizer | None = None,
+        trainable: bool = True,
+        *,
+        gradient_clip: Any = None,
+        do_model_average: bool = True,
+    ) -> None:
+        for given, kind, what in (
+            (initializer, Initializer, "initializer"),
+            (regularizer, Regularizer, "regularizer"),
+        ):
+            if given is not None and not isinstance(given, kind):
+                raise TypeError(f"ParamAttr: {what} must be a fluid.{what} object, got {given!r}")
+        self.name = name
+        self.initializer = initializer
+        self.learning_rate = learning_rate
+        self.regularizer = regularizer
+        self.trainable = trainable
+        self.gradient_clip = gradient_clip
+        self.do_model_average = do_model_average
+
+
+class WeightNormParamAttr(ParamAttr):
+    """A parameter as a length times a direction, both trained: `<name>_g` and `<name>_v`.
+
+    dim: the axis along which lengths differ; None: one length for all. Others as of ParamAttr.
+    """
+
+    def __init__(self, dim: int | None = None, name: str | None = None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.dim = dim
+
+
+def to_param_attr(given: Any) -> ParamAttr | None:
+    """Convert a ParamAttr, name, initializer, regularizer or True; None for False."""
+    if given is False:
+        return None
+    if given is None or given is True:
+        return ParamAttr()
+    if isinstance(given, ParamAttr):
+        return given
+    if isinstance(given, str):
+        return ParamAttr(name=given)
+    if isinstance(given, Initializer):
+        return ParamAttr(initializer=given)
+    if isinstance(given, Regularizer):
+        return ParamAttr(regularizer=given)
+    raise TypeError(
+        f"param_attr must be a ParamAttr, a name, an initializer, a regularizer or a bool, "
+        f"got {given!r}"
+    )

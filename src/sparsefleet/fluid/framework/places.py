@@ -1,0 +1,157 @@
+"""Fluid's places, where tensors live. Without a GPU, its places mean the CPU's memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.fleet.runtime_configs import cpu_num
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "CPUPlace",
+    "CUDAPinnedPlace",
+    "CUDAPlace",
+    "Place",
+    "cpu_places",
+    "cuda_pinned_places",
+    "cuda_places",
+    "device_of",
+    "is_compiled_with_cuda",
+    "place_tensor",
+    "places_of",
+]
+
+_log = logging.getLogger("sparsefleet.fluid")
+_SELECTED_GPUS = "FLAGS_selected_gpus"
+
+
+class Place:
+    """Base class of all places."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Return whether a CPU tensor is already there."""
+        return False
+
+
+@dataclass(frozen=True)
+class CPUPlace(Place):
+    """The CPU's memory.
+
+    >>> CPUPlace() == CPUPlace()
+    True
+    """
+
+    @property
+    def is_cpu(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class CUDAPlace(Place):
+    """The memory of a GPU. Without one it is the CPU's memory, with one warning.
+
+    Raises ConfigError then if SPARSEFLEET_REQUIRE_CUDA is 1.
+    """
+
+    device_id: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.device_id, int) or self.device_id < 0:
+            raise ConfigError(f"CUDAPlace: device_id must be an int >= 0, got {self.device_id!r}")
+        if not is_compiled_with_cuda():
+            device_of(self)
+
+    @property
+    def is_cpu(self) -> bool:
+        return device_of(self).type == "cpu"
+
+    def get_device_id(self) -> int:
+        return self.device_id
+
+
+@dataclass(frozen=True)
+class CUDAPinnedPlace(Place):
+    """Page-locked memory, which a GPU can copy from directly."""
+
+
+def is_compiled_with_cuda() -> bool:
+    """Return whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """Return one place per replica; by default CPU_NUM of them, else 1.
+
+    >>> len(cpu_places(2))
+    2
+    """
+    return [CPUPlace()] * (cpu_num() if device_count is None else device_count)
+
+
+def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
+    """Return places as `cpu_places` does."""
+    return [CUDAPinnedPlace()] * (cpu_num() if device_count is None else device_count)
+
+
+def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
+    """Return the given GPUs, else FLAGS_selected_gpus, else all; without GPUs, one place."""
+    if device_ids is None:
+        import torch
+
+        selected = os.environ.get(_SELECTED_GPUS, "").strip()
+        if selected:
+            device_ids = [int(text) for text in selected.split(",")]
+        else:
+            device_ids = range(max(1, torch.cuda.device_count()))
+    return [CUDAPlace(index) for index in device_ids]
+
+
+def device_of(place: Place) -> torch.device:
+    """Return the torch device for `place`."""
+    from sparsefleet.collective.rendezvous import choose_device
+
+    if not isinstance(place, CUDAPlace):
+        return choose_device(wanted="cpu")
+    device = choose_device(wanted=f"cuda:{place.device_id}", falls_back=True)
+    if device.type == "cpu":
+        _say_that_there_is_no_gpu()
+    return device
+
+
+@cache
+def _say_that_there_is_no_gpu() -> None:
+    _log.warning(
+        "CUDAPlace: torch sees no GPU, using the CPU instead; set SPARSEFLEET_REQUIRE_CUDA=1 to "
+        "make this an error"
+    )
+
+
+def places_of(places: Place | Iterable[Place]) -> list[Place]:
+    """Return one or several places as a list; TypeError for anything else."""
+    found = [places] if isinstance(places, Place) else list(places)
+    for place in found:
+        if not isinstance(place, Place):
+            raise TypeError(f"a place must be an object such as fluid.CPUPlace(), got {place!r}")
+    if not found:
+        raise ConfigError("places is empty, expected at least one place")
+    return found
+
+
+def place_tensor(tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    """Return the tensor at `place`: itself if it is there, else a copy."""
+    if isinstance(place, CUDAPlace):
+        return tensor.to(device_of(place), non_blocking=tensor.is_pinned())
+    if isinstance(place, CUDAPinnedPlace) and is_compiled_with_cuda():
+        return tensor if tensor.is_pinned() else tensor.pin_memory()
+    return tensor.cpu()

@@ -1,0 +1,120 @@
+"""Programs as readable text, and as drawings for Graphviz."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, TextIO
+
+from sparsefleet.fluid.framework.block import Block
+from sparsefleet.fluid.framework.operator import Operator
+from sparsefleet.fluid.framework.program import Program
+from sparsefleet.fluid.framework.variable import Variable
+
+__all__ = [
+    "block_to_code",
+    "delete_ops",
+    "draw_block_graphviz",
+    "find_op_by_input_arg",
+    "find_op_by_output_arg",
+    "op_to_code",
+    "pprint_block_codes",
+    "pprint_program_codes",
+    "program_to_code",
+    "variable_to_code",
+]
+
+
+def variable_to_code(var: Variable) -> str:
+    """Return a variable in one line.
+
+    >>> variable_to_code(Variable("x", [None, 2]))
+    'var x : lod_tensor.shape(-1, 2).astype(float32)'
+    """
+    kept = "persist " if var.persistable else ""
+    shape = f"shape{tuple(var.shape)}"
+    return f"{kept}var {var.name} : {var.type}.{shape}.astype({var.dtype})"
+
+
+def op_to_code(op: Operator, skip_op_callstack: bool = True) -> str:
+    """Return an operator in one line.
+
+    >>> op_to_code(Operator("relu", {"X": ["a"]}, {"Out": ["b"]}))
+    "{Out=['b']} = relu(inputs={X=['a']})"
+    """
+    del skip_op_callstack
+    outputs = ", ".join(f"{slot}={names}" for slot, names in op.outputs.items())
+    inputs = ", ".join(f"{slot}={names}" for slot, names in op.inputs.items())
+    attrs = "".join(f", {name} = {value}" for name, value in sorted(op.attrs.items()))
+    return f"{{{outputs}}} = {op.type}(inputs={{{inputs}}}{attrs})"
+
+
+def block_to_code(
+    block: Block,
+    block_idx: int | None = None,
+    fout: TextIO | None = None,
+    skip_op_callstack: bool = False,
+) -> None:
+    """Print the variables and operators of a block."""
+    del skip_op_callstack
+    number = block.idx if block_idx is None else block_idx
+    lines = [f"{{ // block {number}"]
+    lines += [f"    {variable_to_code(variable)}" for variable in block.vars.values()]
+    lines += ["", *(f"    {op_to_code(op)}" for op in block.ops), "}"]
+    print("\n".join(lines), file=fout or sys.stdout)
+
+
+def program_to_code(
+    prog: Program, fout: TextIO | None = None, skip_op_callstack: bool = True
+) -> None:
+    """Print all blocks of a program."""
+    for block in prog.blocks:
+        block_to_code(block, block.idx, fout, skip_op_callstack)
+
+
+def pprint_program_codes(program_desc: Program) -> list[str]:
+    """Return the text of each block."""
+    return [pprint_block_codes(block) for block in program_desc.blocks]
+
+
+def pprint_block_codes(block_desc: Block, show_backward: bool = False) -> str:
+    """Return the text of a block; show_backward: with the backward pass and updates."""
+    ops = [op for op in block_desc.ops if show_backward or op.role == "forward"]
+    return "\n".join(op_to_code(op) for op in ops)
+
+
+def draw_block_graphviz(
+    block: Block, highlights: Collection[str] | None = None, path: str = "./temp.dot"
+) -> None:
+    """Write operators (boxes) and variables (ovals, colored if highlighted) to a .dot file."""
+    lines = ["digraph block {"]
+    for name in highlights or ():
+        lines.append(f"  {json.dumps(name)} [style=filled, fillcolor=yellow];")
+    for number, op in enumerate(block.ops):
+        lines.append(f"  op{number} [shape=box, label={json.dumps(op.type)}];")
+        lines += [f"  {json.dumps(name)} -> op{number};" for name in op.input_arg_names]
+        lines += [f"  op{number} -> {json.dumps(name)};" for name in op.output_arg_names]
+    lines.append("}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def delete_ops(block: Block, ops: Collection[Operator]) -> None:
+    """Remove operators from a block."""
+    block.hold_ops([op for op in block.ops if all(op is not one for one in ops)])
+
+
+def find_op_by_input_arg(block: Block, arg_name: str) -> int:
+    """Return the index of the first operator that reads a variable; -1 if none does."""
+    places = (place for place, op in enumerate(block.ops) if arg_name in op.input_arg_names)
+    return next(places, -1)
+
+
+def find_op_by_output_arg(block: Block, arg_name: str, reverse: bool = False) -> int:
+    """Return the index of the first (or last) operator that writes a variable; -1 if none does."""
+    found: list[Any] = [
+        place for place, op in enumerate(block.ops) if arg_name in op.output_arg_names
+    ]
+    return -1 if not found else found[-1 if reverse else 0]

@@ -1,0 +1,134 @@
+"""Values by name, kept between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor
+from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
+
+__all__ = ["Scope", "ScopeVariable", "bring_to_device", "global_scope", "scope_guard"]
+
+
+class ScopeVariable:
+    """A named variable in a scope."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._value: LoDTensor | SparseParameter = LoDTensor()
+
+    def get_tensor(self) -> Any:
+        """Return its tensor, to `set` or to read with `np.array`."""
+        return self._value
+
+    def hold(self, value: Any) -> None:
+        """Store a result of a run, reusing the existing memory where it fits."""
+        if isinstance(value, SparseParameter):
+            self._value = value
+            return
+        held = self._value
+        if isinstance(held, LoDTensor) and held._is_initialized():
+            old = held.tensor
+            if old.shape == value.shape and old.dtype == value.dtype:
+                old.data.copy_(value.detach())
+                return
+        if isinstance(held, SparseParameter):
+            self._value = held = LoDTensor()
+        held.share(value.detach().clone())
+
+    def share(self, value: LoDTensor | SparseParameter) -> None:
+        """Use this very object as the value."""
+        self._value = value
+
+    def value(self) -> torch.Tensor | SparseParameter | None:
+        """Return what a run uses; None before it has a value."""
+        held = self._value
+        if isinstance(held, SparseParameter):
+            return held
+        return held.tensor if held._is_initialized() else None
+
+
+class Scope:
+    """Variables by name; missing ones are looked up in the parent.
+
+    >>> scope = Scope()
+    >>> scope.var("w").get_tensor().set([1.0, 2.0])
+    >>> scope.new_scope().find_var("w").get_tensor().shape()
+    [2]
+    """
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self._parent = parent
+        self._variables: dict[str, ScopeVariable] = {}
+        self._kids: list[Scope] = []
+        self.prepared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """Programs whose kept variables are here, and the version of each."""
+
+    def var(self, name: str) -> ScopeVariable:
+        """Return the variable in this scope, creating it if needed."""
+        return self._variables.setdefault(name, ScopeVariable(name))
+
+    def find_var(self, name: str) -> ScopeVariable | None:
+        """Return the variable here or in a parent; None if there is none."""
+        found = self._variables.get(name)
+        if found is None and self._parent is not None:
+            return self._parent.find_var(name)
+        return found
+
+    def new_scope(self) -> Scope:
+        """Create a child scope."""
+        kid = Scope(self)
+        self._kids.append(kid)
+        return kid
+
+    def drop_kids(self) -> None:
+        """Drop the child scopes."""
+        self._kids.clear()
+
+    def erase(self, names: list[str]) -> None:
+        """Remove variables."""
+        self.prepared.clear()
+        for name in names:
+            self._variables.pop(name, None)
+
+    def local_var_names(self) -> list[str]:
+        return list(self._variables)
+
+
+def bring_to_device(scope: Scope, names: Iterable[str], device: torch.device) -> None:
+    """Keep tensors of these names on the device from now on; tables stay where they are."""
+    for name in names:
+        found = scope.find_var(name)
+        held = None if found is None else found.get_tensor()
+        if isinstance(held, LoDTensor) and held._is_initialized() and held.tensor.device != device:
+            held.share(held.tensor.to(device))
+
+
+class _Current:
+    def __init__(self) -> None:
+        self.scope = Scope()
+
+
+_current = _Current()
+
+
+def global_scope() -> Scope:
+    """Return the scope that runs use by default."""
+    return _current.scope
+
+
+@contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """Make `global_scope()` return this scope in the block."""
+    if not isinstance(scope, Scope):
+        raise TypeError(f"scope_guard takes a fluid.Scope, got {scope!r}")
+    old, _current.scope = _current.scope, scope
+    try:
+        yield
+    finally:
+        _current.scope = old

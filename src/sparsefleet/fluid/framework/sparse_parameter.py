@@ -1,0 +1,234 @@
+"""Parameters whose rows are in a table: embeddings with is_sparse=True.
+
+Letters: U distinct keys, D row width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet import optim
+from sparsefleet.nn.pulled_rows import Pull
+from sparsefleet.store import (
+    Constant,
+    Initializer,
+    LocalStore,
+    Normal,
+    Rows,
+    Store,
+    TableSpec,
+    TruncatedNormal,
+    Uniform,
+)
+from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.row_streams import import_chunks
+from sparsefleet.store.rows import rows_by_key
+from sparsefleet.store.store import Unknown
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework import Parameter
+
+__all__ = [
+    "SparseParameter",
+    "empty_table",
+    "initializer_of",
+    "optimizer_of",
+    "pull_from",
+    "whole_rows",
+]
+
+_MAX_WHOLE_BYTES = 4 << 30
+_CHUNK_ROWS = 65536
+
+
+class SparseParameter:
+    """What a scope holds for such a parameter; programs see a tensor of `shape`.
+
+    >>> table = SparseParameter("ads", (10, 2), Constant(0.5), None)
+    >>> np.asarray(table).shape, float(np.asarray(table)[3, 1])
+    ((10, 2), 0.5)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        initializer: Initializer,
+        optimizer: optim.Optimizer | None,
+        seed: int = 0,
+    ) -> None:
+        self.name = name
+        self.height, self.dim = shape
+        self.store: Store = LocalStore()
+        self.optimizer = optimizer or optim.SGD()
+        """The optimizer that applies pushes to rows."""
+        self._rate = self.optimizer.lr
+        self.store.define(
+            TableSpec(
+                name=name,
+                dim=self.dim,
+                initializer=initializer,
+                optimizer=self.optimizer,
+                seed=seed,
+            )
+        )
+
+    def pull(self, keys: Keys, *, train: bool) -> Floats:
+        """Return rows float32[U, D]; in training, rows of new keys are kept."""
+        return self.store.pull(self.name, keys, train=train, unknown="initial")
+
+    @property
+    def source(self) -> Pull:
+        """Return the source of rows; tables with an equal source share one call."""
+        return self._pull_own
+
+    def _pull_own(
+        self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
+    ) -> dict[str, Floats]:
+        del unknown  # always the first value: in Fluid every row has one
+        return {self.name: self.pull(keys[self.name], train=train)}
+
+    def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
+        """Apply the gradients of distinct keys with the optimizer, at this learning rate."""
+        if rate != self._rate:
+            self.store.set_learning_rate(self.name, rate)
+            self._rate = rate
+        self.store.push_many({self.name: gradient}, unique=True)
+
+    def move_to(self, store: LocalStore, *, track_dirty: bool = False) -> None:
+        """Move the table, with its rows and their state, into another store of this process."""
+        spec = self.store.specs[self.name]
+        assert isinstance(spec, TableSpec)
+        store.define(replace(spec, track_dirty=track_dirty))
+        store.set_learning_rate(self.name, self._rate)
+        for chunk in self.store.rows(self.name):
+            store.import_rows(self.name, chunk)
+        self.store = store
+
+    def rows(self) -> Rows:
+        """Return all existing rows, sorted by key."""
+        chunks = list(self.store.rows(self.name))
+        if chunks:
+            return rows_by_key(chunks)
+        return Rows(
+            np.empty(0, np.uint64),
+            np.empty((0, self.dim), np.float32),
+            np.empty((0, 0), np.float32),
+            np.empty((0, 0), np.uint32),
+        )
+
+    @property
+    def takes_rows(self) -> bool:
+        """Return whether loading changes the rows here: the first of several workers does it for
+        all.
+        """
+        return True
+
+    # -- as a tensor --------------------------------------------------------------------------
+
+    def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
+        """Replace the rows by the array, float32[height, D]."""
+        del place, zero_copy
+        values = np.ascontiguousarray(array, np.float32)
+        if values.shape != (self.height, self.dim):
+            raise ValueError(
+                f"parameter '{self.name}': expected an array of shape {(self.height, self.dim)}, "
+                f"got {values.shape}"
+            )
+        import_chunks(self.store, self.name, [whole_rows(values)])
+
+    def numpy(self) -> NDArray[np.float32]:
+        """Return a copy of all rows of ids below the height; missing rows have initial values."""
+        num_bytes = self.height * self.dim * 4
+        if num_bytes > _MAX_WHOLE_BYTES:
+            raise MemoryError(
+                f"parameter '{self.name}' as one array takes {num_bytes} bytes; read the "
+                "existing rows from its store"
+            )
+        values = np.empty((self.height, self.dim), np.float32)
+        for begin in range(0, self.height, _CHUNK_ROWS):
+            part = slice(begin, min(begin + _CHUNK_ROWS, self.height))
+            keys = np.arange(part.start, part.stop, dtype=np.uint64)
+            values[part] = self.pull(keys, train=False)
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        del copy  # always one
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def shape(self) -> list[int]:
+        return [self.height, self.dim]
+
+    _get_dims = shape
+
+    def lod(self) -> list[list[int]]:
+        return []
+
+    def _is_initialized(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"SparseParameter({self.name!r}, shape={(self.height, self.dim)})"
+
+
+def empty_table(parameter: Parameter) -> SparseParameter:
+    """Return a table without rows; missing rows read as zeros."""
+    optimizer = optimizer_of(parameter.table_optimizer)
+    return SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
+
+
+def pull_from(tables: Iterable[SparseParameter]) -> Pull:
+    """Return a function that pulls rows of these tables, with one call per source."""
+    sources = {table.name: table.source for table in tables}
+
+    def pull(
+        keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
+    ) -> dict[str, Floats]:
+        del unknown  # always the first value: in Fluid every row has one
+        calls: dict[Pull, dict[str, Keys]] = {}
+        for name, part in keys.items():
+            calls.setdefault(sources[name], {})[name] = part
+        found: dict[str, Floats] = {}
+        for source, part_of in calls.items():
+            found.update(source(part_of, train=train, unknown="initial"))
+        return found
+
+    return pull
+
+
+def whole_rows(values: Floats) -> Rows:
+    """Return rows of ids 0, 1, ... without state: float32[N, D]."""
+    keys = np.arange(len(values), dtype=np.uint64)
+    width = (len(values), 0)
+    return Rows(keys, values, np.empty(width, np.float32), np.empty(width, np.uint32))
+
+
+def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
+    """Return the row initializer for an operator that fills a parameter; None if unsupported."""
+    if type == "fill_constant":
+        return Constant(attrs["value"])
+    if type == "uniform_random":
+        low, high = attrs["min"], attrs["max"]
+        return Uniform(low, high) if low < high else Constant(low)
+    if type == "gaussian_random":
+        return Normal(attrs["mean"], attrs["std"])
+    if type == "truncated_gaussian_random":
+        return TruncatedNormal(attrs["mean"], attrs["std"])
+    return None
+
+
+def optimizer_of(settings: Mapping[str, Any] | None) -> optim.Optimizer | None:
+    """Return the row optimizer of `Parameter.table_optimizer`."""
+    if settings is None:
+        return None
+    fields = dict(settings)
+    kind = getattr(optim, fields.pop("class"))
+    if "betas" in fields:
+        fields["betas"] = tuple(fields["betas"])
+    made: optim.Optimizer = kind(**fields)
+    return made

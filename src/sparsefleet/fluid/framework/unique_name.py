@@ -1,0 +1,53 @@
+"""Names that are unique in a program, in Fluid's form: a key and a number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["generate", "guard", "switch"]
+
+
+class _Names:
+    """Counts the names generated for each key, under a prefix."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self._made: Counter[str] = Counter()
+
+    def generate(self, key: str) -> str:
+        number = self._made[key]
+        self._made[key] += 1
+        return f"{self.prefix}{key}_{number}"
+
+
+_names = _Names()
+
+
+def generate(key: str) -> str:
+    """Return a name with `key` that is unused under the current guard.
+
+    >>> with guard():
+    ...     generate("fc"), generate("fc"), generate("fc_0.w")
+    ('fc_0', 'fc_1', 'fc_0.w_0')
+    """
+    return _names.generate(key)
+
+
+def switch(new_generator: _Names | None = None) -> _Names:
+    """Restart the counts, or continue those an earlier call returned; return the old ones."""
+    global _names
+    old, _names = _names, new_generator or _Names()
+    return old
+
+
+@contextmanager
+def guard(new_generator: str | bytes | None = None) -> Iterator[None]:
+    """Restart the counts within the block, with `new_generator` as a prefix of each name."""
+    prefix = new_generator.decode() if isinstance(new_generator, bytes) else new_generator
+    old = switch(_Names(prefix or ""))
+    try:
+        yield
+    finally:
+        switch(old)

@@ -1,0 +1,174 @@
+"""Variables of a program, and checks of the values fed to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsefleet.fluid.framework.call_site import site_prefix
+from sparsefleet.fluid.framework.dtypes import dtype_name
+from sparsefleet.fluid.framework.variable_arithmetic import VariableArithmetic
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.framework.block import Block
+
+__all__ = ["ARRAY", "TENSOR", "Variable", "check_feed", "data", "declare_input", "dtype_error"]
+
+
+TENSOR, ARRAY = "lod_tensor", "lod_tensor_array"
+"""Kinds of variables: one tensor, or an array of tensors."""
+
+
+class Variable(VariableArithmetic):
+    """A named tensor of this shape and type, with this number of LoD levels.
+
+    shape: -1 or None for sizes unknown before the run, such as the batch.
+    dtype: a name, or a NumPy or torch type; stored as its name.
+    need_check_feed: compare fed values with shape and dtype.
+    type: the kind of value; for an array, shape and dtype are those of its elements.
+
+    >>> ads = Variable("ads", [None, 1], "int64", lod_level=1)
+    >>> ads
+    Variable('ads', shape=(-1, 1), dtype='int64', lod_level=1)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[int | None],
+        dtype: Any = "float32",
+        lod_level: int = 0,
+        *,
+        stop_gradient: bool = False,
+        persistable: bool = False,
+        is_data: bool = False,
+        need_check_feed: bool = False,
+        type: str = TENSOR,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"the name of a variable must be a string, got {name!r}")
+        if not isinstance(lod_level, int) or isinstance(lod_level, bool) or lod_level < 0:
+            raise TypeError(f"variable '{name}': lod_level must be an int >= 0, got {lod_level!r}")
+        self.name = name
+        self.shape = _known_sizes(name, shape)
+        self.dtype = dtype_name(dtype)
+        self.lod_level = lod_level
+        self.stop_gradient = stop_gradient
+        self.persistable = persistable
+        self.is_data = is_data
+        self.need_check_feed = need_check_feed
+        self.type = type
+        self.error_clip: Any = None
+        self.block: Block | None = None
+        """The block that contains it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        block = self.__dict__.get("block")
+        if block is not None and name in ("persistable", "stop_gradient"):
+            block.program.changed()
+
+    def _set_error_clip(self, error_clip: Any) -> None:
+        """Clip its gradient in the backward pass; see `fluid.clip.ErrorClipByValue`."""
+        self.error_clip = error_clip
+
+    @property
+    def grad_name(self) -> str:
+        """Return the name of its gradient."""
+        return f"{self.name}@GRAD"
+
+    def copy(self) -> Variable:
+        """Return a copy for another program."""
+        made = Variable(
+            self.name,
+            self.shape,
+            self.dtype,
+            self.lod_level,
+            stop_gradient=self.stop_gradient,
+            persistable=self.persistable,
+            is_data=self.is_data,
+            need_check_feed=self.need_check_feed,
+            type=self.type,
+        )
+        made.error_clip = self.error_clip
+        return made
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Return the printed form."""
+        del throw_on_error, with_details
+        return repr(self)
+
+    def __repr__(self) -> str:
+        lod = f", lod_level={self.lod_level}" if self.lod_level else ""
+        kind = f", type={self.type!r}" if self.type != TENSOR else ""
+        known = f"shape={self.shape}, dtype={self.dtype!r}{lod}{kind}"
+        return f"{type(self).__name__}({self.name!r}, {known})"
+
+
+def data(
+    name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0
+) -> Variable:
+    """Create an input with its full shape, which every fed array is checked against.
+
+    >>> data("image", [None, 3, 32, 32], "uint8").shape
+    (-1, 3, 32, 32)
+    """
+    return declare_input(
+        Variable(
+            name, shape, dtype, lod_level, stop_gradient=True, is_data=True, need_check_feed=True
+        )
+    )
+
+
+def declare_input(variable: Variable) -> Variable:
+    """Add an input to the program that layers add to."""
+    from sparsefleet.fluid.framework.default_programs import default_main_program
+
+    return default_main_program().global_block().add_var(variable)
+
+
+def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places: int = 1) -> None:
+    """Raise ValueError unless rank, known sizes and type fit, if `need_check_feed`.
+
+    num_places: the number of places that share the rows.
+    """
+    if not variable.need_check_feed:
+        return
+    if num_places > 1 and shape and shape[0] % num_places == 0:
+        shape = (shape[0] // num_places, *shape[1:])
+    fits = len(shape) == len(variable.shape) and all(
+        wanted in (-1, size) for wanted, size in zip(variable.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{site_prefix()}fed to '{variable.name}': shape {tuple(shape)}, expected "
+            f"{variable.shape}, where -1 is any size; declare it with "
+            "fluid.layers.data to skip this check"
+        )
+    if dtype_name(dtype) != variable.dtype:
+        raise dtype_error(variable, dtype)
+
+
+def dtype_error(variable: Variable, dtype: Any) -> ValueError:
+    """Return the error for a feed whose type differs from the variable's."""
+    return ValueError(
+        f"{site_prefix()}fed to '{variable.name}': dtype {dtype_name(dtype)}, expected "
+        f"{variable.dtype}: cast the array, or declare the variable so"
+    )
+
+
+def _known_sizes(name: str, shape: Sequence[int | None]) -> tuple[int, ...]:
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence):
+        raise TypeError(
+            f"{site_prefix()}variable '{name}': shape must be a list or tuple, got {shape!r}"
+        )
+    sizes = []
+    for size in shape:
+        if size is not None and (isinstance(size, bool) or not isinstance(size, (int, np.integer))):
+            raise TypeError(
+                f"{site_prefix()}variable '{name}': sizes must be ints or None, got {shape!r}"
+            )
+        sizes.append(-1 if size is None or size < 0 else int(size))
+    return tuple(sizes)

@@ -1,0 +1,99 @@
+"""Inference models: a program with its parameters, pruned to what predictions need."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparsefleet.fluid.executor.compiler import plain_program
+from sparsefleet.fluid.executor.executor import Executor
+from sparsefleet.fluid.framework import Program, Variable, default_main_program
+from sparsefleet.fluid.io.saving import (
+    SavePart,
+    TableLayout,
+    is_persistable,
+    load_persistables,
+    save_model,
+    writes_model,
+)
+
+__all__ = ["load_inference_model", "save_inference_model"]
+
+_MODEL = "__model__"
+
+
+def save_inference_model(
+    dirname: str | os.PathLike[str],
+    feeded_var_names: str | Sequence[str],
+    target_vars: Variable | Sequence[Variable],
+    executor: Executor,
+    main_program: Program | None = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+    *,
+    table_layout: TableLayout | None = None,
+) -> list[str]:
+    """Save the part of the program from the fed variables to the targets; return names to fetch.
+
+    Each target is fetched as `save_infer_model/scale_<i>.tmp_0`, as in Fluid. On servers worker 0
+    writes; other workers may call it and write nothing. For `table_layout` see `save_vars`.
+    """
+    del executor, export_for_deployment
+    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
+    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    if not all(isinstance(name, str) for name in feeds):
+        raise ValueError(f"feeded_var_names must be names, got {feeded_var_names!r}")
+    if not targets or not all(isinstance(target, Variable) for target in targets):
+        raise ValueError(f"target_vars must be variables, at least one; got {target_vars!r}")
+    program = plain_program(main_program) or default_main_program()
+    if any(op.type == "auc" for op in program.global_block().ops):
+        warnings.warn(
+            "the program accumulates an AUC: reset its states to zero before using them again",
+            stacklevel=2,
+        )
+    pruned = program.clone(for_test=True).prune([t.name for t in targets], feeds)
+    fetches = [_add_fetch(pruned, target, number) for number, target in enumerate(targets)]
+    document = {"program": json.loads(pruned.to_json()), "feeds": feeds, "fetches": fetches}
+    parts = []
+    if program_only:
+        warnings.warn("only the program was saved, without parameters", stacklevel=2)
+    else:
+        kept = sorted(filter(is_persistable, pruned.list_vars()), key=lambda found: found.name)
+        parts = [SavePart(kept, params_filename)]
+    if writes_model(program, dirname):
+        documents = {model_filename or _MODEL: json.dumps(document)}
+        save_model(pruned, dirname, parts, documents=documents, table_layout=table_layout)
+    return fetches
+
+
+def load_inference_model(
+    dirname: str | os.PathLike[str],
+    executor: Executor,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    pserver_endpoints: Sequence[str] | None = None,
+) -> tuple[Program, list[str], list[Variable]]:
+    """Load an inference model: the program, names to feed, variables to fetch."""
+    del pserver_endpoints
+    path = Path(dirname) / (model_filename or _MODEL)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; the program should be saved there")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    program = Program.from_json(json.dumps(document["program"]))
+    executor.make_tables(program)
+    load_persistables(executor, dirname, program, params_filename)
+    block = program.global_block()
+    return program, document["feeds"], [block.var(name) for name in document["fetches"]]
+
+
+def _add_fetch(program: Program, target: Variable, number: int) -> str:
+    block = program.global_block()
+    name = f"save_infer_model/scale_{number}.tmp_0"
+    block.create_var(name, dtype=target.dtype)
+    block.append_op("scale", {"X": target.name}, {"Out": name}, {"scale": 1.0, "bias": 0.0})
+    return name

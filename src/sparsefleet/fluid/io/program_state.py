@@ -1,0 +1,178 @@
+"""Saves a program and its variables as files with a common prefix."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.checkpoint.names import MANIFEST
+from sparsefleet.fluid.executor.compiler import plain_program
+from sparsefleet.fluid.executor.executor import Executor
+from sparsefleet.fluid.framework import Parameter, Program, Variable
+from sparsefleet.fluid.io.pending_save import drafts_in
+from sparsefleet.fluid.io.saved_rows import FolderRows
+from sparsefleet.fluid.io.saving import (
+    SavePart,
+    is_parameter,
+    is_persistable,
+    is_saved,
+    load_vars,
+    put_arrays,
+    save_model,
+    table_folder,
+    writes_model,
+)
+from sparsefleet.fluid.io.variable_file import VariableFile, arrays_of_rows
+
+__all__ = [
+    "get_program_parameter",
+    "get_program_persistable_vars",
+    "load",
+    "load_program_state",
+    "save",
+    "set_program_state",
+]
+
+_PARAMETERS, _OTHERS, _PROGRAM = ".pdparams", ".pdopt", ".pdmodel"
+
+
+def save(program: Program, model_path: str) -> None:
+    """Save parameters, other persistent variables and the program as <model_path>.pdparams, .pdopt
+    and .pdmodel.
+
+    On servers, tables are in the folder <model_path>.pdparams.tables; worker 0 writes, and other
+    workers may call it and write nothing.
+    """
+    program = plain_program(program)
+    folder, name = _split(model_path)
+    if writes_model(program, model_path):
+        parts = [
+            SavePart(list(filter(chosen, program.list_vars())), f"{name}{ending}")
+            for chosen, ending in ((is_parameter, _PARAMETERS), (_is_other, _OTHERS))
+        ]
+        save_model(program, folder, parts, documents={f"{name}{_PROGRAM}": program.to_json()})
+
+
+def load(
+    program: Program,
+    model_path: str,
+    executor: Executor | None = None,
+    var_list: Sequence[Variable] | None = None,
+) -> None:
+    """Load what `save` wrote, or what `save_vars` and related functions saved there.
+
+    var_list: the variables in such a file; by default all persistent ones of the program.
+    """
+    del executor
+    program = plain_program(program)
+    folder, name = _split(model_path)
+    if (folder / f"{name}{_PARAMETERS}").is_file():
+        load_vars(None, folder, program, None, is_parameter, f"{name}{_PARAMETERS}")
+        others = list(filter(_is_other, program.list_vars()))
+        if others:
+            load_vars(None, folder, program, others, None, f"{name}{_OTHERS}")
+        return
+    path = Path(model_path)
+    if path.is_dir():
+        known = var_list or list(filter(is_persistable, program.list_vars()))
+        load_vars(None, path, program, [one for one in known if is_saved(path, one.name)])
+    elif path.is_file():
+        load_vars(None, path.parent, program, var_list, None, path.name)
+    else:
+        raise RuntimeError(f"{model_path}{_PARAMETERS}: no such file; create it with fluid.save")
+
+
+def get_program_parameter(program: Program) -> list[Parameter]:
+    """Return the parameters of a program."""
+    return [found for found in plain_program(program).list_vars() if isinstance(found, Parameter)]
+
+
+def get_program_persistable_vars(program: Program) -> list[Variable]:
+    """Return the persistent variables of a program."""
+    return [found for found in plain_program(program).list_vars() if is_persistable(found)]
+
+
+def load_program_state(
+    model_path: str, var_list: Sequence[Variable] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Return name -> array for what `save` or `save_vars` saved.
+
+    The rows of a table are the arrays `<name>//keys`, `//values`, `//state`, `//counters` and
+    `//optimizer`, the kind of optimizer that the state belongs to.
+    """
+    state: dict[str, NDArray[Any]] = {}
+    files, tables = _find_saved(model_path)
+    for path in files:
+        file = VariableFile(path)
+        state |= {name: file.read(name) for name in file.names}
+        state |= {name: np.array(note) for name, note in file.notes.items()}
+    for path in tables:
+        for table in Checkpoint.open(str(path)).manifest.tables:
+            rows = FolderRows(str(path), table.name)
+            state |= arrays_of_rows(table.name, rows.widths, rows.chunks())
+            state[f"{table.name}//optimizer"] = np.array(rows.optimizer)
+    if var_list is None:
+        return state
+    wanted = {variable.name for variable in var_list}
+    return {name: array for name, array in state.items() if name.partition("//")[0] in wanted}
+
+
+def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+    """Set the program's variables from arrays by name; warn about unknown names."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, array in state_dict.items():
+        parts.setdefault(name.partition("//")[0], {})[name] = np.asarray(array)
+    for variable in get_program_persistable_vars(program):
+        mine = parts.pop(variable.name, None)
+        if mine is not None:
+            note = f"{variable.name}//optimizer"
+            notes = {note: str(mine.pop(note))} if note in mine else {}
+            put_arrays(variable, mine, notes)
+    if parts:
+        warnings.warn(f"not set, as the program has none of them: {sorted(parts)}", stacklevel=2)
+
+
+def _find_saved(model_path: str) -> tuple[list[Path], list[Path]]:
+    """Return the files of variables and the folders of tables."""
+    path = Path(model_path)
+    together = [path.with_name(path.name + ending) for ending in (_PARAMETERS, _OTHERS)]
+    if together[0].is_file():
+        beside = together[0].parent / table_folder("", together[0].name)
+        return [file for file in together if file.is_file()], _tables_below(beside)
+    if path.is_dir():
+        tables = _tables_below(path)
+        files = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+            and file.name != "__model__"
+            and not any(file.is_relative_to(skipped) for skipped in (*tables, *drafts_in(path)))
+        ]
+        return files, tables
+    if path.is_file():
+        return [path], _tables_below(path.parent / table_folder("", path.name))
+    raise RuntimeError(f"{together[0]}: no such file; create it with fluid.save")
+
+
+def _tables_below(folder: Path) -> list[Path]:
+    return [manifest.parent for manifest in sorted(folder.rglob(MANIFEST))]
+
+
+def _is_other(variable: Variable) -> bool:
+    return variable.persistable and not isinstance(variable, Parameter)
+
+
+def _split(model_path: str) -> tuple[Path, str]:
+    folder, name = os.path.split(model_path)
+    if not name:
+        raise AssertionError(
+            f"model_path must be folder/prefix (of the file names), got {model_path!r}"
+        )
+    return Path(folder or "."), name

@@ -1,0 +1,81 @@
+"""The argument types that layers accept, as Fluid checks them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsefleet.fluid.framework.dtypes import dtype_name
+from sparsefleet.fluid.framework.variable import ARRAY, Variable
+
+__all__ = ["check_arguments"]
+
+_TABLE = Path(__file__).parent / "argument_types.csv"
+_TYPES: dict[str, Any] = {
+    "None": type(None),
+    "Variable": Variable,
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "list": list,
+    "ndarray": np.ndarray,
+    "str": str,
+    "tuple": tuple,
+}
+
+Rule = tuple[str, str, tuple[str, ...]]
+"""Argument; kind of check; allowed values.
+
+variable: a Variable of one of these dtypes. elements: a list of such, or one. type: a value of one
+of these types. dtype: one of these dtypes. With a `?`, other types and None are accepted.
+"""
+
+
+@cache
+def _rules() -> dict[str, list[Rule]]:
+    found: dict[str, list[Rule]] = {}
+    with open(_TABLE, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            rule = (row["argument"], row["kind"], tuple(row["allowed"].split()))
+            found.setdefault(row["layer"], []).append(rule)
+    return found
+
+
+def check_arguments(layer: str, arguments: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument of a type that the layer does not accept.
+
+    >>> check_arguments("transpose", {"perm": (0, 1)})
+    Traceback (most recent call last):
+    TypeError: perm must be of type list, got (0, 1)
+    """
+    for name, kind, allowed in _rules().get(layer, ()):
+        if name not in arguments:
+            continue
+        value = arguments[name]
+        if kind == "elements":
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                _check_variable(name, item, allowed)
+        elif kind == "variable":
+            _check_variable(name, value, allowed)
+        elif kind == "variable?":
+            if isinstance(value, Variable):
+                _check_variable(name, value, allowed)
+        elif kind.startswith("dtype"):
+            if value is not None and dtype_name(value) not in allowed:
+                raise TypeError(f"{name} must be {' or '.join(allowed)}, got {value!r}")
+        elif (value is not None or not kind.endswith("?")) and not isinstance(
+            value, tuple(_TYPES[one] for one in allowed)
+        ):
+            raise TypeError(f"{name} must be of type {' or '.join(allowed)}, got {value!r}")
+
+
+def _check_variable(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if not isinstance(value, Variable):
+        raise TypeError(f"{name} must be a Variable of the program, got {value!r}")
+    if allowed and value.dtype not in allowed and value.type != ARRAY:
+        raise TypeError(f"{name} must have the dtype {' or '.join(allowed)}, got {value.dtype}")

@@ -1,0 +1,187 @@
+"""Adds operators that run a block of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from sparsefleet.fluid.framework import Block, ProgramError, Variable, call_site
+from sparsefleet.fluid.lowering.body import Frame, Held, RunBody
+from sparsefleet.fluid.lowering.registry import op
+
+Tensor = torch.Tensor
+
+
+def flatten(structure: Any) -> list[Any]:
+    """Return the leaves of a structure in order; those of a dict by sorted key.
+
+    >>> flatten({"b": [1, 2], "a": 3})
+    [3, 1, 2]
+    """
+    if isinstance(structure, Mapping):
+        return [leaf for key in sorted(structure) for leaf in flatten(structure[key])]
+    if isinstance(structure, (list, tuple)):
+        return [leaf for part in structure for leaf in flatten(part)]
+    return [structure]
+
+
+def pack_like(structure: Any, leaves: Sequence[Any]) -> Any:
+    """Pack the leaves into the form of `structure`.
+
+    >>> pack_like({"b": [1, 2], "a": 3}, "xyz")
+    {'b': ['y', 'z'], 'a': 'x'}
+    """
+    return _pack(structure, iter(leaves))
+
+
+def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(structure, Mapping):
+        made = {key: _pack(structure[key], leaves) for key in sorted(structure)}
+        return {key: made[key] for key in structure}
+    if isinstance(structure, (list, tuple)):
+        parts = [_pack(part, leaves) for part in structure]
+        named = hasattr(structure, "_fields")
+        return type(structure)(*parts) if named else type(structure)(parts)
+    return next(leaves)
+
+
+def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
+    """Apply the function to corresponding leaves; return the form of the first structure.
+
+    >>> map_structure(lambda x, y: x + y, [1, (2, 3)], [10, (20, 30)])
+    [11, (22, 33)]
+    """
+    columns = [flatten(structure) for structure in structures]
+    return pack_like(structures[0], [function(*row) for row in zip(*columns, strict=True)])
+
+
+def _unchanged(*shapes: Any, **settings: Any) -> list[tuple[int, ...]]:
+    del shapes, settings
+    return []
+
+
+@op("while", "X* Condition", "Out*", lod="none", infer=_unchanged)
+def run_while(frame: Frame, body: RunBody, *, condition: str, results: list[str]) -> list[Held]:
+    """Run the body as long as the condition holds; the body updates the condition."""
+    while _truth(frame, condition):
+        frame |= body(frame)
+    return [frame.get(name, (None, ())) for name in results]
+
+
+@op("conditional_block", "X* Condition*", "Out*", lod="none", infer=_unchanged)
+def conditional_block(
+    frame: Frame, body: RunBody, *, condition: str, results: list[str]
+) -> list[Held]:
+    """Run the body once if the condition holds; otherwise its results keep their values."""
+    if _truth(frame, condition):
+        frame |= body(frame)
+    return [frame.get(name, (None, ())) for name in results]
+
+
+def _truth(frame: Frame, name: str) -> bool:
+    value = frame[name][0]
+    if value is None or value.numel() != 1:
+        found = "no value" if value is None else f"shape {list(value.shape)}"
+        raise ValueError(f"its condition '{name}' must have one element, got {found}")
+    return bool(value)
+
+
+@op("recurrent", "X* Sequences* Initial*", "Out*", lod="none", infer=_unchanged)
+def recurrent(
+    frame: Frame,
+    body: RunBody,
+    *,
+    sequences: list[str],
+    steps: list[str],
+    initial: list[str],
+    before: list[str],
+    after: list[str],
+    step_outputs: list[str],
+) -> list[Held]:
+    """Run the body for each element of the sequences along their first axis.
+
+    steps: names of the elements in the body. initial, before, after: the initial value of a memory
+    and its names in the body before and after the step. Results: stacked step outputs.
+    """
+    lengths = {len(frame[name][0]) for name in sequences}
+    if len(lengths) != 1:
+        raise ValueError(f"sequences must have the same length, got {sorted(lengths)}")
+    memories = [frame[name] for name in initial]
+    found: list[list[Tensor]] = [[] for _ in step_outputs]
+    for time in range(lengths.pop()):
+        inner = dict(zip(before, memories, strict=True))
+        inner |= {
+            step: (frame[name][0][time], ()) for step, name in zip(steps, sequences, strict=True)
+        }
+        made = body(frame | inner)
+        memories = [made[name] for name in after]
+        for values, name in zip(found, step_outputs, strict=True):
+            values.append(made[name][0])
+    if not all(found):
+        raise ValueError("sequences must not be empty")
+    return [(torch.stack(values), ()) for values in found]
+
+
+@op("select_input", "X* Mask", lod="function", infer=lambda shapes, _: shapes[:1])
+def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
+    """Return the value selected by the index in mask."""
+    place = int(mask)
+    return values[place], lods[0][place]
+
+
+def outer_names(block: Block) -> tuple[list[str], list[str]]:
+    """Return the variables of enclosing blocks that this block reads, and those that it writes."""
+    reads = [name for op in block.ops for name in op.input_arg_names if name not in block.vars]
+    writes = [name for op in block.ops for name in op.output_arg_names if name not in block.vars]
+    return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
+
+
+def moved_out(body: Block, variable: Variable) -> Variable:
+    """Return the variable; if the body computed it from outer variables, move the operators
+    outside.
+
+    This lets a memory start with `states[i]` even if that is written inside the step.
+    """
+    around = body.parent
+    assert around is not None
+    if variable.name not in body.vars:
+        return variable
+    makers = [op for op in body.ops if variable.name in op.output_arg_names]
+    if len(makers) != 1:
+        raise ProgramError.at(
+            call_site(),
+            f"variable '{variable.name}'",
+            "the initial value of a memory must be computed outside the steps",
+        )
+    for name in makers[0].input_arg_names:
+        moved_out(body, body.visible_var(name))
+    body.ops.remove(makers[0])
+    around.ops.append(makers[0])
+    for name in makers[0].output_arg_names:
+        around.add_var(body.vars.pop(name))
+    return variable
+
+
+def append_with_body(
+    type: str,
+    body: Block,
+    inputs: Mapping[str, Sequence[Variable]],
+    attrs: Mapping[str, Any],
+    outputs: Sequence[str] | None = None,
+) -> None:
+    """Add the operator after its finished body; by default its outputs are what the body writes.
+
+    What the body writes is also an input: if the body does not run, the value is kept.
+    """
+    around = body.parent
+    assert around is not None
+    reads, writes = outer_names(body)
+    results = writes if outputs is None else list(outputs)
+    around.append_op(
+        type,
+        {"X": list(dict.fromkeys(reads + writes)), **inputs},
+        {"Out": results},
+        {"sub_block": body.idx, "results": results, **attrs},
+    )

@@ -1,0 +1,341 @@
+"""Branches of a program: cond, case, Switch and IfElse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any
+
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_like
+from sparsefleet.fluid.operators.elementwise import equal
+from sparsefleet.fluid.operators.filling import fill_constant
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.loops import check_condition
+
+__all__ = [
+    "IfElse",
+    "Switch",
+    "case",
+    "cond",
+    "merge_lod_tensor",
+    "split_lod_tensor",
+    "switch_case",
+]
+
+
+Function = Callable[[], Any]
+
+
+@contextmanager
+def _run_if(helper: LayerHelper, condition: Variable) -> Iterator[None]:
+    """Run the layers in the block if the condition holds."""
+    with helper.main_program.new_block() as body:
+        yield
+    inputs = {"Condition": [condition]}
+    append_with_body("conditional_block", body, inputs, {"condition": condition.name})
+
+
+def _not(helper: LayerHelper, condition: Variable) -> Variable:
+    made = helper.add("logical_not", {"X": condition})
+    made.stop_gradient = True
+    return made
+
+
+def _both(helper: LayerHelper, one: Variable, other: Variable) -> Variable:
+    made = helper.add("logical_and", {"X": one, "Y": other})
+    made.stop_gradient = True
+    return made
+
+
+class Switch:
+    """Runs the first case whose condition holds, else the default; use it in a `with` block.
+
+    >>> import numpy as np
+    >>> from sparsefleet import fluid
+    >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+    ...     step = fluid.data("step", [1], "int64")
+    ...     rate = fluid.layers.create_global_var([1], 0.0, "float32", persistable=True)
+    ...     with Switch() as switch:
+    ...         with switch.case(step < 3):
+    ...             _ = fluid.layers.fill_constant([1], "float32", 0.5, out=rate)
+    ...         with switch.default():
+    ...             _ = fluid.layers.fill_constant([1], "float32", 0.25, out=rate)
+    ...     exe = fluid.Executor()
+    ...     _ = exe.run(fluid.default_startup_program())
+    ...     [exe.run(feed={"step": np.array([i])}, fetch_list=[rate])[0].item() for i in (2, 3)]
+    [0.5, 0.25]
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._helper = LayerHelper("switch", name)
+        self._inside = False
+        self._none_before: Variable | None = None
+
+    @contextmanager
+    def case(self, condition: Variable) -> Iterator[None]:
+        """Run the layers in the block if the condition holds and no earlier case ran."""
+        helper = self._checked("case")
+        check_condition(helper, condition, "the condition of a case")
+        before = self._none_before
+        negated = _not(helper, condition)
+        self._none_before = negated if before is None else _both(helper, before, negated)
+        with _run_if(helper, condition if before is None else _both(helper, before, condition)):
+            yield
+
+    @contextmanager
+    def default(self) -> Iterator[None]:
+        """Run the layers in the block if no case ran."""
+        helper = self._checked("default")
+        if self._none_before is None:
+            raise ValueError("layers.Switch: default() needs a case() before it")
+        with _run_if(helper, self._none_before):
+            yield
+
+    def _checked(self, what: str) -> LayerHelper:
+        if not self._inside:
+            raise ValueError(
+                f"layers.Switch: {what}() must be called within `with Switch() as switch:`"
+            )
+        return self._helper
+
+    def __enter__(self) -> Switch:
+        self._inside = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inside = False
+
+
+@layer
+def cond(
+    pred: Variable,
+    true_fn: Function | None = None,
+    false_fn: Function | None = None,
+    name: str | None = None,
+) -> Any:
+    """Run true_fn if pred holds, else false_fn; return its results.
+
+    Both must return the same form: a variable, or lists, tuples and dicts of variables, or None.
+    """
+    helper = LayerHelper("cond", name)
+    check_condition(helper, pred, "pred")
+    for what, function in (("true_fn", true_fn), ("false_fn", false_fn)):
+        if function is not None and not callable(function):
+            raise TypeError(f"layers.cond: {what} must be a function, got {function!r}")
+    true, true_leaves = _branch(helper, pred, true_fn)
+    false, false_leaves = _branch(helper, _not(helper, pred), false_fn)
+    if len(true_leaves) != len(false_leaves):
+        raise helper.refuse(
+            "true_fn and false_fn must return the same structure, got "
+            f"{_shown(true)} and {_shown(false)}"
+        )
+    if not true_leaves:
+        return None
+    mask = helper.add("cast", {"X": pred}, {"out_dtype": "int32"})
+    return pack_like(
+        true,
+        [_selected(helper, *pair, mask) for pair in zip(false_leaves, true_leaves, strict=True)],
+    )
+
+
+def _branch(
+    helper: LayerHelper, condition: Variable, function: Function | None
+) -> tuple[Any, list[Variable]]:
+    """Return the results of the function, and outer variables that receive them."""
+    if function is None:
+        return None, []
+    around = helper.main_program.current_block()
+    leaves = []
+    with _run_if(helper, condition):
+        made = function()
+        if made is None:
+            return None, []
+        for leaf in flatten(made):
+            helper.check_input(leaf, "what a branch returns")
+            with helper.main_program.block_guard(around):
+                outside = helper.new_variable(leaf.dtype, lod_level=leaf.lod_level)
+                outside.type = leaf.type
+            helper.append_op("assign", {"X": leaf}, {"Out": outside})
+            leaves.append(outside)
+    return made, leaves
+
+
+def _selected(helper: LayerHelper, false: Variable, true: Variable, mask: Variable) -> Variable:
+    made = helper.add("select_input", {"X": [false, true], "Mask": mask})
+    same = len(false.shape) == len(true.shape)
+    sizes = zip(false.shape, true.shape, strict=False)
+    made.shape = tuple(a if a == b else -1 for a, b in sizes) if same else true.shape
+    made.dtype, made.lod_level, made.type = true.dtype, true.lod_level, true.type
+    return made
+
+
+def _shown(made: Any) -> str:
+    return "nothing" if made is None else f"{len(flatten(made))} variables"
+
+
+@layer
+def case(
+    pred_fn_pairs: Sequence[tuple[Variable, Function]],
+    default: Function | None = None,
+    name: str | None = None,
+) -> Any:
+    """Run the function of the first pair whose condition holds, else the default.
+
+    default: the last function, if None.
+    """
+    pairs = list(pred_fn_pairs) if isinstance(pred_fn_pairs, (list, tuple)) else []
+    if not pairs or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+        raise TypeError(
+            "layers.case: pred_fn_pairs must be a list of (condition, function), got "
+            f"{pred_fn_pairs!r}"
+        )
+    if default is None:
+        _, default = pairs.pop()
+    return _chain(pairs, default, name)
+
+
+def _chain(pairs: Sequence[tuple[Variable, Function]], default: Function, name: str | None) -> Any:
+    if not pairs:
+        return default()
+    (condition, function), *others = pairs
+    return cond(condition, function, lambda: _chain(others, default, None), name)
+
+
+@layer
+def switch_case(
+    branch_index: Variable,
+    branch_fns: Mapping[int, Function] | Sequence[Any],
+    default: Function | None = None,
+    name: str | None = None,
+) -> Any:
+    """Run the function numbered `branch_index`, else the default.
+
+    branch_fns: number -> function, pairs of them, or functions 0, 1, ...
+    default: the function with the largest number, if None.
+    """
+    helper = LayerHelper("switch_case", name)
+    helper.check_input(branch_index, "branch_index")
+    items = branch_fns.items() if isinstance(branch_fns, Mapping) else branch_fns
+    numbered = [
+        item if isinstance(item, tuple) else (place, item) for place, item in enumerate(items)
+    ]
+    if not numbered or any(not callable(function) for _, function in numbered):
+        raise TypeError(
+            f"layers.switch_case: branch_fns must map numbers to functions, got {branch_fns!r}"
+        )
+    if len({number for number, _ in numbered}) != len(numbered):
+        raise ValueError(f"layers.switch_case: a number appears twice in {branch_fns!r}")
+    numbered.sort(key=lambda item: int(item[0]))
+    default = numbered.pop()[1] if default is None else default
+    pairs = [
+        (equal(branch_index, fill_constant([1], branch_index.dtype, int(number))), function)
+        for number, function in numbered
+    ]
+    return _chain(pairs, default, name)
+
+
+def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
+    """Split the rows of input by mask bool[B, 1]."""
+    del level
+    helper = LayerHelper("split_lod_tensor")
+    true, false = helper.new_variable(input.dtype), helper.new_variable(input.dtype)
+    inputs = {"X": helper.check_input(input), "Mask": helper.check_input(mask, "mask")}
+    helper.append_op("split_lod_tensor", inputs, {"OutTrue": true, "OutFalse": false})
+    true.dtype = false.dtype = input.dtype
+    return true, false
+
+
+def merge_lod_tensor(
+    in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0
+) -> Variable:
+    """Merge rows in the order they had before the split by mask."""
+    del level, x
+    helper = LayerHelper("merge_lod_tensor")
+    inputs = {"InTrue": in_true, "InFalse": in_false, "Mask": helper.check_input(mask, "mask")}
+    made = helper.add("merge_lod_tensor", inputs)
+    made.dtype = in_true.dtype
+    return made
+
+
+class IfElse:
+    """Runs one block on the rows where `cond` bool[B, 1] holds, and another on the rest.
+
+    >>> import numpy as np
+    >>> from sparsefleet import fluid
+    >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+    ...     x = fluid.data("x", [None, 1])
+    ...     branch = IfElse(x > 0.0)
+    ...     with branch.true_block():
+    ...         branch.output(branch.input(x) * 2.0)
+    ...     with branch.false_block():
+    ...         branch.output(branch.input(x) - 1.0)
+    ...     feed = {"x": np.array([[1.0], [-1.0], [2.0]], "float32")}
+    ...     fluid.Executor().run(feed=feed, fetch_list=branch())[0][:, 0].tolist()
+    [2.0, -2.0, 4.0]
+    """
+
+    def __init__(self, cond: Variable, name: str | None = None) -> None:
+        self._helper = LayerHelper("ifelse", name)
+        self.cond = self._helper.check_input(cond, "cond")
+        self._branch: int | None = None
+        self._parts: dict[str, tuple[Variable, Variable]] = {}
+        self._outputs: tuple[list[Variable], list[Variable]] = ([], [])
+
+    def true_block(self) -> AbstractContextManager[None]:
+        """Apply the layers in the block to rows where the condition holds."""
+        return self._block(0)
+
+    def false_block(self) -> AbstractContextManager[None]:
+        """Apply the layers in the block to the other rows."""
+        return self._block(1)
+
+    @contextmanager
+    def _block(self, branch: int) -> Iterator[None]:
+        if self._branch is not None:
+            raise ValueError("layers.IfElse: blocks cannot be nested")
+        self._branch = branch
+        try:
+            yield
+        finally:
+            self._branch = None
+        if not self._outputs[branch]:
+            raise ValueError("layers.IfElse: a block must call output(...)")
+
+    def input(self, x: Variable) -> Variable:
+        """Return the rows of x for this block."""
+        branch = self._present("input")
+        if x.name not in self._parts:
+            self._parts[x.name] = split_lod_tensor(x, self.cond)
+        return self._parts[x.name][branch]
+
+    def output(self, *outs: Variable) -> None:
+        """Set the outputs of the block, row by row."""
+        self._outputs[self._present("output")].extend(outs)
+
+    def __call__(self) -> list[Variable]:
+        """Return the outputs of the blocks, rows in their original order."""
+        true, false = self._outputs
+        if not true or not false:
+            if not true and not false:
+                raise ValueError("layers.IfElse: open true_block() or false_block() first")
+            return true or false
+        if len(true) != len(false):
+            raise ValueError(
+                f"layers.IfElse: true_block has {len(true)} outputs, false_block has {len(false)}"
+            )
+        pairs = zip(true, false, strict=True)
+        return [merge_lod_tensor(a, b, self.cond, self.cond) for a, b in pairs]
+
+    def _present(self, what: str) -> int:
+        if self._branch is None:
+            raise ValueError(
+                f"layers.IfElse: {what}() must be called within true_block or false_block"
+            )
+        return self._branch

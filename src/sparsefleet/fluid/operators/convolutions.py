@@ -1,0 +1,353 @@
+"""Convolutions and transposed convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.framework.initializer import Normal
+from sparsefleet.fluid.framework.param_attr import to_param_attr
+from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.pools import (
+    Padding,
+    Span,
+    border,
+    channels_first,
+    channels_last,
+    check_format,
+    pad_sides,
+    span,
+    window_sides,
+)
+
+__all__ = ["conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose"]
+
+Tensor = torch.Tensor
+Numbers = Sequence[int]
+
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+
+
+def _convolution(type: str, rank: int) -> None:
+    @op(type, "Input Filter", "Output", lod="none")
+    def run(
+        x: Tensor,
+        weight: Tensor,
+        *,
+        strides: Numbers,
+        paddings: Numbers | str,
+        dilations: Numbers,
+        groups: int = 1,
+        data_format: str = "NCHW",
+    ) -> Tensor:
+        x = channels_first(x, data_format)
+        spans = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
+        x = pad_sides(x, window_sides(x, paddings, spans, strides))
+        out = _CONVOLVE[rank](x, weight, None, tuple(strides), 0, tuple(dilations), groups)
+        return channels_last(out, data_format)
+
+
+_convolution("conv2d", 2)
+_convolution("depthwise_conv2d", 2)
+_convolution("conv3d", 3)
+
+
+def _transposed(type: str, rank: int) -> None:
+    @op(type, "Input Filter", "Output", lod="none")
+    def run(
+        x: Tensor,
+        weight: Tensor,
+        *,
+        strides: Numbers,
+        paddings: Numbers | str,
+        dilations: Numbers,
+        groups: int = 1,
+        output_size: Numbers = (),
+        data_format: str = "NCHW",
+    ) -> Tensor:
+        """Compute the full result and crop its borders; output_size sets how much of the end is
+        kept.
+        """
+        x = channels_first(x, data_format)
+        spans = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
+        sides = window_sides(x, paddings, spans, strides)
+        sizes = [
+            (size - 1) * stride + span - before - after
+            for size, stride, span, (before, after) in zip(
+                x.shape[2:], strides, spans, sides, strict=True
+            )
+        ]
+        wanted = list(output_size) or sizes
+        if any(
+            not 0 <= w - s < stride for w, s, stride in zip(wanted, sizes, strides, strict=True)
+        ):
+            raise ValueError(
+                f"output_size {wanted} must be {sizes}, or above it by less than the stride "
+                f"{list(strides)}"
+            )
+        extra = [w - s for w, s in zip(wanted, sizes, strict=True)]
+        settings: dict[str, Any] = {"groups": groups, "dilation": tuple(dilations)}
+        out = _TRANSPOSE[rank](x, weight, stride=tuple(strides), **settings)
+        out = pad_sides(
+            out,
+            [(-before, more - after) for (before, after), more in zip(sides, extra, strict=True)],
+        )
+        return channels_last(out, data_format)
+
+
+_transposed("conv2d_transpose", 2)
+_transposed("depthwise_conv2d_transpose", 2)
+_transposed("conv3d_transpose", 3)
+
+
+def _add_bias(helper: LayerHelper, out: Variable, attr: Any, data_format: str) -> Variable:
+    known = to_param_attr(attr)
+    if known is None:
+        return out
+    axis = len(out.shape) - 1 if data_format.endswith("C") else 1
+    shift = helper.create_parameter(known, [out.shape[axis]], out.dtype, is_bias=True)
+    return helper.add("elementwise_add", {"X": out, "Y": shift}, {"axis": axis})
+
+
+def _convolve(
+    helper: LayerHelper,
+    input: Variable,
+    num_filters: int,
+    filter_size: Span,
+    settings: dict[str, Any],
+    param_attr: Any,
+    bias_attr: Any,
+    act: str | None,
+) -> Variable:
+    rank = 3 if helper.layer_type == "conv3d" else 2
+    data_format = settings["data_format"]
+    channels = check_format(helper, data_format, helper.check_input(input).shape, rank)
+    known = to_param_attr(param_attr)
+    groups = settings.pop("groups") or 1
+    if known is None:
+        raise helper.refuse("param_attr cannot be False")
+    if channels < 1 or channels % groups or num_filters % groups:
+        raise helper.refuse(
+            f"{channels} channels and {num_filters} filters must be divisible by {groups} groups"
+        )
+    size = span(helper, filter_size, rank, "filter_size")
+    first = Normal(0.0, math.sqrt(2.0 / (math.prod(size) * channels)))
+    shape = [num_filters, channels // groups, *size]
+    weight = helper.create_parameter(known, shape, input.dtype, default_initializer=first)
+    attrs = {
+        "strides": span(helper, settings.pop("stride"), rank, "stride"),
+        "paddings": border(helper, settings.pop("padding"), rank, data_format),
+        "dilations": span(helper, settings.pop("dilation"), rank, "dilation"),
+        "groups": groups,
+        "data_format": data_format,
+    }
+    inputs = {"Input": input, "Filter": weight}
+    out = helper.add(helper.layer_type, inputs, attrs, slot="Output")
+    return helper.activate(_add_bias(helper, out, bias_attr, data_format), act)
+
+
+@layer
+def conv2d(
+    input: Variable,
+    num_filters: int,
+    filter_size: Span,
+    stride: Span = 1,
+    padding: Padding = 0,
+    dilation: Span = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Convolve images [N, C, H, W] with learned filters.
+
+    padding: a number, [height, width], [top, bottom, left, right], pairs for each axis, "SAME" or
+    "VALID".
+    """
+    settings = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "data_format": data_format,
+    }
+    channels = input.shape[-1 if data_format == "NHWC" else 1] if len(input.shape) == 4 else 0
+    is_depthwise = channels == groups and num_filters % channels == 0 and not use_cudnn
+    helper = LayerHelper("depthwise_conv2d" if is_depthwise else "conv2d", name)
+    return _convolve(helper, input, num_filters, filter_size, settings, param_attr, bias_attr, act)
+
+
+@layer
+def conv3d(
+    input: Variable,
+    num_filters: int,
+    filter_size: Span,
+    stride: Span = 1,
+    padding: Padding = 0,
+    dilation: Span = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Variable:
+    """Convolve volumes [N, C, D, H, W] with learned filters."""
+    del use_cudnn
+    settings = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "data_format": data_format,
+    }
+    helper = LayerHelper("conv3d", name)
+    return _convolve(helper, input, num_filters, filter_size, settings, param_attr, bias_attr, act)
+
+
+def _transpose(
+    helper: LayerHelper,
+    input: Variable,
+    num_filters: int,
+    filter_size: Span | None,
+    output_size: Span | None,
+    settings: dict[str, Any],
+    attrs_of_parameters: tuple[Any, Any],
+    act: str | None,
+) -> Variable:
+    rank = 3 if helper.layer_type == "conv3d_transpose" else 2
+    data_format = settings["data_format"]
+    channels = check_format(helper, data_format, helper.check_input(input).shape, rank)
+    groups = settings.pop("groups") or 1
+    known = to_param_attr(attrs_of_parameters[0])
+    if known is None or channels < 1 or channels % groups:
+        raise helper.refuse(
+            f"{channels} channels must be divisible by {groups} groups, and param_attr cannot "
+            "be False"
+        )
+    strides = span(helper, settings.pop("stride"), rank, "stride")
+    dilations = span(helper, settings.pop("dilation"), rank, "dilation")
+    paddings = border(helper, settings.pop("padding"), rank, data_format)
+    wanted = [] if output_size is None else span(helper, output_size, rank, "output_size")
+    if filter_size is None:
+        if not wanted:
+            raise helper.refuse("output_size or filter_size must be given")
+        size = _filter_of(helper, input, wanted, strides, dilations, paddings, data_format)
+    else:
+        size = span(helper, filter_size, rank, "filter_size")
+    shape = [channels, num_filters // groups, *size]
+    weight = helper.create_parameter(known, shape, input.dtype)
+    attrs = {
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "groups": groups,
+        "output_size": wanted,
+        "data_format": data_format,
+    }
+    inputs = {"Input": input, "Filter": weight}
+    out = helper.add(helper.layer_type, inputs, attrs, slot="Output")
+    return helper.activate(_add_bias(helper, out, attrs_of_parameters[1], data_format), act)
+
+
+def _filter_of(
+    helper: LayerHelper,
+    input: Variable,
+    wanted: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    paddings: Sequence[int] | str,
+    data_format: str,
+) -> list[int]:
+    """Return the filter size that produces the requested output size."""
+    sizes = input.shape[1:-1] if data_format.endswith("C") else input.shape[2:]
+    if isinstance(paddings, str) or -1 in sizes:
+        raise helper.refuse(f"filter_size must be given for {input} and padding {paddings!r}")
+    borders = [paddings[i] + paddings[i + 1] for i in range(0, len(paddings), 2)]
+    return [
+        (out - (size - 1) * stride + both - 1) // dilation + 1
+        for out, size, stride, dilation, both in zip(
+            wanted, sizes, strides, dilations, borders, strict=True
+        )
+    ]
+
+
+@layer
+def conv2d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: Span | None = None,
+    filter_size: Span | None = None,
+    padding: Padding = 0,
+    stride: Span = 1,
+    dilation: Span = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Apply a transposed convolution, which enlarges images by the stride."""
+    settings = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "data_format": data_format,
+    }
+    channels = input.shape[-1 if data_format == "NHWC" else 1] if len(input.shape) == 4 else 0
+    is_depthwise = channels == groups == num_filters and not use_cudnn
+    helper = LayerHelper("depthwise_conv2d_transpose" if is_depthwise else "conv2d_transpose", name)
+    parameters = (param_attr, bias_attr)
+    return _transpose(
+        helper, input, num_filters, filter_size, output_size, settings, parameters, act
+    )
+
+
+@layer
+def conv3d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: Span | None = None,
+    filter_size: Span | None = None,
+    padding: Padding = 0,
+    stride: Span = 1,
+    dilation: Span = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Variable:
+    """Apply a transposed convolution to volumes."""
+    del use_cudnn
+    settings = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "data_format": data_format,
+    }
+    helper = LayerHelper("conv3d_transpose", name)
+    parameters = (param_attr, bias_attr)
+    return _transpose(
+        helper, input, num_filters, filter_size, output_size, settings, parameters, act
+    )

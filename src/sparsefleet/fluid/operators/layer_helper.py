@@ -1,0 +1,317 @@
+"""LayerHelper, which creates the names, parameters and operators of a layer."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from sparsefleet.fluid.framework import (
+    Operator,
+    Parameter,
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+    unique_name,
+)
+from sparsefleet.fluid.framework.call_site import ProgramError, call_site, raised_inside
+from sparsefleet.fluid.framework.initializer import Constant, Initializer, Xavier
+from sparsefleet.fluid.framework.param_attr import ParamAttr, WeightNormParamAttr, to_param_attr
+from sparsefleet.fluid.lowering.tables import LOOKUPS
+from sparsefleet.fluid.operators.argument_checks import check_arguments
+
+__all__ = ["LayerHelper", "layer"]
+
+
+_TOLD = re.compile(r".*:\d+: ")  # a message that already names its line
+
+P = ParamSpec("P")
+
+R = TypeVar("R")
+
+
+def layer(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a layer so that wrong arguments are reported at the user's line."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            takes = ", ".join(signature.parameters)
+            message = f"{call_site()}: layers.{function.__name__}: {error}; it takes {takes}"
+            raise TypeError(message) from None
+        try:
+            check_arguments(function.__name__, bound.arguments)
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
+            if _TOLD.match(str(error)) or not raised_inside(error):
+                raise
+            message = f"{call_site()}: layers.{function.__name__}: {error}"
+            raise (TypeError if isinstance(error, TypeError) else ProgramError)(message) from error
+
+    return call
+
+
+class LayerHelper:
+    """Adds one layer to the default programs.
+
+    name: given by the user, or None for the layer's type and a number.
+    kwargs: the other arguments of the layer, as `LayerHelper("my_layer", **locals())` passes them.
+
+    >>> with unique_name.guard():
+    ...     LayerHelper("fc").name
+    'fc_0'
+    """
+
+    def __init__(self, layer_type: str, name: str | None = None, **kwargs: Any) -> None:
+        self.layer_type = layer_type
+        self.kwargs = {**kwargs, "name": name}
+        self.name = unique_name.generate(layer_type) if name is None else name
+
+    @property
+    def param_attr(self) -> ParamAttr | None:
+        return to_param_attr(self.kwargs.get("param_attr"))
+
+    @property
+    def bias_attr(self) -> ParamAttr | None:
+        return to_param_attr(self.kwargs.get("bias_attr"))
+
+    def multiple_input(self, input_param_name: str = "input") -> list[Variable]:
+        """Return the inputs as a list."""
+        given = self.kwargs.get(input_param_name, [])
+        return [given] if isinstance(given, Variable) else list(given)
+
+    def input(self, input_param_name: str = "input") -> Variable:
+        """Return the only input."""
+        inputs = self.multiple_input(input_param_name)
+        if len(inputs) != 1:
+            raise ValueError(f"expected one input '{input_param_name}', got {len(inputs)}")
+        return inputs[0]
+
+    def input_dtype(self, input_param_name: str = "input") -> str:
+        """Return the common dtype of the inputs."""
+        found = {variable.dtype for variable in self.multiple_input(input_param_name)}
+        if len(found) != 1:
+            raise ValueError(f"inputs must have one dtype, got {sorted(found)}")
+        return found.pop()
+
+    def iter_inputs_and_params(
+        self, input_param_name: str = "input"
+    ) -> Iterator[tuple[Variable, ParamAttr | None]]:
+        """Iterate over the inputs with their attrs: one for all, or a list."""
+        inputs, given = self.multiple_input(input_param_name), self.kwargs.get("param_attr")
+        attrs = list(given) if isinstance(given, (list, tuple)) else [given] * len(inputs)
+        return iter(zip(inputs, map(to_param_attr, attrs), strict=True))
+
+    @property
+    def main_program(self) -> Program:
+        return default_main_program()
+
+    @property
+    def startup_program(self) -> Program:
+        return default_startup_program()
+
+    def check_input(self, value: Any, what: str = "input") -> Variable:
+        """Return the variable; TypeError if it is something else."""
+        if not isinstance(value, Variable):
+            raise TypeError(
+                f"{call_site()}: layers.{self.layer_type}: {what} must be a Variable of the "
+                f"program, got {value!r}"
+            )
+        return value
+
+    def refuse(self, message: str) -> ProgramError:
+        """Return an error of this layer at the user's line."""
+        return ProgramError.at(call_site(), f"layers.{self.layer_type}", message)
+
+    # -- variables ----------------------------------------------------------------------------
+
+    def new_variable(
+        self, dtype: Any = "float32", stop_gradient: bool = False, *, lod_level: int = 0
+    ) -> Variable:
+        """Create a temporary variable, named `fc_0.tmp_0` and so on."""
+        name = unique_name.generate(f"{self.name}.tmp")
+        return self.main_program.current_block().create_var(
+            name, dtype=dtype, stop_gradient=stop_gradient, lod_level=lod_level
+        )
+
+    create_variable_for_type_inference = new_variable
+
+    def create_variable(self, *args: Any, **settings: Any) -> Variable:
+        """Create a variable of the current block, by default named `_generated_var_0` and so on."""
+        return self.main_program.current_block().create_var(*args, **settings)
+
+    def skip_names(self, count: int) -> None:
+        """Skip names of variables that Fluid creates here and this package does not need."""
+        for _ in range(count):
+            unique_name.generate(f"{self.name}.tmp")
+
+    def create_parameter(
+        self,
+        attr: ParamAttr | None,
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        is_bias: bool = False,
+        default_initializer: Initializer | None = None,
+        *,
+        is_table: bool = False,
+    ) -> Parameter:
+        """Return the parameter of that name, or a new one, initialized by the start-up program."""
+        attr = attr or ParamAttr()
+        suffix = "b" if is_bias else "w"
+        name = attr.name or unique_name.generate(f"{self.name}.{suffix}")
+        if isinstance(attr, WeightNormParamAttr):
+            return self._normalized_weight(name, attr, shape, dtype)  # type: ignore[return-value]
+        block = self.main_program.global_block()
+        is_new = not block.has_var(name)
+        made = block.create_parameter(
+            name,
+            shape,
+            dtype,
+            trainable=attr.trainable,
+            learning_rate=attr.learning_rate,
+            regularizer=attr.regularizer,
+            gradient_clip=attr.gradient_clip,
+            is_table=is_table,
+        )
+        startup = self.startup_program.global_block()
+        if is_new and not startup.has_var(name):
+            first = attr.initializer or default_initializer or (Constant() if is_bias else Xavier())
+            first(startup.add_var(made.copy()), startup)
+        return made
+
+    def _normalized_weight(
+        self, name: str, attr: WeightNormParamAttr, shape: Sequence[int], dtype: Any
+    ) -> Variable:
+        """Return the product of a norm and a direction; see `WeightNormParamAttr`."""
+        plain: dict[str, Any] = {
+            "learning_rate": attr.learning_rate,
+            "regularizer": attr.regularizer,
+            "trainable": attr.trainable,
+        }
+        first = ParamAttr(f"{name}_v", attr.initializer, **plain)
+        direction = self.create_parameter(first, shape, dtype)
+        sizes = [1] if attr.dim is None else [shape[attr.dim]]
+        length = self.create_parameter(ParamAttr(f"{name}_g", Constant(1.0), **plain), sizes, dtype)
+        startup = self.startup_program.global_block()
+        attrs = {"dim": -1 if attr.dim is None else attr.dim}
+        startup.append_op(
+            "weight_norm_length",
+            {"V": startup.vars[direction.name]},
+            {"Out": startup.vars[length.name]},
+            attrs,
+        )
+        return self.add("weight_norm", {"V": direction, "G": length}, attrs, dtype=dtype)
+
+    def create_state(
+        self, name: str, shape: Sequence[int], dtype: Any, value: float = 0.0
+    ) -> Variable:
+        """Create a variable that is kept between runs, not trained, and starts with `value`."""
+        settings = {"persistable": True, "stop_gradient": True}
+        made = self.main_program.global_block().create_var(name, shape, dtype, **settings)
+        startup = self.startup_program.global_block()
+        if not startup.has_var(name):
+            Constant(value)(startup.add_var(made.copy()), startup)
+        return made
+
+    # -- operators ----------------------------------------------------------------------------
+
+    def append_op(
+        self,
+        type: str,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Add an operator. A table parameter that it reads becomes a plain one."""
+        made = self.main_program.current_block().append_op(type, inputs, outputs, attrs)
+        if type not in LOOKUPS and made.role == "forward":
+            for name in made.input_arg_names:
+                make_plain(self.main_program, self.startup_program, name)
+        return made
+
+    def add(
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        slot: str = "Out",
+        dtype: Any = "float32",
+        stop_gradient: bool = False,
+        out: Variable | None = None,
+    ) -> Variable:
+        """Add an operator with one output; return the output: a new variable, or `out`.
+
+        dtype: for an operator that cannot run without data, or does not declare one.
+        """
+        out = self.new_variable(dtype, stop_gradient=stop_gradient) if out is None else out
+        self.append_op(type, inputs, {slot: out}, attrs)
+        return out
+
+    def add_bias(self, x: Variable, attr: Any, axis: int) -> Variable:
+        """Add a bias with the sizes of x from `axis` on; return x if there is none."""
+        known = to_param_attr(attr)
+        if known is None:
+            return x
+        bias = self.create_parameter(known, x.shape[axis:], x.dtype, is_bias=True)
+        return self.add("elementwise_add", {"X": x, "Y": bias}, {"axis": axis})
+
+    def activate(self, x: Variable, act: str | Mapping[str, Any] | None) -> Variable:
+        """Apply an activation to x, given by name or by a dict with `type` and settings."""
+        if act is None:
+            return x
+        settings = {"type": act} if isinstance(act, str) else dict(act)
+        return self.add(settings.pop("type"), {"X": x}, settings)
+
+    # -- for layers that users write ----------------------------------------------------------
+
+    def append_bias_op(
+        self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None
+    ) -> Variable:
+        """Add a bias of the sizes dim_start..dim_end to the variable, unless bias_attr is False."""
+        attr = self.bias_attr
+        if attr is None:
+            return input_var
+        shape = input_var.shape[dim_start:dim_end]
+        bias = self.create_parameter(attr, shape, input_var.dtype, is_bias=True)
+        return self.add("elementwise_add", {"X": input_var, "Y": bias}, {"axis": dim_start})
+
+    def append_activation(self, input_var: Variable) -> Variable:
+        """Apply the activation `act` to the variable."""
+        return self.activate(input_var, self.kwargs.get("act"))
+
+    def create_global_variable(
+        self,
+        persistable: bool = False,
+        name: str | None = None,
+        shape: Sequence[int] = (),
+        dtype: Any = "float32",
+        **settings: Any,
+    ) -> Variable:
+        """Create a variable of the program's first block."""
+        return self.main_program.global_block().create_var(
+            name, shape, dtype, persistable=persistable, **settings
+        )
+
+    def set_variable_initializer(self, var: Variable, initializer: Any) -> Variable:
+        """Initialize a persistent variable in the start-up program."""
+        startup = self.startup_program.global_block()
+        var.persistable = True
+        if not startup.has_var(var.name):
+            initializer(startup.add_var(var.copy()), startup)
+        return var
+
+
+def make_plain(main: Program, startup: Program, name: str) -> None:
+    """Turn a parameter from rows of a table into one tensor."""
+    for program in (main, startup):
+        found = program.global_block().vars.get(name)
+        if isinstance(found, Parameter) and found.is_table:
+            found.is_table = False
+            program.changed()

@@ -1,0 +1,303 @@
+"""Loss functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+
+__all__ = [
+    "bpr_loss",
+    "cross_entropy",
+    "huber_loss",
+    "label_smooth",
+    "log_loss",
+    "mse_loss",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_with_cross_entropy",
+    "square_error_cost",
+]
+
+
+# Logits as Fluid's softmax takes them: none more than 64 below the largest beside it.
+#
+# So no probability is 0, and no loss of one is larger than 64.
+
+
+Tensor = torch.Tensor
+
+_DEPTH = 64.0
+
+
+class _Raised(torch.autograd.Function):
+    """Takes the larger of both; the whole gradient goes to the logits, even where they were
+    raised.
+    """
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, floor: Tensor) -> Tensor:
+        del context
+        return torch.maximum(logits, floor)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        del context
+        return gradients[0], None
+
+
+def cut_logits(logits: Tensor, axis: int) -> Tensor:
+    """Raise logits far below the largest along the axis; gradients are unaffected."""
+    if logits.is_meta or not logits.numel():
+        return logits
+    lowest, highest = torch.aminmax(logits.detach())  # one look tells that there are none
+    if float(highest - lowest) <= _DEPTH:
+        return logits
+    floor = logits.detach().amax(axis, keepdim=True) - _DEPTH
+    raised: Tensor = _Raised.apply(logits, floor)  # type: ignore[no-untyped-call]
+    return raised
+
+
+def check_same_shape(x: Tensor, *others: Tensor) -> None:
+    """Raise ValueError unless all shapes are equal: broadcasting would hide, say, a short batch.
+
+    Sizes that stand in for unknown ones while a program is built are not compared.
+    """
+    for other in others:
+        if x.shape != other.shape and not x.is_meta:
+            raise ValueError(
+                f"its inputs must have the same shape, got {[*x.shape]}, {[*other.shape]}"
+            )
+
+
+def _column(x: Tensor, label: Tensor, axis: int) -> Tensor:
+    """Return labels int64[..., 1] that select one element from each row of x."""
+    if label.is_floating_point():
+        raise TypeError("hard labels must be int64: cast them, or set soft_label=True")
+    index = label.long()
+    index = index if index.dim() == x.dim() else index.unsqueeze(axis)
+    wanted = list(x.shape)
+    wanted[axis] = 1
+    if list(index.shape) != wanted and not x.is_meta:
+        raise ValueError(f"for {[*x.shape]} labels must be {wanted}, got {[*label.shape]}")
+    return index
+
+
+@op("cross_entropy", "X Label", "Y")
+def cross_entropy_op(
+    x: Tensor, label: Tensor, *, soft_label: bool = False, ignore_index: int = -100
+) -> Tensor:
+    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1], or like x if
+    soft.
+    """
+    if soft_label:
+        check_same_shape(x, label)
+        return -(label.detach() * _log(x)).sum(-1, keepdim=True)
+    index = _column(x, label, -1)
+    ignored = index == ignore_index
+    loss = -_log(x.gather(-1, index.masked_fill(ignored, 0)))
+    return loss.masked_fill(ignored, 0.0)
+
+
+def _log(x: Tensor) -> Tensor:
+    """Return log(x), or -1e20 at 0, as Fluid does."""
+    return torch.where(x > 0, x.clamp(min=torch.finfo(x.dtype).tiny).log(), -1e20)
+
+
+@op("softmax_with_cross_entropy", "Logits Label", "Softmax Loss")
+def softmax_with_cross_entropy_op(
+    logits: Tensor,
+    label: Tensor,
+    *,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    axis: int = -1,
+) -> list[Tensor]:
+    logits = cut_logits(logits, axis)
+    logarithms = torch.log_softmax(logits, axis)
+    if soft_label:
+        check_same_shape(logits, label)
+        loss = -(label.detach() * logarithms).sum(axis, keepdim=True)
+    else:
+        index = _column(logits, label, axis)
+        ignored = index == ignore_index
+        loss = -logarithms.gather(axis, index.masked_fill(ignored, 0))
+        loss = loss.masked_fill(ignored, 0.0)
+    return [torch.softmax(logits, axis), loss]
+
+
+@op("sigmoid_cross_entropy_with_logits", "X Label")
+def sigmoid_cross_entropy_with_logits_op(
+    x: Tensor, label: Tensor, *, ignore_index: int = -100, normalize: bool = False
+) -> Tensor:
+    ignored = label == ignore_index
+    loss = functional.binary_cross_entropy_with_logits(
+        x, label.detach().to(x.dtype), reduction="none"
+    )
+    loss = loss.masked_fill(ignored, 0.0)
+    return loss / (~ignored).sum().clamp(min=1) if normalize else loss
+
+
+@op("log_loss", "Predicted Labels", "Loss")
+def log_loss_op(x: Tensor, label: Tensor, *, epsilon: float = 1e-4) -> Tensor:
+    check_same_shape(x, label)
+    label = label.detach()
+    return -label * torch.log(x + epsilon) - (1 - label) * torch.log(1 - x + epsilon)
+
+
+@op("huber_loss", "X Y")
+def huber_loss_op(x: Tensor, y: Tensor, *, delta: float) -> Tensor:
+    check_same_shape(x, y)
+    return functional.huber_loss(x, y, reduction="none", delta=delta)
+
+
+@op("bpr_loss", "X Label", "Y")
+def bpr_loss_op(x: Tensor, label: Tensor) -> Tensor:
+    """Return the mean over the other classes of -log sigmoid(x+ - x) (Bayesian personalised
+    ranking).
+    """
+    index = _column(x, label, -1)
+    others = functional.logsigmoid(x.gather(1, index) - x)
+    total = others.sum(1, keepdim=True) - others.gather(1, index)
+    return -total / (x.shape[1] - 1)
+
+
+@op("label_smooth", "X PriorDist?")
+def label_smooth_op(x: Tensor, prior: Tensor | None, *, epsilon: float = 0.1) -> Tensor:
+    spread = prior if prior is not None else 1.0 / x.shape[-1]
+    return (1 - epsilon) * x + epsilon * spread
+
+
+_IGNORED = -100
+
+
+@layer
+def cross_entropy(
+    input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = _IGNORED
+) -> Variable:
+    """Return -log of the probability of the right class: input [..., C], label int64[..., 1]."""
+    helper = LayerHelper("cross_entropy" if soft_label else "cross_entropy2")
+    attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
+    inputs = {"X": helper.check_input(input), "Label": helper.check_input(label, "label")}
+    return helper.add("cross_entropy", inputs, attrs, slot="Y")
+
+
+@layer
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = False,
+    ignore_index: int = _IGNORED,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+) -> Variable | tuple[Variable, Variable]:
+    """Return the cross entropy of softmax(logits) and, with return_softmax, the softmax."""
+    del numeric_stable_mode
+    helper = LayerHelper("softmax_with_cross_entropy")
+    softmax, loss = helper.new_variable(logits.dtype), helper.new_variable(logits.dtype)
+    attrs = {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis}
+    inputs = {"Logits": helper.check_input(logits), "Label": helper.check_input(label, "label")}
+    helper.append_op(
+        "softmax_with_cross_entropy", inputs, {"Softmax": softmax, "Loss": loss}, attrs
+    )
+    return (loss, softmax) if return_softmax else loss
+
+
+@layer
+def sigmoid_cross_entropy_with_logits(
+    x: Variable,
+    label: Variable,
+    ignore_index: int = _IGNORED,
+    name: str | None = None,
+    normalize: bool = False,
+) -> Variable:
+    """Return the loss of each element; normalize: divide by the number of elements not ignored."""
+    helper = LayerHelper("sigmoid_cross_entropy_with_logits", name)
+    attrs = {"ignore_index": ignore_index, "normalize": normalize}
+    inputs = {"X": helper.check_input(x, "x"), "Label": helper.check_input(label, "label")}
+    return helper.add("sigmoid_cross_entropy_with_logits", inputs, attrs)
+
+
+@layer
+def log_loss(
+    input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None
+) -> Variable:
+    """Return the log loss of probabilities [N, 1] against labels float32[N, 1]."""
+    helper = LayerHelper("log_loss", name)
+    inputs = {"Predicted": helper.check_input(input), "Labels": helper.check_input(label, "label")}
+    return helper.add("log_loss", inputs, {"epsilon": epsilon}, slot="Loss")
+
+
+@layer
+def square_error_cost(input: Variable, label: Variable) -> Variable:
+    """Return the squared difference."""
+    helper = LayerHelper("square_error_cost")
+    inputs = {"X": helper.check_input(input), "Y": helper.check_input(label, "label")}
+    difference = helper.add("elementwise_sub", inputs)
+    return helper.add("square", {"X": difference})
+
+
+@layer
+def mse_loss(input: Variable, label: Variable) -> Variable:
+    """Return the mean squared difference."""
+    helper = LayerHelper("reduce_mean")
+    return helper.add("reduce_mean", {"X": square_error_cost(input, label)})
+
+
+@layer
+def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
+    """Return half the squared difference up to delta, and a linear loss beyond."""
+    helper = LayerHelper("huber_loss")
+    helper.skip_names(1)  # the differences
+    return helper.add("huber_loss", {"X": input, "Y": label}, {"delta": delta})
+
+
+@layer
+def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
+    """Bayesian personalised ranking of the right class against all others: [N, 1]."""
+    helper = LayerHelper("bpr_loss", name)
+    return helper.add("bpr_loss", {"X": helper.check_input(input), "Label": label}, slot="Y")
+
+
+@layer
+def label_smooth(
+    label: Variable,
+    prior_dist: Variable | None = None,
+    epsilon: float = 0.1,
+    dtype: str = "float32",
+    name: str | None = None,
+) -> Variable:
+    """Spread a share epsilon of the label over all classes."""
+    del dtype
+    helper = LayerHelper("label_smooth", name)
+    helper.check_input(label, "label").stop_gradient = True
+    return helper.add("label_smooth", {"X": label, "PriorDist": prior_dist}, {"epsilon": epsilon})
+
+
+@op("bce_loss", "X Label", lod="none")
+def bce_loss_op(x: Tensor, label: Tensor) -> Tensor:
+    """-(label log x + (1 - label) log(1 - x)), with logs no smaller than -100."""
+    return torch.nn.functional.binary_cross_entropy(x, label, reduction="none")
+
+
+@op("nll_loss", "X Label Weight?", lod="none")
+def nll_loss_op(
+    x: Tensor,
+    label: Tensor,
+    weight: Tensor | None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+) -> Tensor:
+    """Minus the log-probability x [N, C, ...] of the label, weighted by class."""
+    if x.is_meta:
+        return x.new_empty(label.shape if reduction == "none" else [1])
+    made = torch.nn.functional.nll_loss(
+        x, label, weight, ignore_index=ignore_index, reduction=reduction
+    )
+    return made if reduction == "none" else made.reshape(1)

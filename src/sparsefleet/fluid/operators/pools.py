@@ -1,0 +1,322 @@
+"""Maximum and average pooling of images and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+
+__all__ = ["adaptive_pool2d", "adaptive_pool3d", "pool2d", "pool3d"]
+
+Tensor = torch.Tensor
+Sides = Sequence[tuple[int, int]]
+
+
+def channels_first(x: Tensor, data_format: str) -> Tensor:
+    """Convert [N, ..., C] to [N, C, ...], if that is its format."""
+    return x.movedim(-1, 1) if data_format in ("NHWC", "NDHWC") else x
+
+
+def channels_last(x: Tensor, data_format: str) -> Tensor:
+    """Convert back to [N, ..., C]."""
+    return x.movedim(1, -1) if data_format in ("NHWC", "NDHWC") else x
+
+
+def window_sides(
+    x: Tensor,
+    paddings: Sequence[int] | str,
+    spans: Sequence[int],
+    strides: Sequence[int],
+) -> list[tuple[int, int]]:
+    """Return the padding before and after along each axis of an image.
+
+    paddings: before and after, axis by axis; "SAME" so that ceil(size / stride) windows fit.
+    """
+    if paddings == "VALID":
+        return [(0, 0)] * len(spans)
+    if paddings != "SAME":
+        numbers = [int(number) for number in paddings]
+        return [(numbers[i], numbers[i + 1]) for i in range(0, len(numbers), 2)]
+    found = []
+    for size, span, stride in zip(x.shape[2:], spans, strides, strict=True):
+        total = max((-(-size // stride) - 1) * stride + span - size, 0)
+        found.append((total // 2, total - total // 2))
+    return found
+
+
+def pad_sides(x: Tensor, sides: Sides, value: float = 0.0) -> Tensor:
+    """Pad x; negative paddings crop."""
+    flat = [number for pair in reversed(sides) for number in pair]
+    return functional.pad(x, flat, value=value) if any(flat) else x
+
+
+Span = int | Sequence[int]
+Padding = int | str | Sequence[Any]
+_FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+
+
+def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
+    """Expand a number to one per axis; a list is checked."""
+    found = [value] * rank if isinstance(value, int) else list(value)
+    if len(found) == 1:
+        found *= rank
+    if len(found) != rank or not all(isinstance(number, int) for number in found):
+        raise helper.refuse(f"{what} must be a number or {rank}, got {value!r}")
+    return found
+
+
+def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -> list[int] | str:
+    """Return the padding before and after, axis by axis; or "SAME", "VALID"."""
+    if isinstance(padding, str):
+        if padding.upper() not in ("SAME", "VALID"):
+            raise helper.refuse(f"padding must be numbers, 'SAME' or 'VALID', got {padding!r}")
+        return padding.upper()
+    if isinstance(padding, int):
+        return [padding] * (2 * rank)
+    given = list(padding)
+    if len(given) == rank + 2 and all(isinstance(pair, (list, tuple)) for pair in given):
+        middle = given[1:-1] if data_format.endswith("C") else given[2:]
+        others = [pair for pair in given if not any(pair is kept for kept in middle)]
+        if any(number for pair in others for number in pair):
+            raise helper.refuse(f"padding of batch and channels must be 0, got {padding!r}")
+        return [number for pair in middle for number in pair]
+    if len(given) == rank:
+        return [number for number in given for _ in range(2)]
+    if len(given) == 2 * rank:
+        return given
+    raise helper.refuse(
+        f"padding must be a number, {rank}, {2 * rank}, or pairs for {rank + 2} axes, got "
+        f"{padding!r}"
+    )
+
+
+def check_format(helper: LayerHelper, data_format: str, shape: Sequence[int], rank: int) -> int:
+    """Return the number of channels; an error if the shape does not match the format."""
+    if data_format not in _FORMATS[rank]:
+        wanted = " or ".join(map(repr, _FORMATS[rank]))
+        raise helper.refuse(f"data_format must be {wanted}, got {data_format!r}")
+    if len(shape) != rank + 2:
+        raise helper.refuse(f"takes inputs with {rank + 2} sizes, {data_format}, got {list(shape)}")
+    return shape[-1] if data_format.endswith("C") else shape[1]
+
+
+Numbers = Sequence[int]
+
+_MAX: dict[int, Callable[..., Tensor]] = {2: functional.max_pool2d, 3: functional.max_pool3d}
+_MEAN: dict[int, Callable[..., Tensor]] = {2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+def _register(type: str, rank: int) -> None:
+    @op(type, "X", lod="none")
+    def run(
+        x: Tensor,
+        *,
+        pooling_type: str,
+        ksize: Numbers,
+        strides: Numbers,
+        paddings: Numbers | str,
+        global_pooling: bool = False,
+        ceil_mode: bool = False,
+        exclusive: bool = True,
+        data_format: str = "NCHW",
+    ) -> Tensor:
+        """Pool windows. exclusive: padding does not count in averages."""
+        x = channels_first(x, data_format)
+        axes = tuple(range(2, 2 + rank))
+        if global_pooling:
+            out = x.amax(axes, True) if pooling_type == "max" else x.mean(axes, True)
+        else:
+            sides = window_sides(x, paddings, ksize, strides)
+            sides = _widened(x, sides, ksize, strides) if ceil_mode else sides
+            is_max = pooling_type == "max"
+            out = (_largest if is_max else _average)(rank, x, sides, ksize, strides, exclusive)
+        return channels_last(out, data_format)
+
+
+def _widened(
+    x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
+) -> list[tuple[int, int]]:
+    """Pad the end so that an incomplete last window fits."""
+    found = []
+    for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
+        steps = -(-(size + before + after - span) // stride)
+        found.append((before, steps * stride + span - size - before))
+    return found
+
+
+def _largest(
+    rank: int,
+    x: Tensor,
+    sides: Sequence[tuple[int, int]],
+    ksize: Numbers,
+    strides: Numbers,
+    exclusive: bool,
+) -> Tensor:
+    del exclusive
+    low = torch.finfo(x.dtype).min
+    return _MAX[rank](pad_sides(x, sides, low), tuple(ksize), tuple(strides))
+
+
+def _average(
+    rank: int,
+    x: Tensor,
+    sides: Sequence[tuple[int, int]],
+    ksize: Numbers,
+    strides: Numbers,
+    exclusive: bool,
+) -> Tensor:
+    means = _MEAN[rank](pad_sides(x, sides), tuple(ksize), tuple(strides))
+    if not exclusive or not any(number for pair in sides for number in pair):
+        return means
+    inside = pad_sides(torch.ones_like(x[:1, :1]), sides)
+    return means / _MEAN[rank](inside, tuple(ksize), tuple(strides))
+
+
+_register("pool2d", 2)
+_register("pool3d", 3)
+
+
+def _spans(size: int, count: int) -> list[tuple[int, int]]:
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+@op("adaptive_pool", "X", lod="none")
+def adaptive_pool(x: Tensor, *, ksize: Numbers, pooling_type: str) -> Tensor:
+    """Pool with windows of nearly equal sizes, as many along each axis as requested."""
+    for axis, count in enumerate(ksize, start=2):
+        parts = [x.narrow(axis, begin, end - begin) for begin, end in _spans(x.shape[axis], count)]
+        if pooling_type == "max":
+            parts = [part.amax(axis, keepdim=True) for part in parts]
+        else:
+            parts = [part.mean(axis, keepdim=True) for part in parts]
+        x = torch.cat(parts, axis)
+    return x
+
+
+def _indexed(shape: tuple[int, ...], *, ksize: Numbers) -> list[tuple[int, ...]]:
+    return [(*shape[:2], *ksize)] * 2
+
+
+@op("max_pool_with_index", "X", "Out Mask", lod="none", infer=_indexed)
+def max_pool_with_index(x: Tensor, *, ksize: Numbers) -> list[Tensor]:
+    """Return adaptive maxima, and the flat position of each in its image: int32."""
+    pool = (
+        functional.adaptive_max_pool2d_with_indices
+        if len(ksize) == 2
+        else functional.adaptive_max_pool3d_with_indices
+    )
+    values, places = pool(x, tuple(ksize))  # type: ignore[arg-type]
+    return [values, places.int()]
+
+
+def _pool(helper: LayerHelper, input: Variable, rank: int, settings: dict[str, Any]) -> Variable:
+    data_format, kind = settings["data_format"], settings["pool_type"]
+    check_format(helper, data_format, helper.check_input(input).shape, rank)
+    size, is_global = settings["pool_size"], settings["global_pooling"]
+    if kind not in ("max", "avg"):
+        raise helper.refuse(f"pool_type must be 'max' or 'avg', got {kind!r}")
+    if not is_global and size == -1:
+        raise helper.refuse("pool_size must be given, unless global_pooling")
+    attrs = {
+        "pooling_type": kind,
+        "ksize": span(helper, size, rank, "pool_size"),
+        "strides": span(helper, settings["pool_stride"], rank, "pool_stride"),
+        "paddings": border(helper, settings["pool_padding"], rank, data_format),
+        "global_pooling": is_global,
+        "ceil_mode": settings["ceil_mode"],
+        "exclusive": settings["exclusive"],
+        "data_format": data_format,
+    }
+    return helper.add(helper.layer_type, {"X": input}, attrs)
+
+
+@layer
+def pool2d(
+    input: Variable,
+    pool_size: Span = -1,
+    pool_type: str = "max",
+    pool_stride: Span = 1,
+    pool_padding: Padding = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Return the maximum or average of each window of images [N, C, H, W]."""
+    del use_cudnn
+    settings = dict(locals())
+    return _pool(LayerHelper("pool2d", name), input, 2, settings)
+
+
+@layer
+def pool3d(
+    input: Variable,
+    pool_size: Span = -1,
+    pool_type: str = "max",
+    pool_stride: Span = 1,
+    pool_padding: Padding = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+    data_format: str = "NCDHW",
+) -> Variable:
+    """Return the maximum or average of each window of volumes [N, C, D, H, W]."""
+    del use_cudnn
+    settings = dict(locals())
+    return _pool(LayerHelper("pool3d", name), input, 3, settings)
+
+
+def _adaptive(
+    helper: LayerHelper, input: Variable, rank: int, size: Span, kind: str, require_index: bool
+) -> Variable | tuple[Variable, Variable]:
+    if kind not in ("max", "avg") or (require_index and kind == "avg"):
+        raise helper.refuse(
+            f"pool_type must be 'max' or 'avg', and 'max' with require_index, got {kind!r}"
+        )
+    check_format(helper, "NCHW" if rank == 2 else "NCDHW", helper.check_input(input).shape, rank)
+    wanted = span(helper, size, rank, "pool_size")
+    if not require_index:
+        attrs = {"ksize": wanted, "pooling_type": kind}
+        return helper.add("adaptive_pool", {"X": input}, attrs)
+    out = helper.new_variable(input.dtype)
+    mask = helper.new_variable("int32", stop_gradient=True)
+    helper.append_op(
+        "max_pool_with_index", {"X": input}, {"Out": out, "Mask": mask}, {"ksize": wanted}
+    )
+    return out, mask
+
+
+@layer
+def adaptive_pool2d(
+    input: Variable,
+    pool_size: Span,
+    pool_type: str = "max",
+    require_index: bool = False,
+    name: str | None = None,
+) -> Variable | tuple[Variable, Variable]:
+    """Pool with pool_size windows of nearly equal sizes; require_index: also return argmax."""
+    helper = LayerHelper("max_pool2d_with_index" if pool_type == "max" else "pool2d", name)
+    return _adaptive(helper, input, 2, pool_size, pool_type, require_index)
+
+
+@layer
+def adaptive_pool3d(
+    input: Variable,
+    pool_size: Span,
+    pool_type: str = "max",
+    require_index: bool = False,
+    name: str | None = None,
+) -> Variable | tuple[Variable, Variable]:
+    """Pool volumes adaptively; see `adaptive_pool2d`."""
+    helper = LayerHelper("max_pool3d_with_index" if pool_type == "max" else "pool3d", name)
+    return _adaptive(helper, input, 3, pool_size, pool_type, require_index)

@@ -1,0 +1,262 @@
+"""Learning rates that depend on the step count, which is kept in the scope."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+
+__all__ = [
+    "autoincreased_step_counter",
+    "cosine_decay",
+    "exponential_decay",
+    "inverse_time_decay",
+    "linear_lr_warmup",
+    "natural_exp_decay",
+    "noam_decay",
+    "piecewise_decay",
+    "polynomial_decay",
+]
+
+Tensor = torch.Tensor
+
+
+@op("exponential_decay", "Step", lod="none")
+def exponential_decay_op(
+    step: Tensor, *, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool
+) -> Tensor:
+    return learning_rate * decay_rate ** _periods(step, decay_steps, staircase)
+
+
+def _periods(step: Tensor, decay_steps: float, staircase: bool) -> Tensor:
+    periods = step.float() / decay_steps
+    return periods.floor() if staircase else periods
+
+
+@op("natural_exp_decay", "Step", lod="none")
+def natural_exp_decay_op(
+    step: Tensor, *, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool
+) -> Tensor:
+    return learning_rate * torch.exp(-decay_rate * _periods(step, decay_steps, staircase))
+
+
+@op("inverse_time_decay", "Step", lod="none")
+def inverse_time_decay_op(
+    step: Tensor, *, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool
+) -> Tensor:
+    return learning_rate / (1 + decay_rate * _periods(step, decay_steps, staircase))
+
+
+@op("polynomial_decay", "Step", lod="none")
+def polynomial_decay_op(
+    step: Tensor,
+    *,
+    learning_rate: float,
+    decay_steps: float,
+    end_learning_rate: float,
+    power: float,
+    cycle: bool,
+) -> Tensor:
+    done = step.float()
+    if cycle:
+        span = decay_steps * (done / decay_steps).ceil().clamp(min=1.0)
+    else:
+        span, done = torch.full_like(done, decay_steps), done.clamp(max=decay_steps)
+    return (learning_rate - end_learning_rate) * (1 - done / span) ** power + end_learning_rate
+
+
+@op("piecewise_decay", "Step", lod="none")
+def piecewise_decay_op(step: Tensor, *, boundaries: list[int], values: list[float]) -> Tensor:
+    edges = torch.tensor(boundaries, device=step.device)
+    found = torch.tensor(values, device=step.device)
+    return found[torch.bucketize(step, edges, right=True)]
+
+
+@op("noam_decay", "Step", lod="none")
+def noam_decay_op(
+    step: Tensor, *, learning_rate: float, d_model: float, warmup_steps: float
+) -> Tensor:
+    done = step.float()
+    least = torch.minimum(done**-0.5, done * warmup_steps**-1.5)
+    return torch.mul(least, learning_rate * d_model**-0.5)
+
+
+@op("cosine_decay", "Step", lod="none")
+def cosine_decay_op(
+    step: Tensor, *, learning_rate: float, step_each_epoch: int, epochs: int
+) -> Tensor:
+    epoch = (step.float() / step_each_epoch).floor()
+    return learning_rate * 0.5 * (torch.cos(epoch * math.pi / epochs) + 1)
+
+
+@op("linear_lr_warmup", "Step Rate?", lod="none")
+def linear_lr_warmup_op(
+    step: Tensor,
+    rate: Tensor | None,
+    *,
+    learning_rate: float = 0.0,
+    warmup_steps: int,
+    start_lr: float,
+    end_lr: float,
+) -> Tensor:
+    done = step.float()
+    after = torch.full_like(done, learning_rate) if rate is None else rate
+    return torch.where(
+        done < warmup_steps, start_lr + (end_lr - start_lr) * done / warmup_steps, after
+    )
+
+
+@op("adam_rate", "Step Rate", lod="none")
+def adam_rate(step: Tensor, rate: Tensor, *, beta1: float, beta2: float) -> Tensor:
+    """Return the rate of a step, counted from 1, corrected for moments that started at zero."""
+    done = step.double()
+    return (rate * torch.sqrt(1 - beta2**done) / (1 - beta1**done)).to(rate.dtype)
+
+
+_COUNTER = "@LR_DECAY_COUNTER@"
+
+
+def _decay_step_counter(begin: int = 0) -> Variable:
+    """Return the steps done, counted once per run for all schedules: float32[1].
+
+    Public programs use it to write their own schedules.
+    """
+    counter = autoincreased_step_counter(_COUNTER, begin)
+    helper = LayerHelper("cast")
+    with helper.main_program.role_guard("schedule"):
+        return helper.add("cast", {"X": counter}, {"out_dtype": "float32"})
+
+
+@layer
+def autoincreased_step_counter(
+    counter_name: str | None = None, begin: int = 1, step: int = 1
+) -> Variable:
+    """Return a counter that starts at `begin` and grows by `step` in each run: int64[1]."""
+    name = "@STEP_COUNTER@" if counter_name is None else counter_name
+    helper = LayerHelper("global_step_counter")
+    block = helper.main_program.global_block()
+    if block.has_var(name):
+        return block.var(name)
+    counter = helper.create_state(name, [1], "int64", begin - 1)
+    with helper.main_program.role_guard("schedule"):
+        helper.append_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
+    return counter
+
+
+def _schedule(
+    type: str, begin: int = 0, inputs: dict[str, Variable] | None = None, **attrs: Any
+) -> Variable:
+    step = autoincreased_step_counter(_COUNTER, begin)
+    helper = LayerHelper(type)
+    with helper.main_program.role_guard("schedule"):
+        rate = helper.add(type, {"Step": step, **(inputs or {})}, attrs)
+    rate.stop_gradient = True
+    return rate
+
+
+@layer
+def exponential_decay(
+    learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
+) -> Variable:
+    """Return learning_rate * decay_rate ** (step / decay_steps); staircase: integer quotient."""
+    return _schedule(
+        "exponential_decay",
+        learning_rate=learning_rate,
+        decay_steps=decay_steps,
+        decay_rate=decay_rate,
+        staircase=staircase,
+    )
+
+
+@layer
+def natural_exp_decay(
+    learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
+) -> Variable:
+    """learning_rate * exp(-decay_rate * step / decay_steps)."""
+    return _schedule(
+        "natural_exp_decay",
+        learning_rate=learning_rate,
+        decay_steps=decay_steps,
+        decay_rate=decay_rate,
+        staircase=staircase,
+    )
+
+
+@layer
+def inverse_time_decay(
+    learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
+) -> Variable:
+    """learning_rate / (1 + decay_rate * step / decay_steps)."""
+    return _schedule(
+        "inverse_time_decay",
+        learning_rate=learning_rate,
+        decay_steps=decay_steps,
+        decay_rate=decay_rate,
+        staircase=staircase,
+    )
+
+
+@layer
+def polynomial_decay(
+    learning_rate: float,
+    decay_steps: float,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
+) -> Variable:
+    """Decay from learning_rate to end_learning_rate within decay_steps; cycle: repeatedly."""
+    return _schedule(
+        "polynomial_decay",
+        learning_rate=learning_rate,
+        decay_steps=decay_steps,
+        end_learning_rate=end_learning_rate,
+        power=power,
+        cycle=cycle,
+    )
+
+
+@layer
+def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Variable:
+    """Use values[0] before step boundaries[0], and so on."""
+    if len(values) != len(boundaries) + 1:
+        raise LayerHelper("piecewise_decay").refuse(
+            f"{len(values)} values for {len(boundaries)} boundaries: expected one more"
+        )
+    return _schedule("piecewise_decay", boundaries=list(boundaries), values=list(values))
+
+
+@layer
+def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
+    """Increase for warmup_steps, then decay with the root of the step (Vaswani et al. 2017)."""
+    return _schedule(
+        "noam_decay",
+        begin=1,
+        d_model=d_model,
+        warmup_steps=warmup_steps,
+        learning_rate=learning_rate,
+    )
+
+
+@layer
+def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
+    """Follow half a cosine over the epochs."""
+    return _schedule(
+        "cosine_decay", learning_rate=learning_rate, step_each_epoch=step_each_epoch, epochs=epochs
+    )
+
+
+@layer
+def linear_lr_warmup(
+    learning_rate: float | Variable, warmup_steps: int, start_lr: float, end_lr: float
+) -> Variable:
+    """Increase from start_lr to end_lr in warmup_steps, then use learning_rate."""
+    attrs: dict[str, Any] = {"warmup_steps": warmup_steps, "start_lr": start_lr, "end_lr": end_lr}
+    if isinstance(learning_rate, Variable):
+        return _schedule("linear_lr_warmup", inputs={"Rate": learning_rate}, **attrs)
+    return _schedule("linear_lr_warmup", learning_rate=learning_rate, **attrs)

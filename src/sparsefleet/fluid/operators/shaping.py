@@ -1,0 +1,558 @@
+"""Shape changes, copies, and rearranging of pixels and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsefleet.collective.mixed_precision import half_dtype
+from sparsefleet.collective.strategy import AmpConfig
+from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.framework.dtypes import dtype_name
+from sparsefleet.fluid.framework.variable import ARRAY
+from sparsefleet.fluid.lowering.lowered import Lod
+from sparsefleet.fluid.lowering.registry import LodRule, Shape, op
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.pools import Span, span
+from sparsefleet.fluid.operators.sizes import Sizes, open_sizes, run_sizes, sizes_of
+
+__all__ = [
+    "affine_channel",
+    "affine_grid",
+    "assign",
+    "cast",
+    "concat",
+    "expand",
+    "expand_as",
+    "flatten",
+    "grid_sampler",
+    "pad",
+    "pixel_shuffle",
+    "reshape",
+    "reverse",
+    "shape",
+    "shuffle_channel",
+    "space_to_depth",
+    "split",
+    "squeeze",
+    "stack",
+    "temporal_shift",
+    "transpose",
+    "unfold",
+    "unsqueeze",
+    "unstack",
+]
+
+Tensor = torch.Tensor
+
+_AMP = AmpConfig()
+
+
+@op("cast", "X")
+def cast_op(x: Tensor, *, out_dtype: str, by_place: bool = False) -> Tensor:
+    """Convert to a dtype. by_place: replace float16 by the device's native type, bfloat16 on a
+    CPU.
+    """
+    is_chosen = by_place and out_dtype == "float16"
+    return x.to(half_dtype(_AMP, x.device) if is_chosen else getattr(torch, out_dtype))
+
+
+def _reshaped(
+    x: Shape, whole: Shape | None, parts: list[Shape], **settings: Any
+) -> list[Shape] | None:
+    if whole is None and not parts:
+        return None
+    given = settings["shape"]
+    sizes = open_sizes(given, whole, settings.get("shape_places", ()))
+    return [tuple(x[place] if size == 0 else size for place, size in enumerate(sizes))]
+
+
+@op("reshape2", "X ShapeTensor? ShapeTensorList*", lod="rows", infer=_reshaped)
+def reshape_op(
+    x: Tensor,
+    shape_tensor: Tensor | None,
+    parts: list[Tensor],
+    *,
+    shape: Sequence[int] = (),
+    shape_places: Sequence[int] = (),
+) -> Tensor:
+    """Change the shape: 0 keeps the size of x there, -1 takes what is left."""
+    sizes = run_sizes(shape, shape_tensor, parts, shape_places)
+    return x.reshape([x.shape[place] if size == 0 else size for place, size in enumerate(sizes)])
+
+
+@op("transpose2", "X", lod="none")
+def transpose_op(x: Tensor, *, axis: Sequence[int]) -> Tensor:
+    if len(axis) != x.dim():
+        raise ValueError(f"perm has {len(axis)} axes, expected {x.dim()}")
+    return x.permute(*axis)
+
+
+@op("squeeze2", "X")
+def squeeze_op(x: Tensor, *, axes: Sequence[int] = ()) -> Tensor:
+    if not axes:
+        return x.squeeze()
+    return x.squeeze(tuple(axis % x.dim() for axis in axes))
+
+
+def _unsqueezed(
+    x: Shape, whole: Shape | None, parts: list[Shape], **settings: Any
+) -> list[Shape] | None:
+    if whole is None and not parts:
+        return None
+    axes = open_sizes(settings["axes"], whole, settings.get("axes_places", ()))
+    return [(-1,) * (len(x) + len(axes))]
+
+
+@op("unsqueeze2", "X AxesTensor? AxesTensorList*", infer=_unsqueezed)
+def unsqueeze_op(
+    x: Tensor,
+    axes_tensor: Tensor | None,
+    parts: list[Tensor],
+    *,
+    axes: Sequence[int] = (),
+    axes_places: Sequence[int] = (),
+) -> Tensor:
+    for axis in run_sizes(axes, axes_tensor, parts, axes_places):
+        x = x.unsqueeze(axis)
+    return x
+
+
+@op("flatten2", "X")
+def flatten_op(x: Tensor, *, axis: int = 1) -> Tensor:
+    rows = 1
+    for size in x.shape[:axis]:
+        rows *= size
+    return x.reshape(rows, -1) if x.numel() else x.reshape(rows, 0)
+
+
+def _concat_lod(attrs: Mapping[str, Any]) -> LodRule:
+    return "function" if attrs.get("axis", 0) == 0 else "share"
+
+
+@op("concat", "X* AxisTensor?", lod=_concat_lod)
+def concat_op(
+    tensors: list[Tensor],
+    axis_tensor: Tensor | None,
+    *,
+    axis: int = 0,
+    lods: list[Any] | None = None,
+) -> Any:
+    """Concatenate; along the first axis, the sequences of all inputs follow each other."""
+    made = torch.cat(tensors, axis if axis_tensor is None else int(axis_tensor))
+    return made if lods is None else (made, _joined(lods[0]))
+
+
+def _joined(lods: list[Lod]) -> Lod:
+    if not all(lods) or len({len(lod) for lod in lods}) != 1:
+        return ()
+    levels = []
+    for parts in zip(*lods, strict=True):
+        lengths = torch.cat([part.diff() for part in parts])
+        levels.append(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+    return tuple(levels)
+
+
+@op("stack", "X*", "Y")
+def stack_op(tensors: list[Tensor], *, axis: int = 0) -> Tensor:
+    return torch.stack(tensors, axis)
+
+
+@op("split", "X AxisTensor? SectionsTensorList*", "Out*")
+def split_op(
+    x: Tensor,
+    axis_tensor: Tensor | None,
+    parts: list[Tensor],
+    *,
+    axis: int = 0,
+    num: int = 0,
+    sections: Sequence[int] = (),
+    sections_places: Sequence[int] = (),
+) -> list[list[Tensor]]:
+    axis = axis if axis_tensor is None else int(axis_tensor)
+    sections = run_sizes(sections, None, parts, sections_places)
+    if num:
+        if x.shape[axis] % num:
+            raise ValueError(f"size {x.shape[axis]} of axis {axis} is not divisible by {num}")
+        return [list(x.chunk(num, axis))]
+    sizes = list(sections)
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = x.shape[axis] - sum(size for size in sizes if size >= 0)
+    return [list(torch.split_with_sizes(x, sizes, axis))]
+
+
+@op("unstack", "X", "Y*", lod="none")
+def unstack_op(x: Tensor, *, axis: int = 0) -> list[list[Tensor]]:
+    return [list(x.unbind(axis))]
+
+
+def _expanded(
+    x: Shape, whole: Shape | None, parts: list[Shape], **settings: Any
+) -> list[Shape] | None:
+    if whole is None and not parts:
+        return None
+    times = open_sizes(settings["expand_times"], whole, settings.get("expand_times_places", ()))
+    pairs = zip(x, times, strict=True)
+    return [tuple(size * often if min(size, often) > 0 else -1 for size, often in pairs)]
+
+
+@op("expand", "X ExpandTimesTensor? ExpandTimesTensorList*", infer=_expanded)
+def expand_op(
+    x: Tensor,
+    times_tensor: Tensor | None,
+    parts: list[Tensor],
+    *,
+    expand_times: Sequence[int] = (),
+    expand_times_places: Sequence[int] = (),
+) -> Tensor:
+    """Repeat x along each axis as often as given."""
+    times = run_sizes(expand_times, times_tensor, parts, expand_times_places)
+    if len(times) != x.dim():
+        raise ValueError(f"expand_times has {len(times)} numbers, expected {x.dim()}")
+    return x.repeat(*times)
+
+
+@op("expand_as", "X target_tensor")
+def expand_as_op(x: Tensor, target: Tensor) -> Tensor:
+    """Repeat x until it is as large as the target."""
+    if any(size % part for size, part in zip(target.shape, x.shape, strict=True)):
+        raise ValueError(f"{list(target.shape)} is not a multiple of {list(x.shape)}")
+    return x.repeat(*(size // part for size, part in zip(target.shape, x.shape, strict=True)))
+
+
+@op("shape", "Input", lod="none")
+def shape_op(x: Tensor) -> Tensor:
+    return torch.tensor(x.shape, dtype=torch.int32, device=x.device)
+
+
+@op("assign", "X")
+def assign_op(x: Any) -> Any:
+    """Return a copy; of an array of tensors, one that can grow independently."""
+    return list(x) if isinstance(x, list) else x.clone()
+
+
+@op("pad", "X")
+def pad_op(x: Tensor, *, paddings: Sequence[int], pad_value: float = 0.0) -> Tensor:
+    """Pad x. paddings: before and after, axis by axis."""
+    pairs = [paddings[place : place + 2] for place in range(0, len(paddings), 2)]
+    flat = [size for pair in reversed(pairs) for size in pair]
+    return torch.nn.functional.pad(x, flat, value=pad_value)
+
+
+@op("reverse", "X", lod="none")
+def reverse_op(x: Tensor, *, axis: Sequence[int]) -> Tensor:
+    return x.flip(list(axis))
+
+
+@layer
+def cast(x: Variable, dtype: Any) -> Variable:
+    """Convert to another dtype."""
+    helper = LayerHelper("cast")
+    return helper.add("cast", {"X": helper.check_input(x, "x")}, {"out_dtype": dtype_name(dtype)})
+
+
+@layer
+def concat(
+    input: Variable | Sequence[Variable], axis: int | Variable = 0, name: str | None = None
+) -> Variable:
+    """Concatenate along an axis; for an array, its elements."""
+    helper = LayerHelper("concat", name)
+    inputs = [input] if isinstance(input, Variable) else list(input)
+    given: dict[str, Any] = {"X": list(map(helper.check_input, inputs))}
+    if inputs and inputs[0].type == ARRAY:
+        return _joined_elements(helper, inputs, axis, use_stack=False)
+    if isinstance(axis, Variable):
+        given["AxisTensor"] = axis
+        return helper.add("concat", given, {"axis": -1}, dtype=inputs[0].dtype)
+    return helper.add("concat", given, {"axis": axis})
+
+
+def _joined_elements(
+    helper: LayerHelper, inputs: Sequence[Variable], axis: Any, *, use_stack: bool
+) -> Variable:
+    """Concatenate or stack the elements of an array along an axis."""
+    if len(inputs) != 1 or isinstance(axis, Variable):
+        raise helper.refuse("takes one array and an axis that is a number")
+    (array,) = inputs
+    out, index = helper.new_variable(array.dtype), helper.new_variable("int32", stop_gradient=True)
+    attrs = {"axis": axis, "use_stack": use_stack}
+    outputs = {"Out": out, "OutIndex": index}
+    helper.append_op("tensor_array_to_tensor", {"X": array}, outputs, attrs)
+    sizes = list(array.shape)
+    axis %= len(sizes) + use_stack
+    out.shape = (*sizes[:axis], -1, *sizes[axis + (not use_stack) :])
+    index.shape = (-1,)
+    return out
+
+
+@layer
+def reshape(
+    x: Variable,
+    shape: Sizes,
+    actual_shape: Variable | None = None,
+    act: str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Change the shape: 0 keeps the size of x there, one -1 takes what is left."""
+    helper = LayerHelper("reshape2", name)
+    del inplace
+    inputs, attrs = sizes_of(helper, "shape", shape, "Shape")
+    if actual_shape is not None:
+        inputs = {"ShapeTensor": helper.check_input(actual_shape, "actual_shape")}
+    inputs["X"] = helper.check_input(x, "x")
+    made = helper.add("reshape2", inputs, attrs, dtype=x.dtype)
+    helper.skip_names(1)  # Fluid keeps the old shape
+    return helper.activate(made, act)
+
+
+@layer
+def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
+    """Reorder the axes by `perm`."""
+    helper = LayerHelper("transpose", name)
+    return helper.add("transpose2", {"X": helper.check_input(x, "x")}, {"axis": list(perm)})
+
+
+@layer
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Remove these axes of size 1; all such axes if none are given."""
+    helper = LayerHelper("squeeze", name)
+    return helper.add("squeeze2", {"X": helper.check_input(input)}, {"axes": list(axes)})
+
+
+@layer
+def unsqueeze(input: Variable, axes: int | Sizes, name: str | None = None) -> Variable:
+    """Insert axes of size 1."""
+    helper = LayerHelper("unsqueeze2", name)
+    if not isinstance(axes, (int, list, tuple, Variable)):
+        raise TypeError(f"axes must be a number, a list or a Variable, got {axes!r}")
+    places = [axes] if isinstance(axes, int) else axes
+    inputs, attrs = sizes_of(helper, "axes", places, "Axes")
+    inputs["X"] = helper.check_input(input)
+    return helper.add("unsqueeze2", inputs, attrs, dtype=input.dtype)
+
+
+@layer
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """Reshape to a matrix: axes before `axis` are rows, the others columns."""
+    helper = LayerHelper("flatten", name)
+    return helper.add("flatten2", {"X": helper.check_input(x, "x")}, {"axis": axis})
+
+
+@layer
+def stack(x: Variable | Sequence[Variable], axis: int = 0) -> Variable:
+    """Stack along a new axis."""
+    helper = LayerHelper("stack")
+    inputs = [x] if isinstance(x, Variable) else list(x)
+    if inputs and inputs[0].type == ARRAY:
+        return _joined_elements(helper, inputs, axis, use_stack=True)
+    return helper.add("stack", {"X": inputs}, {"axis": axis}, slot="Y")
+
+
+@layer
+def split(
+    input: Variable,
+    num_or_sections: int | Sequence[int | Variable],
+    dim: int | Variable = -1,
+    name: str | None = None,
+) -> list[Variable]:
+    """Split along an axis: into a number of equal parts, or parts of these sizes."""
+    helper = LayerHelper("split", name)
+    if not isinstance(num_or_sections, (int, list, tuple)):
+        raise TypeError(f"num_or_sections must be a number or a list, got {num_or_sections!r}")
+    if not isinstance(dim, (int, Variable)):
+        raise TypeError(f"dim must be a number or a Variable, got {dim!r}")
+    inputs: dict[str, Any] = {"X": helper.check_input(input)}
+    attrs: dict[str, Any] = {"axis": 0 if isinstance(dim, Variable) else dim}
+    if isinstance(dim, Variable):
+        inputs["AxisTensor"] = dim
+    if isinstance(num_or_sections, int):
+        count, attrs["num"] = num_or_sections, num_or_sections
+        known = None if isinstance(dim, Variable) else input.shape[dim]
+        if count <= 0 or (known is not None and known >= 0 and known % count):
+            raise helper.refuse(f"size {known} of axis {dim} cannot be split into {count} parts")
+    else:
+        count = len(num_or_sections)
+        more, sizes = sizes_of(helper, "sections", num_or_sections, "Sections")
+        inputs |= more
+        attrs |= sizes
+    outs = [helper.new_variable(input.dtype) for _ in range(count)]
+    helper.append_op("split", inputs, {"Out": outs}, attrs)
+    if isinstance(dim, Variable):
+        for out in outs:
+            out.shape = (-1,) * len(input.shape)
+    return outs
+
+
+@layer
+def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
+    """Return the slices along an axis."""
+    helper = LayerHelper("unstack")
+    count = helper.check_input(x, "x").shape[axis] if num is None else num
+    if count < 0:
+        raise helper.refuse(f"the size of axis {axis} of {x} is unknown: pass num")
+    outs = [helper.new_variable(x.dtype) for _ in range(count)]
+    helper.append_op("unstack", {"X": x}, {"Y": outs}, {"axis": axis})
+    return outs
+
+
+@layer
+def expand(x: Variable, expand_times: Sizes, name: str | None = None) -> Variable:
+    """Repeat x along each axis as often as given."""
+    helper = LayerHelper("expand", name)
+    inputs, attrs = sizes_of(helper, "expand_times", expand_times, "ExpandTimes")
+    inputs["X"] = helper.check_input(x, "x")
+    return helper.add("expand", inputs, attrs, dtype=x.dtype)
+
+
+@layer
+def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
+    """Repeat x until it has the shape of another variable."""
+    helper = LayerHelper("expand_as", name)
+    target = helper.check_input(target_tensor, "target_tensor")
+    return helper.add("expand_as", {"X": helper.check_input(x, "x"), "target_tensor": target})
+
+
+@layer
+def shape(input: Variable) -> Variable:
+    """Return the sizes at run time: int32."""
+    helper = LayerHelper("shape")
+    out = helper.new_variable("int32", stop_gradient=True)
+    helper.append_op("shape", {"Input": helper.check_input(input)}, {"Out": out})
+    return out
+
+
+@layer
+def assign(input: Variable | Any, output: Variable | None = None) -> Variable:
+    """Return a copy of a variable, or of an array."""
+    helper = LayerHelper("assign")
+    out = helper.new_variable() if output is None else output
+    if isinstance(input, Variable):
+        helper.append_op("assign", {"X": input}, {"Out": out})
+        return out
+    array = np.asarray(input)
+    attrs = {
+        "shape": list(array.shape),
+        "dtype": dtype_name(array.dtype),
+        "values": array.reshape(-1).tolist(),
+    }
+    helper.append_op("assign_value", {}, {"Out": out}, attrs)
+    return out
+
+
+@layer
+def pad(
+    x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None
+) -> Variable:
+    """Pad before and after, axis by axis."""
+    helper = LayerHelper("pad", name)
+    attrs = {"paddings": list(paddings), "pad_value": float(pad_value)}
+    return helper.add("pad", {"X": helper.check_input(x, "x")}, attrs)
+
+
+@layer
+def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
+    """Reverse along some axes."""
+    helper = LayerHelper("reverse")
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    return helper.add("reverse", {"X": helper.check_input(x, "x")}, {"axis": axes})
+
+
+@layer
+def affine_channel(
+    x: Variable,
+    scale: Variable | None = None,
+    bias: Variable | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    act: str | None = None,
+) -> Variable:
+    """Scale and shift each channel by `scale` and `bias`."""
+    helper = LayerHelper("affine_channel", name)
+    inputs = {
+        "X": helper.check_input(x, "x"),
+        "Scale": helper.check_input(scale, "scale"),
+        "Bias": helper.check_input(bias, "bias"),
+    }
+    return helper.activate(helper.add("affine_channel", inputs, {"data_layout": data_layout}), act)
+
+
+@layer
+def affine_grid(
+    theta: Variable, out_shape: Variable | Sequence[int], name: str | None = None
+) -> Variable:
+    """Return sampling positions for `grid_sampler` from matrices theta [N, 2, 3]: [N, H, W, 2]."""
+    helper = LayerHelper("affine_grid", name)
+    inputs, attrs = {"Theta": helper.check_input(theta, "theta")}, {}
+    if isinstance(out_shape, Variable):
+        inputs["OutputShape"] = out_shape
+    else:
+        attrs["output_shape"] = list(out_shape)
+    return helper.add("affine_grid", inputs, attrs, slot="Output")
+
+
+@layer
+def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variable:
+    """Sample images at positions in -1..1: grid [N, H, W, 2]."""
+    helper = LayerHelper("grid_sampler", name)
+    inputs = {"X": helper.check_input(x, "x"), "Grid": helper.check_input(grid, "grid")}
+    return helper.add("grid_sampler", inputs, slot="Output")
+
+
+def _add(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
+    helper = LayerHelper(type, name)
+    return helper.add(type, {"X": helper.check_input(x, "x")}, attrs)
+
+
+@layer
+def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
+    """Move channels into pixels: [N, C * r * r, H, W] -> [N, C, H * r, W * r]."""
+    return _add("pixel_shuffle", x, upscale_factor=upscale_factor)
+
+
+@layer
+def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
+    """Move pixels into channels: [N, C, H, W] -> [N, C * b * b, H / b, W / b]."""
+    return _add("space_to_depth", x, name, blocksize=blocksize)
+
+
+@layer
+def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
+    """Interleave the channels of the groups: the first of each, then the second, and so on."""
+    return _add("shuffle_channel", x, name, group=group)
+
+
+@layer
+def temporal_shift(
+    x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
+) -> Variable:
+    """Shift some channels of [N * seg_num, C, H, W] a step earlier, some a step later."""
+    return _add("temporal_shift", x, name, seg_num=seg_num, shift_ratio=shift_ratio)
+
+
+@layer
+def unfold(
+    x: Variable,
+    kernel_sizes: Span,
+    strides: Span = 1,
+    paddings: Span = 0,
+    dilations: Span = 1,
+    name: str | None = None,
+) -> Variable:
+    """Return windows of images as columns: [N, C * window, windows]."""
+    helper = LayerHelper("unfold", name)
+    borders = [paddings] * 4 if isinstance(paddings, int) else list(paddings)
+    if len(borders) == 2:
+        borders *= 2
+    if len(borders) != 4:
+        raise helper.refuse(f"paddings must be one, two or four numbers, got {paddings!r}")
+    attrs = {
+        "kernel_sizes": span(helper, kernel_sizes, 2, "kernel_sizes"),
+        "strides": span(helper, strides, 2, "strides"),
+        "paddings": borders,
+        "dilations": span(helper, dilations, 2, "dilations"),
+    }
+    return helper.add("unfold", {"X": helper.check_input(x, "x")}, attrs, slot="Y")

@@ -1,0 +1,223 @@
+"""Optimizers that wrap another one: gradient merging, look-ahead, recomputation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.framework import (
+    Operator,
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+    unique_name,
+)
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, make_plain
+from sparsefleet.fluid.optimizer.averages import plain_parameters
+from sparsefleet.fluid.optimizer.backward import append_backward
+from sparsefleet.fluid.optimizer.optimizer import Optimizer, Pairs
+
+__all__ = ["GradientMergeOptimizer", "LookaheadOptimizer", "OptimizerWrapper", "RecomputeOptimizer"]
+
+
+class OptimizerWrapper(ABC):
+    """Wraps an optimizer and replaces its backward pass or updates."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[Operator], Pairs]:
+        """Minimize the loss; the returned gradients are those of one batch."""
+        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        return self.apply_optimize(loss, startup_program, pairs), pairs
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+        callbacks: Any = None,
+    ) -> Pairs:
+        """Call the optimizer's `backward`."""
+        return self._optimizer.backward(
+            loss, startup_program, parameter_list, no_grad_set, callbacks
+        )
+
+    def apply_optimize(
+        self, loss: Variable, startup_program: Program | None, params_grads: Pairs
+    ) -> list[Operator]:
+        """Call `apply_gradients` in the program of the loss."""
+        assert loss.block is not None
+        with program_guard(loss.block.program, startup_program or default_startup_program()):
+            return self.apply_gradients(params_grads)
+
+    @abstractmethod
+    def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
+        """Add the wrapped optimizer's updates, using the transformed gradients."""
+
+
+class GradientMergeOptimizer(OptimizerWrapper):
+    """Updates at every k_steps-th run with the merged gradients of those runs.
+
+    This trains on a batch k_steps times as large in the memory of one. In between nothing is
+    updated, neither parameters nor optimizer state; learning-rate schedules count runs. Embeddings
+    with is_sparse=True become plain parameters.
+
+    avg: the mean of the gradients; else their sum.
+
+    >>> from sparsefleet import fluid
+    >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+    ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 2]), 1))
+    ...     optimizer = GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k_steps=4)
+    ...     len(optimizer.minimize(loss)[1])
+    2
+    """
+
+    def __init__(self, inner_optimizer: Optimizer, k_steps: int = 1, avg: bool = True) -> None:
+        if not hasattr(inner_optimizer, "apply_gradients"):
+            raise TypeError(f"GradientMergeOptimizer takes an optimizer, got {inner_optimizer!r}")
+        if not isinstance(k_steps, int) or isinstance(k_steps, bool) or k_steps < 1:
+            raise ConfigError(
+                f"GradientMergeOptimizer: k_steps must be an int >= 1, got {k_steps!r}"
+            )
+        super().__init__(inner_optimizer)
+        self.inner_optimizer, self.k_steps, self.avg = inner_optimizer, k_steps, avg
+        self.type = "gradient_merge"
+
+    def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
+        """Apply the optimizer to merged gradients."""
+        if self.k_steps > 1:
+            with default_main_program().role_guard("backward"):
+                params_grads = self._merged(params_grads)
+        return self.inner_optimizer.apply_gradients(params_grads)
+
+    def _merged(self, pairs: Pairs) -> Pairs:
+        helper = LayerHelper("gradient_merge")
+        main, startup = default_main_program(), default_startup_program()
+        sums, merged = [], []
+        for parameter, gradient in pairs:
+            make_plain(main, startup, parameter.name)
+            name = unique_name.generate(f"{parameter.name}@GRAD.merge_sum")
+            sums.append(helper.create_state(name, parameter.shape, parameter.dtype))
+            name = unique_name.generate(f"{parameter.name}@GRAD.merged")
+            block = main.global_block()
+            merged.append(
+                block.create_var(name, gradient.shape, gradient.dtype, stop_gradient=True)
+            )
+        step = helper.create_state(unique_name.generate("gradient_merge_step"), [1], "int32")
+        helper.append_op(
+            "merge_gradients",
+            {"X": [gradient for _, gradient in pairs], "Sums": sums, "Step": step},
+            {"Out": merged},
+            {"k_steps": self.k_steps, "avg": self.avg},
+        )
+        return [(parameter, out) for (parameter, _), out in zip(pairs, merged, strict=True)]
+
+
+class LookaheadOptimizer:
+    """Look-ahead (Zhang et al. 2019): every k steps, moves slow parameters by alpha."""
+
+    def __init__(self, inner_optimizer: Optimizer, alpha: float = 0.5, k: int = 5) -> None:
+        if not isinstance(inner_optimizer, Optimizer):
+            raise TypeError(f"LookaheadOptimizer takes an optimizer, got {inner_optimizer!r}")
+        if not 0.0 <= alpha <= 1.0 or not isinstance(k, int) or k < 1:
+            raise ConfigError(
+                f"LookaheadOptimizer: alpha must be in 0..1 and k an int >= 1, got "
+                f"{alpha!r} and {k!r}"
+            )
+        self.inner_optimizer, self.alpha, self.k = inner_optimizer, alpha, k
+        self.type = "lookahead"
+
+    def minimize(
+        self, loss: Variable, startup_program: Program | None = None
+    ) -> tuple[list[Operator], Pairs]:
+        """Minimize with the inner optimizer, then add the slow parameters `<name>@SLOW`."""
+        found = self.inner_optimizer.minimize(loss, startup_program)
+        assert loss.block is not None
+        program = loss.block.program
+        startup = startup_program or default_startup_program()
+        with program_guard(program, startup), program.role_guard("optimize"):
+            self._add_slow_ones(program, startup)
+        return found
+
+    def _add_slow_ones(self, program: Program, startup: Program) -> None:
+        helper = LayerHelper("lookahead")
+        shared: dict[str, Any] = {
+            "K": helper.create_state("lookahead_k", [1], "int32", self.k),
+            "Alpha": helper.create_state("lookahead_alpha", [1], "float32", self.alpha),
+            "Step": helper.create_state("lookahead_step", [1], "int32"),
+        }
+        step = shared["Step"]
+        helper.append_op("increment", {"X": step}, {"Out": step}, {"step": 1.0})
+        settings = {"persistable": True, "stop_gradient": True}
+        for fast in plain_parameters(program, type(self).__name__):
+            for block in (program.global_block(), startup.global_block()):
+                slow = block.create_var(f"{fast.name}@SLOW", fast.shape, fast.dtype, **settings)
+            startup.global_block().append_op("assign", {"X": fast.name}, {"Out": slow})
+            inputs = {"Param": fast, "Slow": slow.name, **shared}
+            helper.append_op("lookahead", inputs, {"ParamOut": [fast, slow.name]})
+
+
+class RecomputeOptimizer(Optimizer):
+    """Wraps an optimizer with a backward pass that keeps only checkpoints.
+
+    What the forward pass computes before the last checkpoint is discarded and recomputed when the
+    backward pass needs it: results are the same, dropout included.
+
+    >>> from sparsefleet import fluid
+    >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+    ...     hidden = fluid.layers.fc(fluid.data("x", [None, 2]), 3, act="relu")
+    ...     loss = fluid.layers.mean(fluid.layers.fc(hidden, 1))
+    ...     optimizer = RecomputeOptimizer(fluid.optimizer.SGD(0.1))
+    ...     optimizer._set_checkpoints([hidden])
+    ...     len(optimizer.minimize(loss)[1])
+    4
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"RecomputeOptimizer takes an optimizer, got {optimizer!r}")
+        vars(self).update(vars(optimizer))
+        self._optimizer = optimizer
+        self._checkpoints: Sequence[Variable | str] | None = None
+
+    def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
+        """Set the variables, or names, to keep."""
+        for item in checkpoints:
+            if not isinstance(item, (str, Variable)):
+                raise TypeError(f"a checkpoint must be a Variable or its name, got {item!r}")
+        self._checkpoints = checkpoints
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+        callbacks: Any = None,
+    ) -> Pairs:
+        """Add the backward pass; return parameters and their gradients."""
+        del startup_program
+        if self._checkpoints is None:
+            raise AssertionError("RecomputeOptimizer: call _set_checkpoints before minimize")
+        chosen = self._parameter_list if parameter_list is None else parameter_list
+        return append_backward(loss, chosen, no_grad_set, callbacks, self._checkpoints)
+
+    def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
+        """Call the optimizer's `backward`, keeping only checkpoints."""
+        self._optimizer._grad_clip = self._grad_clip
+        return self._optimizer.apply_gradients(params_grads)

@@ -1,0 +1,119 @@
+"""Reports which names used by public Fluid programs are supported."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsefleet import fluid
+from sparsefleet.fluid.feeding.generator_loader import GeneratorLoader
+from sparsefleet.fluid.framework.scope import ScopeVariable
+from sparsefleet.fluid.paddle import paddle_package
+
+__all__ = ["ApiName", "coverage"]
+
+_NAMES = Path(__file__).parent / "api_names.csv"
+
+Start = Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApiName:
+    """A name, and whether it is supported.
+
+    >>> found = {one.name: one for one in coverage()}
+    >>> found["fluid.layers.fc"].is_here
+    True
+    """
+
+    name: str
+    """The name as programs write it; the part before the first dot may be a class, fleet[ps] ..."""
+
+    programs: int
+    """Public programs that use it."""
+
+    core_programs: int
+    """The programs among them about recommendation, matching and parameter servers."""
+
+    is_here: bool
+
+
+def coverage() -> list[ApiName]:
+    """Return all names, the most used first."""
+    starts = _starts()
+    with open(_NAMES, encoding="utf-8", newline="") as file:
+        return [
+            ApiName(
+                name=row["name"],
+                programs=int(row["programs"]),
+                core_programs=int(row["core_programs"]),
+                is_here=_is_here(row["name"], starts),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def _starts() -> dict[str, list[Start]]:
+    """Return the part before the first dot -> the objects to look up the rest in."""
+    fleet = "incubate.fleet"
+    servers = f"{fleet}.parameter_server.distribute_transpiler"
+    strategies = [
+        _within("BuildStrategy()"),
+        _within("ExecutionStrategy()"),
+        _within("DistributeTranspilerConfig()"),
+        _within(f"{fleet}.collective.DistributedStrategy()"),
+    ]
+    return {
+        "CompiledProgram": [_within("CompiledProgram")],
+        "DataFeeder": [_within("DataFeeder")],
+        "DataGenerator": [_within("incubate.data_generator.DataGenerator")],
+        "DataLoader": [lambda: GeneratorLoader],
+        "Dataset": [_within("InMemoryDataset()"), _within("QueueDataset()")],
+        "DistributeTranspiler": [_within("DistributeTranspiler")],
+        "Executor": [_within("Executor")],
+        "LoDTensor": [_within("LoDTensor")],
+        "Optimizer": [_within("optimizer.Optimizer")],
+        "Program": [_within("Program()")],
+        "PyReader": [_within("io.PyReader")],
+        "Scope": [_within("Scope"), lambda: ScopeVariable],
+        "Strategy": [_within(f"{servers}.StrategyFactory.create_sync_strategy()")],
+        "Variable": [lambda: fluid.Variable("x", [1])],
+        "config-attr": strategies,
+        "fleet[collective]": [_within(f"{fleet}.collective.fleet"), _within(f"{fleet}.collective")],
+        "fleet[ps]": [_within(f"{servers}.fleet")],
+        "fleet[pslib]": [_within(f"{fleet}.parameter_server.pslib.fleet")],
+        "fleet_strategy": [_within(f"{servers}.distributed_strategy")],
+        "fluid": [lambda: fluid],
+        "paddle": [lambda: paddle_package],
+        "role_maker": [_within(f"{fleet}.base.role_maker")],
+    }
+
+
+def _within(path: str) -> Start:
+    """Return a cached lookup of the object at a path below `fluid`."""
+    return functools.cache(lambda: _follow(fluid, path))
+
+
+def _is_here(name: str, starts: dict[str, list[Start]]) -> bool:
+    owner, _, rest = re.sub(r"\(.*?\)", "()", name).partition(".")
+    for start in starts.get(owner, []):
+        try:
+            _follow(start(), rest)
+        except (AttributeError, ImportError):
+            continue
+        return True
+    return False
+
+
+def _follow(start: Any, path: str) -> Any:
+    """Follow a path of attributes, calling those with ()."""
+    for part in path.split("."):
+        start = getattr(start, part.removesuffix("()"))
+        if part.endswith("()"):
+            start = start()
+    return start

@@ -1,0 +1,64 @@
+"""`python -m sparsefleet.as_paddle train.py args...`: runs a script that imports `paddle`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from sparsefleet.fluid.paddle.environment import PROVIDED_PATH, environment_with_paddle
+
+_USAGE = """\
+usage: python -m sparsefleet.as_paddle SCRIPT [ARGUMENT ...]
+       python -m sparsefleet.as_paddle -m MODULE [ARGUMENT ...]
+       python -m sparsefleet.as_paddle --path
+
+Runs a script, or a module such as paddle.distributed.launch_ps, for which `import paddle`
+means sparsefleet; so it does for the processes that it starts. --path prints the folder that
+provides `paddle`, for PYTHONPATH. docs/coming_from_fluid.md says what differs.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Replace this process with the script; return the exit code if there is nothing to run."""
+    if list(arguments) == ["--path"]:
+        print(PROVIDED_PATH)
+        return 0
+    if list(arguments) in (["-h"], ["--help"]):
+        print(_USAGE, end="")
+        return 0
+    wrong = _mistake(arguments)
+    if wrong:
+        print(f"{_USAGE}sparsefleet.fluid.paddle: error: {wrong}", file=sys.stderr)
+        return 2
+    # A new interpreter, not runpy: the script is __main__ as it always was, also for
+    # multiprocessing, and nothing of sparsefleet is loaded before it asks.
+    command = [sys.executable, *_interpreter_flags(len(arguments)), *arguments]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment_with_paddle(os.environ))
+    raise AssertionError("execve does not return")
+
+
+def _mistake(arguments: Sequence[str]) -> str:
+    if sys.flags.ignore_environment:
+        return "python -E and -I ignore PYTHONPATH, by which scripts find paddle: leave them out"
+    if not arguments:
+        return "no script is given"
+    first = arguments[0]
+    if first == "-m":
+        return "" if len(arguments) > 1 else "-m needs the name of a module"
+    if first.startswith("-"):
+        return f"unknown flag {first}; flags of the script come after its name"
+    return "" if os.path.exists(first) else f"script {first!r} does not exist"
+
+
+def _interpreter_flags(num_arguments: int) -> list[str]:
+    """Return the interpreter options of this process, such as -u or -W error."""
+    *flags, _ = sys.orig_argv[1 : len(sys.orig_argv) - num_arguments]  # the last: this module
+    if flags and flags[-1].startswith("-") and flags[-1].endswith("m"):  # -m, or as in -um
+        flags[-1] = flags[-1][:-1]
+    return [flag for flag in flags if flag != "-"]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

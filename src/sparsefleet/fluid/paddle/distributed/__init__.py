@@ -1,0 +1,3 @@
+"""Fluid's launchers under their old names."""
+
+__all__ = []

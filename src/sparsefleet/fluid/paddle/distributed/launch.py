@@ -1,0 +1,158 @@
+"""`python -m sparsefleet.distributed.launch`: Fluid's launcher of collective jobs, with its flags.
+
+Starts one process per GPU of this machine; run the same command on each machine of the job. Unlike
+Fluid's, it returns the exit code of the failed process; see `sparsefleet launch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.fluid.paddle.distributed.paddle_cluster import PaddleCluster, cluster_from_cloud
+from sparsefleet.launch import LaunchConfig, run_job
+from sparsefleet.launch.launch_config import PaddleWorkers
+
+__all__ = ["main"]
+
+_PROXIES = ("http_proxy", "https_proxy")
+_GRACE_S = 3.0  # as in Fluid
+_PORT_ON_SEVERAL_NODES = 6070
+_INFO = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _make_parser()
+    options = parser.parse_args(arguments)
+    with contextlib.ExitStack() as stack:
+        # Without a folder for logs, all that the processes print is shown.
+        log_dir = options.log_dir or stack.enter_context(tempfile.TemporaryDirectory())
+        try:
+            config = _config(options, os.environ, log_dir)
+        except ConfigError as error:
+            parser.error(str(error))
+        if options.print_config:
+            _print_config(options)
+        try:
+            return run_job(config)
+        except (SparseFleetError, OSError) as error:
+            print(f"launch: error: {error}", file=sys.stderr)
+            return 1
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sparsefleet.distributed.launch",
+        description="Starts the processes of a collective job on this machine, one for each GPU.",
+    )
+    parser.add_argument(
+        "--cluster_node_ips", default="127.0.0.1", help="all machines, IP,IP (default 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--node_ip", default="127.0.0.1", help="this machine, one of them (default 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--use_paddlecloud",
+        action="store_true",
+        help="machines and ports from the scheduler's variables PADDLE_TRAINERS and others",
+    )
+    parser.add_argument(
+        "--started_port",
+        type=int,
+        default=None,
+        help="first port of each machine (default: free ones; several machines: 6070)",
+    )
+    parser.add_argument(
+        "--print_config",
+        type=bool,
+        default=True,
+        help="empty: do not show the settings; any other text shows them, as in Fluid",
+    )
+    parser.add_argument(
+        "--selected_gpus",
+        default=None,
+        help="GPUs to use, 0,1,2 (default: all; where there is none, one process). Without "
+        "GPUs as many processes use the CPU",
+    )
+    parser.add_argument(
+        "--log_level", type=int, default=_INFO, help="above 20: show failures only (default 20)"
+    )
+    parser.add_argument(
+        "--log_dir", default=None, help="gets workerlog.0 and so on (default: output is shown)"
+    )
+    parser.add_argument("training_script", help="Python script to run in every process")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _config(options: argparse.Namespace, environ: Mapping[str, str], log_dir: str) -> LaunchConfig:
+    gpus = _gpus(options.selected_gpus, environ.get("CUDA_VISIBLE_DEVICES", ""))
+    cluster = _cluster(options, environ, len(gpus))
+    is_one_node = len(cluster.node_ips) == 1
+    return LaunchConfig(
+        script=options.training_script,
+        arguments=tuple(options.training_script_args),
+        num_servers=0,
+        num_workers=len(cluster.node_ips) * len(gpus),
+        log_dir=log_dir,
+        start_port=0 if is_one_node else cluster.first_port,
+        nodes=() if is_one_node else cluster.node_ips,
+        node_rank=cluster.node_rank,
+        quiet=options.log_level > _INFO,
+        show="" if options.log_dir else "all",
+        grace_s=_GRACE_S,
+        unset_variables=_PROXIES,
+        paddle=PaddleWorkers(endpoints=cluster.endpoints, gpus=gpus),
+    )
+
+
+def _gpus(selected: str | None, visible: str) -> tuple[int, ...]:
+    """Return the GPU numbers among those visible; see Fluid's FLAGS_selected_gpus."""
+    if selected is None:
+        import torch
+
+        return tuple(range(max(1, torch.cuda.device_count())))
+    wanted = [text.strip() for text in selected.split(",")]
+    for text in wanted:
+        if not (text.isascii() and text.isdigit()):
+            raise ConfigError(f"--selected_gpus must be numbers such as 0,1,2, got {selected!r}")
+    if not visible.strip():
+        return tuple(int(text) for text in wanted)
+    seen = [text.strip() for text in visible.split(",")]
+    for text in wanted:
+        if text not in seen:
+            raise ConfigError(f"--selected_gpus: {text} is not in CUDA_VISIBLE_DEVICES {visible!r}")
+    return tuple(seen.index(text) for text in wanted)
+
+
+def _cluster(
+    options: argparse.Namespace, environ: Mapping[str, str], num_local: int
+) -> PaddleCluster:
+    if options.use_paddlecloud and environ.get("PADDLE_TRAINERS_NUM", "1").strip() != "1":
+        return cluster_from_cloud(environ, options.started_port, num_local)
+    node_ips = tuple(text.strip() for text in options.cluster_node_ips.split(","))
+    if options.node_ip not in node_ips:
+        raise ConfigError(
+            f"--node_ip {options.node_ip} is not in --cluster_node_ips {','.join(node_ips)}"
+        )
+    port = options.started_port
+    if port is None and (len(node_ips) > 1 or options.use_paddlecloud):
+        port = _PORT_ON_SEVERAL_NODES
+    return PaddleCluster.from_first_port(node_ips, node_ips.index(options.node_ip), port, num_local)
+
+
+def _print_config(options: argparse.Namespace) -> None:
+    print("-----------  Configuration Arguments -----------")
+    for name, value in sorted(vars(options).items()):
+        print(f"{name}: {value}")
+    print("------------------------------------------------", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Readers of Python data and their decorators: shuffle, map, buffer, batch."""
+
+from sparsefleet.fluid.paddle.reader.decorators import (
+    batch,
+    buffered,
+    cache,
+    chain,
+    compose,
+    firstn,
+    map_readers,
+    shuffle,
+)
+from sparsefleet.fluid.paddle.reader.multiprocess import multiprocess_reader
+from sparsefleet.fluid.paddle.reader.resumable import ResumableReader, resumable
+from sparsefleet.fluid.paddle.reader.stages import ComposeNotAligned
+from sparsefleet.fluid.paddle.reader.xmap import xmap_readers
+
+__all__ = [
+    "ComposeNotAligned",
+    "ResumableReader",
+    "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "map_readers",
+    "multiprocess_reader",
+    "resumable",
+    "shuffle",
+    "xmap_readers",
+]

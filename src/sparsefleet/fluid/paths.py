@@ -1,0 +1,307 @@
+"""The module paths of Fluid that differ from the layout of this package.
+
+Programs import `fluid.clip` or `fluid.incubate.fleet.base.role_maker`; the code lives in folders
+named after what it does. One finder maps the former to the latter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from sparsefleet.fluid.unknown_names import unknown_names
+
+if TYPE_CHECKING:
+    from importlib.abc import InspectLoader, Loader, MetaPathFinder
+else:  # importlib.abc takes longer to import than all of this module
+    InspectLoader = Loader = MetaPathFinder = object
+
+__all__ = ["AliasLoader", "paths", "provide_paths"]
+
+_ROOT = "sparsefleet.fluid"
+
+# Path -> the module that it is.
+_MODULES = {
+    "annotations": "framework.old_helpers",
+    "average": "metrics",
+    "backward": "optimizer.backward",
+    "clip": "optimizer.clip",
+    "communicator": "fleet.communicator",
+    "compiler": "executor.compiler",
+    "contrib.extend_optimizer": "optimizer.decoupled_decay",
+    "contrib.memory_usage_calc": "framework.memory_usage",
+    "contrib.mixed_precision.decorator": "optimizer.mixed_precision",
+    "contrib.mixed_precision.fp16_lists": "optimizer.mixed_precision",
+    "contrib.mixed_precision.fp16_utils": "optimizer.mixed_precision",
+    "contrib.reader.distributed_reader": "paddle.reader.decorators",
+    "core": "framework.core",
+    "data_feed_desc": "feeding.dataset_base",
+    "data_feeder": "feeding.data_feeder",
+    "dataset": "feeding.dataset",
+    "debugger": "framework.program_text",
+    "default_scope_funcs": "framework.local_scopes",
+    "dygraph.base": "dygraph.eager",
+    "dygraph.checkpoint": "dygraph.saving",
+    "dygraph.container": "dygraph.layer",
+    "dygraph.jit": "dygraph.saving",
+    "dygraph.layers": "dygraph.layer",
+    "dygraph.learning_rate_scheduler": "dygraph.schedules",
+    "incubate.data_generator": "feeding.data_generator",
+    "incubate.fleet.utils.fleet_util": "fleet.fleet_util",
+    "initializer": "framework.initializer",
+    "input": "operators.input",
+    "install_check": "framework.old_helpers",
+    "layer_helper": "operators.layer_helper",
+    "layer_helper_base": "operators.layer_helper",
+    "layers.distributions": "operators.distributions",
+    "layers.layer_function_generator": "framework.old_helpers",
+    "layers.utils": "operators.nested_structures",
+    "learning_rate_decay": "layers",
+    "lod_tensor": "framework.lod_tensor",
+    "log_helper": "framework.old_helpers",
+    "nets": "operators.nets",
+    "op": "executor.operator_run",
+    "paddle.distributed.fs_wrapper": "io.file_systems",
+    "parallel_executor": "executor.parallel_executor",
+    "param_attr": "framework.param_attr",
+    "profiler": "executor.profiler",
+    "proto.framework_pb2": "framework.framework_pb2",
+    "regularizer": "framework.regularizer",
+    "transpiler.collective": "fleet.distribute_transpiler",
+    "transpiler.details.program_utils": "framework.program_text",
+    "transpiler.distribute_transpiler": "fleet.distribute_transpiler",
+    "transpiler.geo_sgd_transpiler": "fleet.distribute_transpiler",
+    "unique_name": "framework.unique_name",
+    "wrapped_decorator": "framework.old_helpers",
+}
+
+_STRATEGIES = {
+    "AsyncStrategy": "fleet.strategies",
+    "DistributeTranspilerConfig": "fleet.transpiler_config",
+    "DistributedStrategy": "fleet.strategies",
+    "GeoStrategy": "fleet.strategies",
+    "HalfAsyncStrategy": "fleet.strategies",
+    "ServerRuntimeConfig": "fleet.runtime_configs",
+    "StrategyFactory": "fleet.strategies",
+    "SyncStrategy": "fleet.strategies",
+    "TrainerRuntimeConfig": "fleet.runtime_configs",
+}
+_CONTRIB_LAYERS = {
+    "BasicGRUUnit": "operators.cells",
+    "BasicLSTMUnit": "operators.cells",
+    "basic_gru": "operators.basic_rnn",
+    "basic_lstm": "operators.basic_rnn",
+    "ctr_metric_bundle": "operators.contrib",
+    "fused_elemwise_activation": "operators.contrib",
+    "fused_embedding_seq_pool": "operators.contrib",
+    "index_sample": "operators.lookups",
+    "multiclass_nms2": "operators.suppression",
+    "partial_concat": "operators.contrib",
+    "partial_sum": "operators.contrib",
+    "shuffle_batch": "operators.contrib",
+    "sparse_embedding": "operators.contrib",
+    "tdm_child": "operators.contrib",
+    "tdm_sampler": "operators.contrib",
+}
+_PARAMETER_SERVER = "incubate.fleet.parameter_server"
+
+# Path -> the names it has besides the paths below it: name -> the module that defines it, followed
+# by a colon and its name there if that differs.
+_NAMES: dict[str, dict[str, str]] = {
+    "contrib": {
+        **_CONTRIB_LAYERS,
+        "HDFSClient": "io.hadoop",
+        "distributed_batch_reader": "paddle.reader.decorators",
+        "extend_with_decoupled_weight_decay": "optimizer.decoupled_decay",
+        "memory_usage": "framework.memory_usage:memory_usage",
+        "multi_download": "io.hadoop",
+        "multi_upload": "io.hadoop",
+    },
+    "contrib.layers": _CONTRIB_LAYERS,
+    "contrib.layers.metric_op": _CONTRIB_LAYERS,
+    "contrib.layers.nn": _CONTRIB_LAYERS,
+    "contrib.layers.rnn_impl": _CONTRIB_LAYERS,
+    "contrib.mixed_precision": {
+        "AutoMixedPrecisionLists": "optimizer.mixed_precision",
+        "decorate": "optimizer.mixed_precision",
+    },
+    "contrib.reader": {"distributed_batch_reader": "paddle.reader.decorators"},
+    "contrib.utils": {
+        "HDFSClient": "io.hadoop",
+        "multi_download": "io.hadoop",
+        "multi_upload": "io.hadoop",
+    },
+    "contrib.utils.hdfs_utils": {
+        "HDFSClient": "io.hadoop",
+        "multi_download": "io.hadoop",
+        "multi_upload": "io.hadoop",
+    },
+    "incubate": {},
+    "incubate.fleet": {},
+    "incubate.fleet.base": {},
+    "incubate.fleet.base.fleet_base": {
+        "DistributedOptimizer": "fleet.program_fleet:ProgramOptimizer",
+        "Fleet": "fleet.program_fleet:ProgramFleet",
+    },
+    "incubate.fleet.base.role_maker": {
+        "GeneralRoleMaker": "fleet.role_makers",
+        "PaddleCloudRoleMaker": "fleet.role_makers",
+        "Role": "fleet.role_makers",
+        "RoleMakerBase": "fleet.role_makers",
+        "UserDefinedCollectiveRoleMaker": "fleet.role_makers",
+        "UserDefinedRoleMaker": "fleet.role_makers",
+    },
+    "incubate.fleet.collective": {
+        "Collective": "fleet.collective_fleet",
+        "CollectiveOptimizer": "fleet.collective_optimizer",
+        "DistributedStrategy": "fleet.collective_strategy",
+        "TrainStatus": "fleet.check_points",
+        "fleet": "fleet.collective_fleet",
+    },
+    _PARAMETER_SERVER: {},
+    f"{_PARAMETER_SERVER}.distribute_transpiler": {
+        **_STRATEGIES,
+        "DistributedTranspiler": "fleet.program_fleet:ProgramFleet",
+        "TranspilerOptimizer": "fleet.program_fleet:ProgramOptimizer",
+        "fleet": "fleet.program_fleet",
+    },
+    f"{_PARAMETER_SERVER}.distribute_transpiler.distributed_strategy": _STRATEGIES,
+    f"{_PARAMETER_SERVER}.distribute_transpiler.distributed_strategy_factory": {
+        "DistributedStrategyFactory": "fleet.strategies",
+        "StrategyFactory": "fleet.strategies",
+    },
+    f"{_PARAMETER_SERVER}.pslib": {
+        "PSLib": "fleet.pslib_fleet:PslibFleet",
+        "fleet": "fleet.pslib_fleet",
+    },
+    "incubate.fleet.utils": {},
+    "incubate.fleet.utils.hdfs": {"HDFSClient": "io.hadoop:FleetHDFSClient"},
+    "proto": {},
+    "reader": {
+        "DataLoader": "feeding.data_loader",
+        "DataLoaderBase": "feeding.loader:Loader",
+        "GeneratorLoader": "feeding.generator_loader",
+        "PyReader": "feeding.generator_loader",
+    },
+    "transpiler": {
+        "DistributeTranspiler": "fleet.distribute_transpiler",
+        "DistributeTranspilerConfig": "fleet.transpiler_config",
+        "HashName": "fleet.transpiler_config",
+        "RoundRobin": "fleet.transpiler_config",
+        "memory_optimize": "fleet.distribute_transpiler",
+        "release_memory": "fleet.distribute_transpiler",
+    },
+    "transpiler.details": {
+        "block_to_code": "framework.program_text",
+        "delete_ops": "framework.program_text",
+        "find_op_by_input_arg": "framework.program_text",
+        "find_op_by_output_arg": "framework.program_text",
+        "op_to_code": "framework.program_text",
+        "program_to_code": "framework.program_text",
+        "variable_to_code": "framework.program_text",
+    },
+    "transpiler.memory_optimization_transpiler": {
+        "memory_optimize": "fleet.distribute_transpiler",
+        "release_memory": "fleet.distribute_transpiler",
+    },
+    "transpiler.ps_dispatcher": {
+        "HashName": "fleet.transpiler_config",
+        "PSDispatcher": "fleet.transpiler_config",
+        "RoundRobin": "fleet.transpiler_config",
+    },
+}
+
+
+def paths() -> list[str]:
+    """Return the dotted names of all modules that exist only as paths, relative to `fluid`."""
+    return sorted([*_MODULES, *_NAMES])
+
+
+def provide_paths() -> None:
+    """Make the paths importable; calling it again changes nothing."""
+    if not any(isinstance(finder, _PathFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PathFinder())
+
+
+class _PathFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if not fullname.startswith("sparsefleet.fluid."):
+            return None
+        below = fullname.removeprefix("sparsefleet.fluid.")
+        if below in _MODULES:
+            return ModuleSpec(fullname, AliasLoader(f"{_ROOT}.{_MODULES[below]}"))
+        if below in _NAMES:
+            return ModuleSpec(fullname, _NamesLoader(below), is_package=True)
+        return None
+
+
+class AliasLoader(InspectLoader):
+    """Loads a module by importing another one; its code is only asked for by `python -m`."""
+
+    def __init__(self, real: str) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._real)
+
+    def get_source(self, fullname: str) -> str | None:
+        del fullname
+        return cast("str | None", _loader_of(self._real).get_source(self._real))
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        del fullname
+        return cast("CodeType | None", _loader_of(self._real).get_code(self._real))
+
+    def is_package(self, fullname: str) -> bool:
+        del fullname
+        return bool(_loader_of(self._real).is_package(self._real))
+
+
+class _NamesLoader(Loader):
+    """Fills a module with names that are loaded at first use."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        below = {
+            path.rpartition(".")[2] for path in paths() if path.rpartition(".")[0] == self._path
+        }
+        names = _NAMES[self._path]
+        refuse = unknown_names(f"fluid.{self._path}")
+
+        def load(name: str) -> Any:
+            if name in below:
+                return importlib.import_module(f"{module.__name__}.{name}")
+            if name not in names:
+                return refuse(name)
+            home, _, real = names[name].partition(":")
+            return getattr(importlib.import_module(f"{_ROOT}.{home}"), real or name)
+
+        contents: dict[str, Any] = vars(module)
+        contents["__doc__"] = f"The names of Fluid's module `fluid.{self._path}`."
+        contents["__all__"] = sorted(below | set(names))
+        contents["__getattr__"] = load
+
+
+def _loader_of(name: str) -> Any:
+    """Return the loader; an editable install has one of its own class."""
+    from importlib.util import find_spec
+
+    spec = find_spec(name)
+    if spec is None or not hasattr(spec.loader, "get_code"):
+        raise ImportError(f"{name} has no code to run", name=name)
+    return spec.loader

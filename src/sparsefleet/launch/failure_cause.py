@@ -1,0 +1,99 @@
+"""Determines which process caused a job to fail, and which ones only followed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+
+from sparsefleet.launch.child_process import ChildProcess, describe_exit
+
+__all__ = ["describe_failure", "error_of", "find_cause", "is_consequence"]
+
+_LINES = 200
+_MAX_ERROR = 300
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?::\s.*)?")
+_RANK = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of a traceback
+_CONSEQUENCES = frozenset(
+    {
+        "BrokenPipeError",
+        "ConnectionError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "DeadlineError",
+        "DistBackendError",
+        "DistNetworkError",
+        "PeerLostError",
+        "RpcError",
+        "ServerRestartedError",
+        "ShuttingDownError",
+    }
+)
+"""Exceptions of a process because another one is gone or does not answer."""
+
+
+def error_of(child: ChildProcess) -> str:
+    """Return the last exception in the log of a process; "" if there is none.
+
+    That is the line with its name, which the notes of the exception may follow.
+    """
+    for logged in reversed(child.log.last_lines(_LINES)):
+        line = _RANK.sub("", logged)
+        if _ERROR.fullmatch(line):
+            return line if len(line) <= _MAX_ERROR else f"{line[:_MAX_ERROR]}..."
+    return ""
+
+
+def is_consequence(child: ChildProcess) -> bool:
+    """Return whether a process ended because another one was gone, by its exception."""
+    found = _ERROR.fullmatch(error_of(child))
+    return (child.exit_code or 0) > 0 and found is not None and found[1] in _CONSEQUENCES
+
+
+def is_stopped(child: ChildProcess) -> bool:
+    """Return whether a process is suspended, as by SIGSTOP. Linux only: elsewhere False."""
+    if sys.platform != "linux" or not child.is_running:
+        return False
+    try:
+        with open(f"/proc/{child.pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"T"
+    except OSError:
+        return False
+
+
+def find_cause(
+    failures: Sequence[ChildProcess], others: Sequence[ChildProcess]
+) -> ChildProcess | None:
+    """Return the process that explains the failures, which are in the order they were noticed.
+
+    Killed ones come first, since nobody else could have made them fail, then those with an error of
+    their own, then those of `others` that are suspended. None if all failures only follow from
+    something that has not shown itself.
+    """
+    for child in failures:
+        if child.exit_code is not None and child.exit_code < 0:
+            return child
+    for child in failures:
+        if not is_consequence(child):
+            return child
+    return next((child for child in others if is_stopped(child)), None)
+
+
+def describe_failure(cause: ChildProcess, failures: Sequence[ChildProcess]) -> list[str]:
+    """Return what failed, why and when, and in further lines which processes followed."""
+    when = time.strftime("%H:%M:%S", time.localtime(cause.ended_at or time.time()))
+    who = f"{cause.name} (pid {cause.pid})"
+    if cause.exit_code is None:
+        lines = [f"{who} was found suspended (SIGSTOP) at {when}: others wait for it in vain"]
+    else:
+        lines = [f"{who} {describe_exit(cause.exit_code)} at {when}{_why(cause)}"]
+    for child in failures:
+        if child is not cause:
+            lines.append(f"  then {child.name} {describe_exit(child.exit_code or 0)}{_why(child)}")
+    return lines
+
+
+def _why(child: ChildProcess) -> str:
+    error = error_of(child)
+    return f": {error}" if error else ""

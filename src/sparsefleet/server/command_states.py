@@ -1,0 +1,76 @@
+"""State changed by commands on a durable server: logged with their replies, and recovered.
+
+A server logs each answered command whose name starts with a known prefix. After a restart the
+states are rebuilt from the last one written and the commands answered since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from sparsefleet import _core
+
+__all__ = ["Answered", "CommandStates", "Keeper"]
+
+_log = logging.getLogger("sparsefleet.server")
+
+
+class Answered(NamedTuple):
+    """A command that was answered before a restart."""
+
+    name: str
+    client: str
+    session: int
+    body: bytes
+    reply: bytes
+
+
+class Keeper(Protocol):
+    """The owner of a state that commands change."""
+
+    def hold(self) -> AbstractContextManager[object]:
+        """Return a context in which no command changes the state or is answered."""
+
+    def dump(self) -> bytes:
+        """Return the state; call it within `hold`."""
+
+    def load(self, state: bytes) -> None:
+        """Restore a state that `dump` returned."""
+
+    def replay(self, answered: Answered) -> None:
+        """Repeat the effect of the command."""
+
+
+class CommandStates:
+    """The keepers of a server by the prefix of their commands."""
+
+    prefixes = ("mail.", "work.")
+
+    def __init__(self) -> None:
+        self._keepers: dict[str, Keeper] = {}
+        self._append: Callable[[str, bytes], None] | None = None
+
+    def add(self, prefix: str, keeper: Keeper) -> None:
+        """Register the keeper of the state of these commands."""
+        self._keepers[prefix] = keeper
+
+    def recover(self, server: _core.Server) -> None:
+        """Restore all states from the server's log, and log changes from then on."""
+        for is_state, name, client, session, body, reply in server.take_recovered_commands():
+            if is_state:
+                self._keepers[name].load(body)
+                continue
+            answered = Answered(name, client, session, body, reply)
+            self._keepers[f"{name.split('.')[0]}."].replay(answered)
+        self._append = server.append_command_state
+
+    def write(self, _severity: int = 0, _text: str = "") -> None:
+        """Write all states to the log, so that earlier records are no longer needed."""
+        if self._append is None:
+            return
+        for prefix, keeper in self._keepers.items():
+            with keeper.hold():
+                self._append(prefix, keeper.dump())

@@ -1,0 +1,215 @@
+"""Read examples from files and write predictions to files: Parquet, CSV and JSON.
+
+Each column is named after an input. An input with several values per example is a list; in CSV,
+numbers separated by spaces.
+
+Letters: B examples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMissingError
+from sparsefleet.serving.export.hashing import hash_column
+from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema
+
+__all__ = [
+    "input_of_column",
+    "is_list",
+    "predictions_as_text",
+    "read_csv",
+    "read_examples",
+    "read_inputs",
+    "read_table",
+    "write_predictions",
+]
+
+_SUFFIXES = (".parquet", ".csv", ".json", ".jsonl")
+
+
+def read_examples(path: Path, schema: Schema, batch: int) -> Iterator[dict[str, Any]]:
+    """Yield the inputs of up to `batch` examples at a time, in the form `Predictor.predict`
+    takes.
+    """
+    table = read_table(path, schema)
+    for begin in range(0, max(len(table), 1), batch):
+        yield read_inputs(path, table.slice(begin, batch), schema)
+
+
+def read_inputs(path: Path, table: pa.Table, schema: Schema) -> dict[str, Any]:
+    """Return the inputs in the columns of `table`, in the form `Predictor.predict` takes."""
+    for item in schema.inputs:
+        if item.name not in table.column_names:
+            raise FeedError(
+                f"{path} has no column '{item.name}'; it has {', '.join(table.column_names)}"
+            )
+    return {item.name: _input_of(path, table, item, schema) for item in schema.inputs}
+
+
+def _input_of(path: Path, table: pa.Table, item: InputSchema, schema: Schema) -> Any:
+    try:
+        column = table.column(item.name).combine_chunks()
+        return input_of_column(column, item, schema.hashing(item.name))
+    except (pa.ArrowException, ValueError) as error:
+        raise FeedError(f"{path}, column '{item.name}': {error}; expected {item}") from error
+
+
+def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> None:
+    """Write one column per target and one row per example; the suffix selects the format."""
+    check_suffix(path)
+    columns = {name: array.tolist() for name, array in predictions.items()}
+    if path.suffix == ".parquet":
+        arrays = {
+            name: pa.array(columns[name], _column_type(array))
+            for name, array in predictions.items()
+        }
+        pyarrow.parquet.write_table(pa.table(arrays), path)
+    elif path.suffix == ".csv":
+        path.write_text(predictions_as_text(predictions), encoding="utf-8")
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        lines = "\n".join(map(json.dumps, rows))
+        text = lines if path.suffix == ".jsonl" else json.dumps(rows, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def _column_type(array: NDArray[Any]) -> pa.DataType:
+    """Return the type of one example, a number or nested lists, even if there are no examples."""
+    kind = pa.from_numpy_dtype(array.dtype)
+    for _ in array.shape[1:]:
+        kind = pa.list_(kind)
+    return kind
+
+
+def predictions_as_text(predictions: Mapping[str, NDArray[Any]]) -> str:
+    """Return the predictions as CSV text.
+
+    >>> print(predictions_as_text({"p": np.array([0.5, 0.25])}), end="")
+    p
+    0.5
+    0.25
+    """
+    cells = [[" ".join(map(str, np.ravel(row))) for row in array] for array in predictions.values()]
+    lines = [",".join(predictions), *(",".join(row) for row in zip(*cells, strict=True))]
+    return "\n".join(lines) + "\n"
+
+
+def check_suffix(path: Path) -> None:
+    """Raise ConfigError unless the suffix names a supported format."""
+    if path.suffix not in _SUFFIXES:
+        raise ConfigError(f"{path} must end with one of {', '.join(_SUFFIXES)}")
+
+
+def read_table(path: Path, schema: Schema) -> pa.Table:
+    """Read all columns of an example file; in CSV, inputs of several values are lists of text."""
+    check_suffix(path)
+    try:
+        if path.suffix == ".parquet":
+            return pyarrow.parquet.read_table(path)
+        if path.suffix == ".csv":
+            return read_csv(path, schema)
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines() if path.suffix == ".jsonl" else []
+        rows = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
+        return pa.Table.from_pylist(rows)
+    except FileNotFoundError as error:
+        raise InputMissingError(f"there is no file {path}") from error
+    except (OSError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise InputFileError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
+    """Read the columns of a CSV file; inputs with several values become lists of text.
+
+    Cells of hashed inputs are strings, also if they look like numbers; an empty one is missing.
+    """
+    lists = {item.name for item in schema.inputs if item.is_ragged or len(item.shape) > 1}
+    options = pyarrow.csv.ConvertOptions(
+        column_types={name: pa.string() for name in lists | {x.input for x in schema.hashed}},
+        strings_can_be_null=False,
+    )
+    table = pyarrow.csv.read_csv(source, convert_options=options)
+    for item in schema.hashed:
+        if item.input in table.column_names and item.input not in lists:
+            place, cells = table.column_names.index(item.input), table.column(item.input)
+            filled = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+            table = table.set_column(place, item.input, filled)
+    for name in lists.intersection(table.column_names):
+        cells = table.column(name).to_pylist()
+        hashed = schema.hashing(name)
+        separator = (hashed.separator if hashed else "") or None
+        texts = [cell.split(separator) if cell else [] for cell in cells]
+        lists_of_text = pa.array(texts, pa.list_(pa.string()))
+        table = table.set_column(table.column_names.index(name), name, lists_of_text)
+    return table
+
+
+def input_of_column(column: pa.Array, item: InputSchema, hashed: HashedInput | None = None) -> Any:
+    """Convert a column to an input of `Predictor.predict`. Raises ValueError or ArrowException.
+
+    hashed: how strings become ids.
+    """
+    if hashed is not None and not is_list(column.type):
+        column = hash_column(column, hashed, 1)
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise ValueError(f"{column.null_count} examples have no value, the first is row {row}")
+    if item.is_ragged:
+        offsets = _offsets(column)
+        flat = column.flatten() if hashed is None else hash_column(column.flatten(), hashed, 0)
+        return _numbers(flat, item.dtype), offsets if item.is_closed else offsets[:-1]
+    if not item.shape or item.shape[0] != "batch":
+        raise ValueError("this input does not have one value per example")
+    flat = column
+    while is_list(flat.type):
+        flat = flat.flatten()
+    sizes = [size for size in item.shape[1:] if isinstance(size, int)]
+    if hashed is not None:
+        flat = hash_column(flat, hashed, math.prod(sizes))
+    if len(sizes) == len(item.shape) - 1 and len(flat) != len(column) * math.prod(sizes):
+        raise ValueError(f"{len(column)} examples have {len(flat)} values")
+    numbers = _numbers(flat, item.dtype)
+    if len(item.shape) > 1:
+        lengths = set(np.diff(_offsets(column)).tolist())
+        if len(lengths) > 1:
+            raise ValueError(f"examples have {min(lengths)} to {max(lengths)} values")
+    tail = [size if isinstance(size, int) else -1 for size in item.shape[1:]]
+    return numbers.reshape(len(column), *tail)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of this type are lists that own their values."""
+    types = pa.types
+    found: bool = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return found
+
+
+def _offsets(lists: pa.Array) -> NDArray[np.int64]:
+    """Return the offsets of the lists: int64[B + 1]."""
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _numbers(flat: pa.Array, dtype: str) -> NDArray[Any]:
+    if flat.null_count:
+        raise ValueError(f"{flat.null_count} values are null")
+    if pa.types.is_uint64(flat.type) and dtype == "int64":
+        keys: NDArray[np.uint64] = flat.to_numpy(zero_copy_only=False)
+        return keys.view(np.int64)  # bit for bit
+    wanted = pa.bool_() if dtype == "bool" else pa.from_numpy_dtype(np.dtype(dtype))
+    # Rounding a float64 from a file to float32 is intended.
+    numbers = flat.cast(wanted, safe=not dtype.startswith("float"))
+    array: NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
+    return array

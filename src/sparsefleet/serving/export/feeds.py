@@ -1,0 +1,189 @@
+"""Check the inputs of a prediction against the schema.
+
+Letters: B examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import FeedError
+from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema, Shape, describe
+
+__all__ = ["Arrays", "base_of", "check_feeds"]
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def check_feeds(schema: Schema, inputs: Any) -> Arrays:
+    """Return the arrays of `inputs` by graph name, each with the expected dtype and shape.
+
+    inputs: a dict by name, a tuple or list of positional inputs, or the single input itself. Arrays
+    are NumPy arrays or CPU tensors; uint64 is reinterpreted as int64, bit for bit. Raises
+    FeedError.
+
+    >>> from sparsefleet.serving.export.schema import TargetSchema
+    >>> ids = InputSchema(name="ids", dtype="int64", shape=("batch", 2))
+    >>> schema = Schema(inputs=(ids,), targets=(), lookups=())
+    >>> check_feeds(schema, np.array([[1, 2]]))
+    {'ids': array([[1, 2]])}
+    """
+    given = dict(_named(schema, inputs))
+    wanted = {item.name: item for item in schema.inputs}
+    _check_names(given, wanted)
+    sizes: dict[str, tuple[int, str]] = {}
+    arrays: Arrays = {}
+    for name, item in wanted.items():
+        parts = _parts(item, given[name], schema.hashing(name))
+        for array_name, part, shape in parts:
+            arrays[array_name] = part
+            _check_shape(item, array_name, part, shape, sizes)
+        if item.is_ragged:
+            _check_offsets(item, *(part for _, part, _ in parts))
+    return arrays
+
+
+def _named(schema: Schema, inputs: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the inputs by name, flattening nested inputs where the schema nests them."""
+    names = {item.name for item in schema.inputs}
+    if isinstance(inputs, Mapping):
+        for name, value in inputs.items():
+            yield from _apart(str(name), value, names)
+        return
+    places = schema.places
+    is_row = isinstance(inputs, (tuple, list))
+    values = inputs if is_row and (len(places) > 1 or len(inputs) == 1) else [inputs]
+    if len(values) != len(places):
+        raise FeedError(
+            f"{len(values)} inputs are given, expected {len(places)}: {', '.join(places)}"
+        )
+    for name, value in zip(places, values, strict=True):
+        yield from _apart(name, value, names)
+
+
+def _apart(name: str, value: Any, names: set[str]) -> Iterator[tuple[str, Any]]:
+    if name in names:
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _apart(f"{name}.{key}", part, names)
+    elif isinstance(value, (tuple, list)):
+        for index, part in enumerate(value):
+            yield from _apart(f"{name}.{index}", part, names)
+    else:
+        yield name, value
+
+
+def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) -> None:
+    missing = [name for name in wanted if name not in given]
+    more = [name for name in given if name not in wanted]
+    if missing or more:
+        said = [f"missing: {', '.join(missing)}"] if missing else []
+        said += [f"not known: {', '.join(more)}"] if more else []
+        described = "; ".join(map(str, wanted.values()))
+        raise FeedError(f"inputs do not fit ({'; '.join(said)}); the model takes {described}")
+
+
+def _parts(
+    item: InputSchema, value: Any, hashed: HashedInput | None
+) -> list[tuple[str, NDArray[Any], Shape]]:
+    """Return the arrays of one input with their names and expected shapes."""
+    if item.offsets is None:
+        return [(item.name, _array(item, item.name, value, item.dtype, hashed), item.shape)]
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise FeedError(
+            f"input '{item.name}' is ragged: give a pair (values, offsets), got a "
+            f"{type(value).__name__}"
+        )
+    values, offsets = item.arrays
+    return [
+        (values, _array(item, values, value[0], item.dtype, hashed), item.shape),
+        (offsets, _array(item, offsets, value[1], "int64"), item.offsets),
+    ]
+
+
+def _array(
+    item: InputSchema, name: str, value: Any, dtype: str, hashed: HashedInput | None = None
+) -> NDArray[Any]:
+    if hasattr(value, "detach"):  # a tensor that may require a gradient
+        value = value.detach()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeedError(f"input '{name}' cannot be read as an array: {error}") from error
+    if hashed is not None and _holds_strings(array):
+        from sparsefleet.serving.export.hashing import hash_array
+
+        array = hash_array(array, hashed)
+    if array.dtype == np.uint64 and dtype == "int64":
+        array = array.view(np.int64)
+    if array.dtype != np.dtype(dtype):  # also true for a different byte order
+        found = describe(array.dtype.name, array.shape)
+        hint = f"convert it with .astype(np.{dtype})"
+        if _holds_strings(array) and dtype == "int64":
+            hint = "strings need a model that was exported with features="
+        raise FeedError(f"input '{name}' is {found}, expected {item}; {hint}")
+    return np.ascontiguousarray(array)
+
+
+def _holds_strings(array: NDArray[Any]) -> bool:
+    if array.dtype.kind == "O":
+        return all(isinstance(value, str) for value in array.reshape(-1).tolist())
+    return array.dtype.kind == "U"
+
+
+def _check_shape(
+    item: InputSchema,
+    name: str,
+    array: NDArray[Any],
+    shape: Shape,
+    sizes: dict[str, tuple[int, str]],
+) -> None:
+    """Check a shape against `sizes`: the named dimensions known so far, each with its source
+    array.
+    """
+    fits = array.ndim == len(shape) and all(
+        wanted == found or not isinstance(wanted, int)
+        for wanted, found in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        found = describe(array.dtype.name, array.shape)
+        raise FeedError(f"input '{name}' is {found}, expected {item}")
+    for dimension, size in zip(shape, array.shape, strict=True):
+        if isinstance(dimension, int):
+            continue
+        base, size = base_of(dimension, size)
+        known, owner = sizes.setdefault(base, (size, name))
+        if known != size:
+            raise FeedError(
+                f"inputs '{owner}' and '{name}' do not go together: '{base}' is {known} in the "
+                f"first and {size} in the second"
+            )
+
+
+def base_of(dimension: str, size: int) -> tuple[str, int]:
+    """Return the base name and size: "batch + 1" of size 5 is a batch of 4."""
+    name, _, more = dimension.partition(" + ")
+    return (name, size - int(more)) if more.isdigit() else (dimension, size)
+
+
+def _check_offsets(item: InputSchema, values: NDArray[Any], offsets: NDArray[Any]) -> None:
+    what = f"input '{item.name}': offsets must"
+    if offsets.size == 0:
+        if len(values):
+            raise FeedError(f"{what} cut {len(values)} values into examples, but are empty")
+        return
+    if offsets[0] != 0:
+        raise FeedError(f"{what} start at 0, got {offsets[0]}")
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if falls.size:
+        at = int(falls[0])
+        raise FeedError(f"{what} not fall, but {offsets[at]} is followed by {offsets[at + 1]}")
+    if offsets[-1] > len(values):
+        raise FeedError(f"{what} stay within {len(values)} values, but go up to {offsets[-1]}")
+    if item.is_closed and offsets[-1] != len(values):
+        raise FeedError(f"{what} end at the number of values, {len(values)}, not {offsets[-1]}")

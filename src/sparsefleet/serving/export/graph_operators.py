@@ -1,0 +1,132 @@
+"""The operators that a graph may call: an allow-list, since torch finds them by walking attributes.
+
+Operators that compute on tensors are allowed. Operators that open files, take raw storage, talk to
+other processes or trust their arguments without checking them are not.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["allow_operators", "is_arithmetic", "is_higher_order", "why_refused"]
+
+_OVERLOAD = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)", re.ASCII)
+_OPERATOR_NAME = re.compile(r"\w+::\w+", re.ASCII)
+
+# Functions of numbers and sizes.
+_ARITHMETIC = {
+    *("_operator." + name for name in ("eq", "ne", "le", "ge", "lt", "gt", "neg", "pos", "abs")),
+    *("_operator." + name for name in ("mul", "add", "sub", "floordiv", "truediv", "mod", "pow")),
+    *("_operator." + name for name in ("and_", "or_", "not_", "lshift", "rshift")),
+    *("math." + name for name in ("trunc", "ceil", "floor")),
+    *("torch.sym_" + name for name in ("not", "int", "float", "ite", "max", "min", "sqrt", "sum")),
+}
+
+# Control flow: their functions are graphs, which are checked like the graph around them.
+_HIGHER_ORDER = {
+    "torch.ops.higher_order." + name
+    for name in (
+        *("cond", "map", "map_impl", "scan", "while_loop", "associative_scan"),
+        *("wrap_with_set_grad_enabled", "wrap_with_autocast"),
+    )
+}
+
+# Public torch operators that are refused anyway: files, storage, gradients, and kernels that treat
+# their arguments as packed weights or valid indices without checking.
+_REFUSED = re.compile(
+    r"from_file|set_?|set_data|requires_grad_|retain_grad|grad|(.*_)?backward(_.*)?"
+    r"|(fbgemm|cudnn|miopen|mps|mkldnn|quantized)_.*|(.*_)?sparse(_.*)?|hspmm|sspaddmm"
+)
+# Operators whose names start with an underscore are not a stable API; models compile to these.
+_PRIVATE = re.compile(
+    r"__i?(and|or|xor|lshift|rshift)__|_assert_(async|scalar|tensor_metadata)"
+    r"|_functional_(assert_async|assert_scalar|sym_constrain_range(_for_size)?)"
+    r"|_(log_)?softmax|_safe_softmax|_masked_softmax|_to_copy|_local_scalar_dense"
+    r"|_unsafe_view|_reshape_(alias|copy)|_shape_as_tensor|_stack|_trilinear|_euclidean_dist"
+    r"|_(c|p)dist_forward|_convolution(_mode)?|_adaptive_avg_pool[23]d|_aminmax|_prelu_kernel"
+    r"|_native_batch_norm_legit\w*|_batch_norm_(impl_index|no_update)|_fused_rms_norm"
+    r"|_scaled_dot_product_(attention_math|flash_attention_for_cpu)|_native_multi_head_attention"
+    r"|_transformer_encoder_layer_fwd|_transform_bias_rescale_qkv|_embedding_bag(_forward_only)?"
+    r"|_thnn_fused_(gru|lstm)_cell|_pack_padded_sequence|_pad_(circular|enum|packed_sequence)"
+    r"|_weight_norm(_interface)?|_unique2?|_is_(all|any)_true|_fft_(c2c|c2r|r2c)|_conj(_physical)?"
+    r"|_neg_view|_upsample_\w+|_linalg_(det|eigh|eigvals|slogdet|solve_ex|svd)|_logcumsumexp"
+    r"|_cast_[A-Z][a-z]+|_add_relu_?|_addmm_activation|_dim_arange|_standard_gamma"
+)
+# Functions of sizes alone, without a tensor.
+_OF_SIZES = re.compile(
+    r"_(functional_)?assert_scalar|(_functional_)?sym_constrain_range(_for_size)?"
+)
+_PLAIN_TYPES = re.compile(
+    r"(Optional\[|List\[)*(Tensor|number|int|float|bool|complex|str|Device|Generator)\]*"
+)
+
+_also_allowed: set[str] = set()
+
+
+def allow_operators(*names: str) -> None:
+    """Allow graphs that this process exports or loads to call operators of other libraries.
+
+    names: as registered with torch.library, "library::operator". An operator runs with whatever
+    arguments the graph passes: if graphs come from others, allow none that opens files or runs
+    commands. Import the library before loading a graph.
+
+    >>> allow_operators("torchvision::nms")
+    """
+    for name in names:
+        if not _OPERATOR_NAME.fullmatch(name):
+            raise ConfigError(f"got the operator {name!r}, expected 'library::operator'")
+    _also_allowed.update(names)
+
+
+def is_arithmetic(target: str) -> bool:
+    """Return whether `target` is a Python function of numbers."""
+    return target in _ARITHMETIC
+
+
+def is_higher_order(target: str) -> bool:
+    """Return whether `target` takes graphs as arguments."""
+    return target in _HIGHER_ORDER
+
+
+def why_refused(target: str) -> str | None:
+    """Return why a graph may not call `target`, or None if it may."""
+    if target in _ARITHMETIC or target in _HIGHER_ORDER:
+        return None
+    found = _OVERLOAD.fullmatch(target)
+    if found is None:
+        return "it is not a graph operator"
+    library, name, overload = found.groups()
+    schema = _schema(library, name, overload)
+    if schema is None:
+        return f"torch {torch.__version__} knows no such operator here; import what registers it"
+    if f"{library}::{name}" in _also_allowed or (library, name) == ("sparsefleet", "look_up"):
+        return None
+    if library == "aten":
+        return None if _is_plain(name, schema) else "it is more than a computation on tensors"
+    return (
+        "it is an operator of another library; if any graph may call it with any arguments, say "
+        f"so by sparsefleet.serving.export.allow_operators('{library}::{name}')"
+    )
+
+
+def _schema(library: str, name: str, overload: str) -> Any:
+    """Return the schema of a registered operator, or None."""
+    try:
+        overload = "" if overload == "default" else overload
+        return torch._C._get_schema(f"{library}::{name}", overload)
+    except RuntimeError:
+        return None
+
+
+def _is_plain(name: str, schema: Any) -> bool:
+    """Return whether a torch operator only computes tensors from tensors and numbers."""
+    if _REFUSED.fullmatch(name) or (name.startswith("_") and not _PRIVATE.fullmatch(name)):
+        return False
+    types = [str(part.type) for part in (*schema.arguments, *schema.returns)]
+    on_tensors = _OF_SIZES.fullmatch(name) or any("Tensor" in kind for kind in types)
+    return bool(on_tensors) and all(_PLAIN_TYPES.fullmatch(kind) for kind in types)

@@ -1,0 +1,129 @@
+"""Hash the strings of inputs to ids as the reader did in training.
+
+Letters: B examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparsefleet.data import CriteoTsv, Field, Reader, RecordFormat, Slot, hash64, hash_ids
+from sparsefleet.errors import ConfigError
+from sparsefleet.serving.export.schema import HashedInput, Schema
+
+__all__ = ["Features", "hash_array", "hash_column", "hash_values", "hashed_inputs"]
+
+Features = Reader | RecordFormat | Iterable[Slot]
+"""What training read: a reader, its format, or its fields."""
+
+
+def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]:
+    """Return the inputs whose ids the reader hashed from strings.
+
+    These are the fields with a `hash_seed`, and the categories of `CriteoTsv`. A nested input is
+    matched by the last part of its name. Raises ConfigError if no input matches.
+
+    >>> from sparsefleet.serving.export.schema import InputSchema
+    >>> ads = InputSchema(name="ads", dtype="int64", shape=("batch",))
+    >>> schema = Schema(inputs=(ads,), targets=(), lookups=())
+    >>> hashed_inputs([Field("ads", shape=(), hash_seed=7)], schema)[0].seed
+    7
+    """
+    described = {item.input: item for item in _described(features)}
+    found = []
+    for item in schema.inputs:
+        known = described.get(item.name) or described.get(item.name.rpartition(".")[2])
+        if known is not None and item.dtype == "int64":
+            found.append(
+                HashedInput(
+                    input=item.name,
+                    seed=known.seed,
+                    seed_per_column=known.seed_per_column,
+                    missing=known.missing,
+                    separator=known.separator,
+                )
+            )
+    if described and not found:
+        raise ConfigError(
+            f"features hashes {', '.join(described)}, but the inputs of the model are "
+            f"{', '.join(item.name for item in schema.inputs)}: name the fields after the inputs"
+        )
+    return tuple(found)
+
+
+def _described(features: Features) -> list[HashedInput]:
+    columns: Any = features
+    source = features.format if isinstance(features, Reader) else features
+    if isinstance(source, CriteoTsv):
+        if source.categories != "hash":
+            return []
+        return [
+            HashedInput(
+                input="categories", seed=0, seed_per_column=True, missing=None, separator=""
+            )
+        ]
+    if isinstance(features, (Reader, RecordFormat)):
+        columns = features.columns
+    slots = list(columns)
+    for slot in slots:
+        if not isinstance(slot, Slot):
+            raise ConfigError(
+                "features must be a Reader, a format such as Csv(...), or a list of fields, got "
+                f"{features!r:.80}"
+            )
+    return [
+        HashedInput(
+            input=slot.name,
+            seed=slot.hash_seed,
+            seed_per_column=len(slot.source) > 1,
+            missing=slot.missing_id,
+            separator=slot.separator,
+        )
+        for slot in slots
+        if isinstance(slot, Field) and slot.hash_seed is not None
+    ]
+
+
+def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]:
+    """Return the values with strings replaced by their ids and None by the missing id.
+
+    width: values per example, if it is fixed; numbers are ids already and stay.
+
+    >>> tags = HashedInput(input="tags", seed=0, seed_per_column=False, missing=5, separator="")
+    >>> hash_values(["xxhash", 3, None], tags, 1)
+    [3665147885093898016, 3, 5]
+    """
+    ids = list(values)
+    for at, value in enumerate(values):
+        if isinstance(value, str):
+            ids[at] = hash64(value, hashed.seed_of(at % width if width else 0))
+        elif value is None and hashed.missing is not None:
+            ids[at] = hashed.missing
+    return ids
+
+
+def hash_array(array: NDArray[Any], hashed: HashedInput) -> NDArray[np.int64]:
+    """Return the ids of an array of strings, int64 of the same shape."""
+    if not hashed.seed_per_column or array.ndim < 2:
+        return hash_ids(map(str, array.reshape(-1)), hashed.seed).reshape(array.shape)
+    flat = array.reshape(len(array), -1)
+    columns = [hash_ids(map(str, flat[:, i]), hashed.seed_of(i)) for i in range(flat.shape[1])]
+    return np.stack(columns, axis=1).reshape(array.shape)
+
+
+def hash_column(flat: pa.Array, hashed: HashedInput, width: int) -> pa.Array:
+    """Return the ids of a flat column of strings, with the missing id for nulls.
+
+    width: values per example, if it is fixed. Other columns are returned unchanged.
+    """
+    if pa.types.is_string(flat.type) or pa.types.is_large_string(flat.type):
+        ids = hash_values(flat.to_pylist(), hashed, width)
+        return pa.array([None if i is None else i % 2**64 for i in ids], pa.uint64())
+    if flat.null_count and hashed.missing is not None and pa.types.is_integer(flat.type):
+        return flat.fill_null(pa.scalar(hashed.missing, flat.type))
+    return flat

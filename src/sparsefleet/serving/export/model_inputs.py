@@ -1,0 +1,150 @@
+"""Convert the inputs of a model to named flat tensors and back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["ModelInput", "ModelInputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """One tensor, or the two tensors of a ragged input."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def is_ragged(self) -> bool:
+        return len(self.tensors) == 2
+
+
+class _Place:
+    """A placeholder in a nested structure for a tensor that was taken out."""
+
+
+_PLACE = _Place()
+
+
+class ModelInputs:
+    """Flattened example inputs: a tensor, a tuple or list of arguments, or a dict of named ones.
+
+    Arguments may be nested tuples, lists and dicts. A pair of 1-D tensors whose second holds
+    offsets is one ragged input. Values that are not tensors stay the same in every call.
+
+    >>> model = nn.Bilinear(2, 3, 1)
+    >>> inputs = ModelInputs(model, (torch.zeros(4, 2), torch.zeros(4, 3)))
+    >>> [item.name for item in inputs.items]
+    ['input1', 'input2']
+    >>> inputs.call(model, inputs.tensors).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(self, model: nn.Module, example: Any) -> None:
+        if isinstance(example, Mapping):
+            named = {str(name): value for name, value in example.items()}
+            self._by_name = True
+        else:
+            values = list(example) if isinstance(example, (tuple, list)) else [example]
+            named = dict(zip(_argument_names(model, len(values)), values, strict=True))
+            self._by_name = False
+        self.items: list[ModelInput] = []
+        """The inputs in call order."""
+        self._template = {name: self._take(name, value) for name, value in named.items()}
+        if not self.items:
+            raise ConfigError("the example inputs hold no tensor: give a batch as the model takes")
+        _check_batch(self.items)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors as a flat list."""
+        return [tensor for item in self.items for tensor in item.tensors]
+
+    def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        """Call the model with these tensors, arranged like the example."""
+        left = iter(tensors)
+        named = {name: _fill(part, left) for name, part in self._template.items()}
+        return model(**named) if self._by_name else model(*named.values())
+
+    def _take(self, name: str, value: Any) -> Any:
+        """Return `value` with its tensors replaced by placeholders; add the tensors to the
+        items.
+        """
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(np.array(value))
+        if isinstance(value, Tensor):
+            self.items.append(ModelInput(name, (value,)))
+            return _PLACE
+        if isinstance(value, tuple) and _is_ragged(value):
+            values, offsets = (torch.as_tensor(part) for part in value)
+            self.items.append(ModelInput(name, (values, offsets)))
+            return _like(value, [_PLACE, _PLACE])
+        if isinstance(value, (tuple, list)):
+            parts = [self._take(f"{name}.{index}", part) for index, part in enumerate(value)]
+            return _like(value, parts)
+        if isinstance(value, Mapping):
+            return {key: self._take(f"{name}.{key}", part) for key, part in value.items()}
+        return value
+
+
+def _argument_names(model: nn.Module, count: int) -> list[str]:
+    """Return the parameter names of `forward`, numbering those of `*arguments`."""
+    names = []
+    for parameter in inspect.signature(model.forward).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}_{index}" for index in range(count - len(names))]
+    if len(names) < count:
+        raise ConfigError(
+            f"{type(model).__name__}.forward takes {len(names)} inputs ({', '.join(names)}), but "
+            f"the example has {count}; a batch with labels has one too many"
+        )
+    return names[:count]
+
+
+def _is_ragged(value: tuple[Any, ...]) -> bool:
+    if len(value) != 2 or not all(isinstance(part, (Tensor, np.ndarray)) for part in value):
+        return False
+    values, offsets = (torch.as_tensor(part) for part in value)
+    if values.dim() != 1 or offsets.dim() != 1 or offsets.dtype is not torch.int64:
+        return False
+    if not len(offsets) or int(offsets[0]) != 0 or int(offsets[-1]) > len(values):
+        return False
+    return bool((offsets.diff() >= 0).all())
+
+
+def _check_batch(items: list[ModelInput]) -> None:
+    for item in items:
+        tensor = item.tensors[-1]
+        if tensor.dim() and len(tensor) < 2:
+            raise ConfigError(
+                f"example input '{item.name}' has {len(tensor)} examples, expected at least 2: "
+                "with "
+                "fewer it cannot be seen which dimension is the batch"
+            )
+
+
+def _like(nest: Any, parts: list[Any]) -> Any:
+    """Return the parts in a tuple, named tuple or list of the same type as `nest`."""
+    return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+
+
+def _fill(part: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return the nested structure with its placeholders replaced by tensors, in order."""
+    if part is _PLACE:
+        return next(tensors)
+    if isinstance(part, (tuple, list)):
+        return _like(part, [_fill(item, tensors) for item in part])
+    if isinstance(part, dict):
+        return {key: _fill(item, tensors) for key, item in part.items()}
+    return part

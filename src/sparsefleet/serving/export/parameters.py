@@ -1,0 +1,56 @@
+"""What an engine computes with besides its inputs: rows of tables and dense parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import CheckpointMismatchError
+from sparsefleet.store.arrays import Floats, Keys
+
+__all__ = ["MODEL_PREFIX", "RowSource", "Tables", "require_same_shapes"]
+
+
+class RowSource(Protocol):
+    """The rows of one table in one consistent snapshot. Thread-safe."""
+
+    def look_up(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        padding_id: int | None = None,
+        unknown: Literal["zeros", "initial"] = "zeros",
+    ) -> Floats:
+        """Return the rows of ids of any shape: float32[*ids.shape, D].
+
+        Padding reads as zeros; an id without a row reads as zeros or as its initial row.
+        Raises StoreUnavailableError if rows are unavailable; never returns zeros instead.
+        """
+
+    def known(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return which keys, uint64[N], have a row: bool[N]. Raises like `look_up`."""
+
+
+Tables = Mapping[str, RowSource]
+"""The rows of all tables of a model, by name."""
+
+
+MODEL_PREFIX = "model."
+"""Prefix that the graph adds to the model's parameter names."""
+
+
+def require_same_shapes(
+    wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, NDArray[Any]]
+) -> None:
+    """Raise CheckpointMismatchError unless every expected parameter is present with its shape."""
+    for name, shape in wanted.items():
+        array = found.get(name)
+        if array is None or array.shape != shape:
+            there = "none of that name" if array is None else f"one of shape {list(array.shape)}"
+            raise CheckpointMismatchError(
+                f"dense parameters of another model: expected '{name}' of shape {list(shape)}, "
+                f"found {there}"
+            )

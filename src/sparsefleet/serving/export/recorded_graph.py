@@ -1,0 +1,333 @@
+"""A model recorded as a graph by torch.export, pruned to what its targets need."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram
+
+from sparsefleet.errors import ConfigError, ExportError, SparseFleetError
+from sparsefleet.serving.export.look_up_op import TracedStep
+from sparsefleet.serving.export.model_inputs import ModelInput, ModelInputs
+from sparsefleet.serving.export.schema import InputSchema, LookupSchema, Schema, Shape, TargetSchema
+from sparsefleet.serving.export.targets import Targets
+
+__all__ = ["Pruning", "RecordedGraph", "record", "schema_of"]
+
+LOOK_UP = torch.ops.sparsefleet.look_up.default
+
+_MESSAGE_LETTERS = 2000
+
+Varying = Mapping[str, Sequence[int]]
+
+
+class RecordedGraph:
+    """A program with its ordered inputs and its targets, each with placeholder tensors.
+
+    Placeholders have dtypes and shapes. Varying sizes are symbols, equal where sizes must be equal.
+    """
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        inputs: list[tuple[ModelInput, list[Tensor]]],
+        targets: list[tuple[str, Tensor]],
+    ) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.targets = targets
+
+    @property
+    def lookups(self) -> list[fx.Node]:
+        """Return the `sparsefleet::look_up` nodes in graph order."""
+        return [node for node in self.program.graph.nodes if node.target is LOOK_UP]
+
+
+def record(
+    model: nn.Module,
+    inputs: ModelInputs,
+    targets: Targets,
+    *,
+    feeds: Sequence[str] | None,
+    varying: Varying | None,
+) -> RecordedGraph:
+    """Record `model`, which must be in evaluation mode, and prune it.
+
+    feeds: the inputs that callers will pass; a target that needs any other input is an error.
+    varying: dimensions of an input whose size may differ between calls; (0,) by default.
+    """
+    names: list[str] = []
+
+    def run(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with TracedStep():
+            found = targets.run(lambda: inputs.call(model, tensors))
+        names[:] = found
+        return tuple(found.values())
+
+    name, varying = type(model).__name__, varying or {}
+    whole = _export(_Whole(model, run), inputs.items, varying, name).module()
+    assert isinstance(whole, fx.GraphModule)
+    prune = Pruning(whole, inputs.items, names)
+    prune.check_feeds(feeds)
+    used = prune.used_inputs
+    program = _export(prune.needed_part(), [item for item, _ in used], varying, name)
+    return RecordedGraph(program, used, prune.target_values)
+
+
+class _Whole(nn.Module):
+    """The whole model as a module of flat tensors."""
+
+    def __init__(self, model: nn.Module, run: Callable[..., tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.model = model
+        self._run = run
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self._run(tensors)
+
+
+def _export(
+    module: nn.Module, items: Sequence[ModelInput], varying: Varying, name: str
+) -> ExportedProgram:
+    tensors = tuple(tensor for item in items for tensor in _stand_ins(item))
+    shapes = tuple(_dynamic(item, tensor, varying) for item in items for tensor in item.tensors)
+    is_star = isinstance(module, _Whole)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's warnings about itself
+            return torch.export.export(
+                module, tensors, dynamic_shapes=(shapes,) if is_star else shapes, strict=False
+            )
+    except SparseFleetError:
+        raise
+    except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError) as error:
+        fixed = _FIXED_SIZE.search(str(error))
+        if fixed is not None:
+            raise ExportError(_fixed_size(name, items, *map(int, fixed.groups()))) from error
+        raise ExportError(
+            f"{name} cannot be recorded as a graph. Usual causes: Python that depends on values "
+            "of tensors; an input whose first dimension is not the batch (declare it with "
+            f"varying={{'its name': ()}}). torch.export says: {str(error)[:_MESSAGE_LETTERS]}"
+        ) from error
+
+
+_FIXED_SIZE = re.compile(
+    r"marked L\['(?:tensors|args)'\]\[(\d+)\]\.size\(\)\[(\d+)\] as dynamic but your code "
+    r"specialized it to be a constant \((\d+)\)"
+)
+
+
+def _fixed_size(
+    model: str, items: Sequence[ModelInput], place: int, dimension: int, size: int
+) -> str:
+    """Explain that the model turned a varying size into a number."""
+    names = [item.name for item in items for _ in item.tensors]
+    name = names[place] if place < len(names) else "an input"
+    return (
+        f"{model} fixes dimension {dimension} of input '{name}' to {size}, its size in the "
+        f"example: len({name}) and int({name}.shape[{dimension}]) are such numbers; use "
+        f"{name}.shape[{dimension}] as it is. If the size never changes, export with "
+        f"varying={{'{name}': ()}}"
+    )
+
+
+def _stand_ins(item: ModelInput) -> tuple[Tensor, ...]:
+    """Return tensors to record with; only their shapes matter.
+
+    Torch treats sizes of 0 and 1 as fixed, and ragged values may have them by chance.
+    """
+    first, *rest = item.tensors
+    if item.is_ragged and len(first) < 2:
+        return (first.new_zeros(2), *rest)
+    return item.tensors
+
+
+def _dynamic(item: ModelInput, tensor: Tensor, varying: Varying) -> dict[int, Any]:
+    dims = varying.get(item.name, (0,))
+    return {dim: Dim.DYNAMIC for dim in dims if dim < tensor.dim()}
+
+
+_SIZE_OF = torch.ops.aten.sym_size.int
+
+
+class Pruning:
+    """A graph of flat tensors with its model inputs and the names of its outputs."""
+
+    def __init__(
+        self, whole: fx.GraphModule, items: Sequence[ModelInput], targets: Sequence[str]
+    ) -> None:
+        self._whole = whole
+        nodes = iter([node for node in whole.graph.nodes if node.op == "placeholder"])
+        self._inputs = [(item, [next(nodes) for _ in item.tensors]) for item in items]
+        self._output = whole.graph.output_node()
+        outputs: Any = self._output.args[0]
+        self._targets: list[tuple[str, fx.Node]] = list(zip(targets, outputs, strict=True))
+        self._ask_needed_inputs_for_sizes()
+
+    @property
+    def target_values(self) -> list[tuple[str, Tensor]]:
+        """Return the targets with their placeholder tensors."""
+        return [(name, node.meta["val"]) for name, node in self._targets]
+
+    @cached_property
+    def used_inputs(self) -> list[tuple[ModelInput, list[Tensor]]]:
+        """Return the inputs that a target depends on, with their placeholder tensors."""
+        needed = _needed_nodes(self._output)
+        return [
+            (item, [node.meta["val"] for node in nodes])
+            for item, nodes in self._inputs
+            if needed.intersection(nodes)
+        ]
+
+    def check_feeds(self, feeds: Sequence[str] | None) -> None:
+        """Check that every target needs an input, and only inputs that are in the feeds."""
+        names = [item.name for item, _ in self._inputs]
+        fed = names if feeds is None else _fed(names, [feeds] if isinstance(feeds, str) else feeds)
+        for target, node in self._targets:
+            needed = _needed_nodes(node)
+            wanted = [item.name for item, nodes in self._inputs if needed.intersection(nodes)]
+            missing = [name for name in wanted if name not in fed]
+            if missing:
+                raise ConfigError(
+                    f"target '{target}' needs {', '.join(missing)}, which the feeds "
+                    f"({', '.join(feeds or ())}) lack: feed them, or choose another target"
+                )
+            if not wanted:
+                raise ConfigError(f"target '{target}' depends on no input of the model")
+
+    def needed_part(self) -> fx.GraphModule:
+        """Return the module without inputs, parameters, lookups and checks that no target needs."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        used = [item for item, _ in self.used_inputs]
+        for item, nodes in self._inputs:
+            for node in nodes if item in used else ():
+                name = re.sub(r"\W", "_", item.name)
+                copies[node] = graph.placeholder(f"input_{len(copies)}_{name}")
+        needed = _needed_nodes(self._output)
+        for node in self._whole.graph.nodes:
+            if node in needed and node not in copies and node is not self._output:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+                copies[node].meta = {}  # it reveals where the model's source is
+        graph.output(tuple(copies[node] for _, node in self._targets))
+        return fx.GraphModule(self._whole, graph)
+
+    def _ask_needed_inputs_for_sizes(self) -> None:
+        """Read sizes from inputs that are needed anyway, not from any input that has them."""
+        needed = _needed_nodes(self._output, through_sizes=False)
+        owners: dict[str, tuple[fx.Node, int]] = {}
+        for _, nodes in self._inputs:
+            for node in needed.intersection(nodes):
+                for dim, size in enumerate(node.meta["val"].shape):
+                    owners.setdefault(str(size), (node, dim))
+        for node in self._whole.graph.nodes:
+            if _is_size_of_input(node) and node.args[0] not in needed:
+                node.args = owners.get(str(node.meta["val"]), node.args)
+
+
+def _is_size_of_input(node: fx.Node) -> bool:
+    asked = node.args[0] if node.target is _SIZE_OF else None
+    return isinstance(asked, fx.Node) and asked.op == "placeholder"
+
+
+def _needed_nodes(root: fx.Node, *, through_sizes: bool = True) -> set[fx.Node]:
+    """Return `root` and all nodes it depends on.
+
+    Without `through_sizes`, inputs that are used only for their size do not count.
+    """
+    waiting = [root]
+    needed = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if not through_sizes and _is_size_of_input(node):
+            continue
+        for source in node.all_input_nodes:
+            if source not in needed:
+                needed.add(source)
+                waiting.append(source)
+    return needed
+
+
+def _fed(names: Sequence[str], feeds: Sequence[str]) -> list[str]:
+    """Return the inputs that the feeds name, directly or as parts of a nested input."""
+    for feed in feeds:
+        if not any(feed in (name, name.split(".")[0]) for name in names):
+            raise ConfigError(
+                f"feed '{feed}' is not an input of the model; it has {', '.join(names)}"
+            )
+    return [name for name in names if name in feeds or name.split(".")[0] in feeds]
+
+
+def schema_of(recorded: RecordedGraph) -> Schema:
+    """Return the inputs, lookups and outputs of the graph."""
+    names = _DimensionNames([value for _, value in recorded.targets])
+    inputs = []
+    for item, values in recorded.inputs:
+        shape = names.shape(values[0], item.name)
+        offsets = names.offsets(values[1], item.name) if item.is_ragged else None
+        dtype = _dtype(values[0])
+        inputs.append(InputSchema(name=item.name, dtype=dtype, shape=shape, offsets=offsets))
+    targets = [
+        TargetSchema(name=name, dtype=_dtype(value), shape=names.shape(value, name))
+        for name, value in recorded.targets
+    ]
+    arrays = [name for described in inputs for name in described.arrays]
+    placeholders = recorded.program.graph_signature.user_inputs
+    array_of = dict(zip(map(str, placeholders), arrays, strict=True))
+    lookups = [_lookup(node, array_of) for node in recorded.lookups]
+    return Schema(inputs=tuple(inputs), targets=tuple(targets), lookups=tuple(lookups))
+
+
+class _DimensionNames:
+    """Names of varying dimensions: "batch" is the first dimension of the first output."""
+
+    def __init__(self, outputs: list[Tensor]) -> None:
+        self._names: dict[str, str] = {}
+        self._batch_size: int | None = None
+        for value in outputs:
+            sizes: tuple[Any, ...] = value.shape
+            if sizes and not isinstance(sizes[0], int):
+                self._names[str(sizes[0])] = "batch"
+                self._batch_size = sizes[0].node.hint
+                break
+
+    def shape(self, value: Tensor, owner: str) -> Shape:
+        """Return the shape, naming each new size after the array where it first occurs."""
+        sizes: tuple[Any, ...] = value.shape
+        return tuple(
+            size
+            if isinstance(size, int)
+            else self._names.setdefault(str(size), owner if place == 0 else f"{owner}.{place}")
+            for place, size in enumerate(sizes)
+        )
+
+    def offsets(self, value: Tensor, owner: str) -> Shape:
+        """Return the shape of offsets: one per example, or one more, as in the example batch."""
+        size: Any = value.shape[0]
+        varies = not isinstance(size, int)
+        if varies and self._batch_size is not None:
+            more = size.node.hint - self._batch_size
+            if more in (0, 1):
+                self._names.setdefault(str(size), "batch + 1" if more else "batch")
+        return self.shape(value, f"{owner}.offsets")
+
+
+def _lookup(node: fx.Node, array_of: dict[str, str]) -> LookupSchema:
+    ids, table, _, padding_id, unknown = node.args
+    assert isinstance(ids, fx.Node)
+    return LookupSchema(
+        table=str(table),
+        ids=array_of.get(ids.name),
+        padding_id=padding_id,  # type: ignore[arg-type]
+        unknown="initial" if unknown == "initial" else "zeros",
+    )
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")

@@ -1,0 +1,7 @@
+"""Predictions over HTTP. Needs the extra `serve`."""
+
+from sparsefleet.serving.http.app import make_app
+from sparsefleet.serving.http.config import ServeConfig
+from sparsefleet.serving.http.run_service import run_service
+
+__all__ = ["ServeConfig", "make_app", "run_service"]

@@ -1,0 +1,166 @@
+"""Settings of the service."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from sparsefleet.field_checks import (
+    require,
+    require_bool,
+    require_int,
+    require_not_negative,
+    require_positive,
+)
+from sparsefleet.serving.predictor import Engine
+
+__all__ = ["ServeConfig"]
+
+_MAX_BYTES = 1 << 30
+_MIN_TOKEN = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig:
+    """Settings of the service: the model, access and limits.
+
+    >>> ServeConfig(models=Path("model"), timeout_s=0)
+    Traceback (most recent call last):
+    sparsefleet.errors.ConfigError: ServeConfig.timeout_s must be a finite number > 0, got 0
+    """
+
+    models: Path
+    """The directory of an export, or a folder of such directories, one per version."""
+
+    rows: str = field(default="", repr=False)
+    """Where the rows are: "" for the files of the export, otherwise see `open_rows`."""
+
+    updates: str = field(default="", repr=False)
+    """The directory or Redis that a trainer publishes to; "": the Redis that holds the rows, if
+    any."""
+
+    cache_bytes: int = 256 << 20
+    """Memory for caching rows from Redis."""
+
+    store_timeout_s: float = 1.0
+    """Timeout of a request to Redis or to the servers that hold the rows."""
+
+    engine: Engine = "auto"
+    """The engine that computes predictions; see `Predictor`."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. The default can be reached from this machine only."""
+
+    port: int = 8000
+    """Port to listen on; 0 picks a free one."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Names allowed in the Host header of requests, besides IP addresses, localhost and `host`: a
+    name, ".example.com" for a domain and everything below it, or "*" for any."""
+
+    token: str | None = field(default=None, repr=False)
+    """Bearer token that every path except /healthz requires; None requires none."""
+
+    open_readyz: bool = False
+    """Let /readyz answer without the token, with its status but neither version nor reason. For
+    load balancers that cannot send a token."""
+
+    max_connections: int = 1024
+    """Open connections. A new one beyond the limit replaces the one that has been idle longest.
+    Lowered if the process may not open that many files."""
+
+    max_connections_per_address: int = 512
+    """The same per client address, or per /64 network for IPv6."""
+
+    keep_alive_s: float = 75.0
+    """How long a connection may stay idle between two requests. Should exceed the idle timeout of
+    a proxy in front, which is often 60 s."""
+
+    workers: int = 2
+    """Prediction threads; each computes one batch at a time."""
+
+    threads: int = 1
+    """Threads that the engine uses for one prediction."""
+
+    max_requests: int = 256
+    """Requests in progress, including waiting ones. Beyond the limit, requests get a 429."""
+
+    max_request_bytes: int = 4 << 20
+    """Size of a request body. Larger ones get a 413 without being read."""
+
+    max_row_bytes: int = 64 << 20
+    """Size of the rows that one request may look up: ids x width x 4. More gets a 413."""
+
+    max_bytes_under_way: int = 512 << 20
+    """Estimated memory of all requests in progress: bodies, parsed inputs, rows and responses. A
+    request that would exceed it gets a 429."""
+
+    max_examples: int = 10_000
+    """Examples per request. More get a 413."""
+
+    max_batch: int = 1024
+    """Examples per batch if it combines several requests; 1 never combines requests."""
+
+    batch_wait_s: float = 0.0
+    """How long a batch waits for more examples. 0 takes only those that arrived while the
+    previous batch was computed, which adds no delay."""
+
+    timeout_s: float = 5.0
+    """Time limit from receiving a request to its response; then it gets a 504."""
+
+    read_timeout_s: float = 10.0
+    """Time limit for receiving a request's headers, after which the connection is closed, and
+    then for its body, after which it gets a 408."""
+
+    drain_delay_s: float = 0.0
+    """How long to keep accepting requests after SIGTERM, while /readyz reports not ready."""
+
+    drain_timeout_s: float = 15.0
+    """How long requests in progress may then take to finish."""
+
+    follow: bool = True
+    """Whether to check for a new version every second and switch to it."""
+
+    def __post_init__(self) -> None:
+        require(self.engine in get_args(Engine), self, "engine", "'torch', 'onnx' or 'auto'")
+        require_int(self, "port", 0, 65535)
+        for name in ("workers", "threads"):
+            require_int(self, name, 1, 256)
+        for name in ("max_requests", "max_examples", "max_batch"):
+            require_int(self, name, 1, 10_000_000)
+        require_int(self, "max_connections", 1, 1_000_000)
+        require_int(self, "max_connections_per_address", 1, 1_000_000)
+        require_int(self, "max_request_bytes", 1, _MAX_BYTES)
+        require_int(self, "max_row_bytes", 1, 1 << 40)
+        require_int(self, "max_bytes_under_way", self.max_request_bytes, 1 << 40)
+        for name in ("batch_wait_s", "drain_delay_s"):
+            require_not_negative(self, name)
+        require_int(self, "cache_bytes", 0, 1 << 50)
+        for name in ("timeout_s", "read_timeout_s", "drain_timeout_s", "store_timeout_s"):
+            require_positive(self, name)
+        require_positive(self, "keep_alive_s")
+        require_bool(self, "follow")
+        require_bool(self, "open_readyz")
+        given: object = self.allowed_hosts  # a plain string is a likely mistake
+        holds = not isinstance(given, str) and all(map(_is_host, self.allowed_hosts))
+        wanted = "host names without scheme or port, such as model.example.com"
+        require(holds, self, "allowed_hosts", wanted)
+        if self.token is not None:
+            holds = len(self.token) >= _MIN_TOKEN and self.token.isascii()
+            holds = holds and self.token.isprintable() and " " not in self.token
+            # The message must not show it.
+            if not holds:
+                from sparsefleet.errors import ConfigError
+
+                raise ConfigError(
+                    f"ServeConfig.token must be {_MIN_TOKEN} or more printable ASCII "
+                    f"characters without spaces, got {len(self.token)} characters"
+                )
+
+
+def _is_host(name: object) -> bool:
+    return isinstance(name, str) and (
+        name == "*" or re.fullmatch(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", name) is not None
+    )

@@ -1,0 +1,204 @@
+"""The active model, the previous one, and switching between versions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from sparsefleet.errors import NotFoundError, StoreUnavailableError
+from sparsefleet.serving.http.catalogue import Catalogue, Choice, Version, find
+from sparsefleet.serving.http.refusal import Refusal
+from sparsefleet.serving.http.served_model import ServedModel
+
+__all__ = ["Models"]
+
+_log = logging.getLogger(__name__)
+_FOLLOW_S = 1.0
+
+
+class Models:
+    """The loaded models.
+
+    A request leases a model until it ends, so a switch never affects a request in progress. A
+    retired model is closed when its last request has ended.
+
+    Only the event loop's thread may call it; models are opened in other threads.
+
+    open_version: opens a model of the catalogue; may take long.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, open_version: Callable[[Version], ServedModel]
+    ) -> None:
+        self.catalogue = catalogue
+        self._open_version = open_version
+        self.active: ServedModel | None = None
+        self.previous: ServedModel | None = None
+        self.failure: str | None = None
+        """Why the chosen version is not being served; None if it is."""
+        self.switches = 0
+        self._seen: str | None = None
+        self._changing = asyncio.Lock()
+
+    @contextlib.contextmanager
+    def lease(self, version: str | None = None) -> Iterator[ServedModel]:
+        """Return the active model, or that version, and keep it open inside the `with` block."""
+        model = self._find(version)
+        model.in_use += 1
+        try:
+            yield model
+        finally:
+            model.in_use -= 1
+            self._close_if_unused(model)
+
+    def loaded(self) -> list[ServedModel]:
+        """Return the loaded models, the active one first."""
+        return [model for model in (self.active, self.previous) if model is not None]
+
+    async def start(self) -> None:
+        """Open the chosen version, or the newest if none is chosen.
+
+        If its rows are unavailable, `follow` keeps trying; other errors are raised.
+        """
+        try:
+            self._seen = await asyncio.to_thread(self.catalogue.chosen)
+            chosen = self._seen
+            if chosen is None:
+                chosen = await asyncio.to_thread(self._newest)
+            await self.switch(chosen, note=False)
+        except StoreUnavailableError as error:
+            self.failure = str(error)
+            self._seen = None
+            _log.error("not ready: %s", error)
+
+    async def follow(self) -> None:
+        """Poll for the chosen version and switch to it. Never returns."""
+        told = None
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            try:
+                await self._follow_once()
+                told = None
+            except Exception as error:  # the task must not end while the service runs
+                self.failure = str(error) or type(error).__name__
+                if told != self.failure:
+                    _log.error("the chosen version cannot be served: %s", self.failure)
+                told = self.failure
+
+    async def _follow_once(self) -> None:
+        async with self._changing:  # a choice read before a switch is stale after it
+            chosen = await asyncio.to_thread(self.catalogue.chosen)
+            if chosen is None and self.active is None:
+                chosen = await asyncio.to_thread(self._newest)
+            if self.active is not None and chosen in (None, self._seen):
+                self.failure = None
+                return
+            assert chosen is not None
+            await self._change_to(chosen, note=False)
+            self._seen = chosen
+
+    async def switch(self, version: str, *, note: bool = True) -> ServedModel:
+        """Open that version and make it active.
+
+        If it cannot be opened or the choice cannot be recorded, raises and changes nothing.
+        """
+        async with self._changing:
+            return await self._change_to(version, note=note)
+
+    async def roll_back(self) -> ServedModel:
+        """Make the previously active version active again."""
+        async with self._changing:
+            if self.previous is not None:
+                before: str | None = self.previous.version
+            else:
+                before = await asyncio.to_thread(self.catalogue.previous)
+            if before is None:
+                raise NotFoundError("there is no previous version to roll back to")
+            return await self._change_to(before, note=True)
+
+    async def close(self) -> None:
+        """Close all models. No request may be in progress."""
+        models, self.active, self.previous = self.loaded(), None, None
+        for model in models:
+            await asyncio.to_thread(model.close)
+
+    async def _change_to(self, wanted: str, *, note: bool) -> ServedModel:
+        model = await self._loaded(wanted) or await self._opened(wanted)
+        try:
+            if note:
+                await self._note(model)
+        except BaseException:
+            if model not in self.loaded():
+                model.close_in_background()
+            raise
+        self._make_active(model)
+        return model
+
+    async def _opened(self, wanted: str) -> ServedModel:
+        version = await asyncio.to_thread(find, self.catalogue, wanted)
+        known = await self._loaded(version.digest)
+        if known is not None:
+            return known
+        return await asyncio.to_thread(self._open_version, version)
+
+    async def _loaded(self, digest: str) -> ServedModel | None:
+        """Return that version if it is open, even if its files were overwritten.
+
+        Raises StoreUnavailableError if its rows are no longer available.
+        """
+        for model in self.loaded():
+            if model.version == digest:
+                if model is not self.active:
+                    await asyncio.to_thread(model.rows.check)
+                return model
+        return None
+
+    def _make_active(self, model: ServedModel) -> None:
+        if model is self.active:
+            self.failure = None
+            return
+        dropped = self.previous if self.previous is not model else None
+        self.active, self.previous = model, self.active
+        if dropped is not None:
+            dropped.is_retired = True
+            self._close_if_unused(dropped)
+        self._changed()
+
+    def _changed(self) -> None:
+        assert self.active is not None
+        self.failure = None
+        self.switches += 1
+        _log.info("serving %s (%s)", self.active.name, self.active.version)
+
+    async def _note(self, model: ServedModel) -> None:
+        before = self.previous if model is self.active else self.active
+        choice = Choice(model.name, model.version, before.name if before else None)
+        self._seen = await asyncio.to_thread(self.catalogue.choose, choice) or self._seen
+
+    def _find(self, version: str | None) -> ServedModel:
+        if version is None and self.active is not None:
+            return self.active
+        for model in self.loaded():
+            if version is not None and model.answers_to(version):
+                return model
+        if self.active is None:
+            why = self.failure or "it is loading"
+            raise Refusal(503, "no_model", f"no model is served yet: {why}", {"Retry-After": "1"})
+        there = ", ".join(f"{model.name} ({model.version})" for model in self.loaded())
+        raise Refusal(
+            404,
+            "unknown_version",
+            f"version {version!r:.80} is not loaded; loaded versions: {there}",
+        )
+
+    def _close_if_unused(self, model: ServedModel) -> None:
+        if model.is_retired and model.in_use == 0:
+            model.close_in_background()
+
+    def _newest(self) -> str:
+        versions = self.catalogue.versions()
+        if not versions:
+            raise NotFoundError("there is no version to serve")
+        return versions[-1].digest

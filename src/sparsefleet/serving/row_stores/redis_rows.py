@@ -1,0 +1,242 @@
+"""Rows in Redis, loaded there by `push_rows`.
+
+Letters: U distinct keys, D row width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import CheckpointMissingError, ConfigError, CorruptFileError
+from sparsefleet.serving.export.keyed_rows import KeyedRows
+from sparsefleet.serving.export.manifest import ExportedTable, ExportManifest
+from sparsefleet.serving.export.parameters import Tables
+from sparsefleet.serving.export.quantization import EncodedRows, decode_rows
+from sparsefleet.serving.row_stores.redis_versions import COMPLETE, RedisVersions
+from sparsefleet.serving.row_stores.row_cache import FetchedTable, RowCache, distinct_keys
+from sparsefleet.serving.updates import RedisServer
+from sparsefleet.store.arrays import Floats, Keys
+
+__all__ = ["RedisRows", "keys_to_bytes", "row_size", "rows_to_bytes"]
+
+_CHUNK_KEYS = 4096  # keys per command, so that Redis can serve other clients in between
+
+Ids = Mapping[str, NDArray[np.int64]]
+
+
+class RedisRows:
+    """A `RowStore` in Redis that serves one version with one round trip per prediction.
+
+    Fetched rows are cached in this process up to a limit; they belong to the version and never
+    change. Every round trip checks that the version still exists: a Redis that was restarted empty,
+    evicts keys or has lost the version is unavailable, and never reads as zeros.
+
+    url: as for `RedisServer`.
+    manifest: the manifest of the export to serve; None: the one Redis has for `version`.
+    version: digest or label; None: the active version.
+    cache_bytes: limit of the rows cached here.
+    timeout_s: limit of one round trip; a broken connection is replaced once within it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        manifest: ExportManifest | None = None,
+        version: str | None = None,
+        cache_bytes: int = 256 << 20,
+        timeout_s: float = 1.0,
+    ) -> None:
+        if not isinstance(cache_bytes, int) or cache_bytes < 0:
+            raise ConfigError(f"cache_bytes must be an int >= 0, got {cache_bytes!r}")
+        self._server = RedisServer(url, timeout_s=timeout_s)
+        self._versions = RedisVersions(self._server)
+        try:
+            self.manifest = manifest or self._manifest_there(version)
+        except BaseException:
+            self._server.close()
+            raise
+        self.version = self.manifest.digest
+        entries = self.manifest.tables
+        sizes = {entry.name: entry.rows * row_size(entry) for entry in entries}
+        total = max(1, sum(sizes.values()))
+        self._tables = {
+            entry.name: _RedisTable(self, entry, cache_bytes * sizes[entry.name] // total)
+            for entry in entries
+        }
+
+    def tables(self, ids: Ids | None = None) -> Tables:
+        if not ids:
+            return self._tables
+        wanted = {name: distinct_keys(part) for name, part in ids.items()}
+        found = self._fetch(wanted)
+        return {
+            name: table if name not in found else FetchedTable(table, wanted[name], *found[name])
+            for name, table in self._tables.items()
+        }
+
+    def freshness(self) -> float | None:
+        return None
+
+    def check(self) -> None:
+        self._versions.check(self.manifest)
+
+    def close(self) -> None:
+        self._server.close()
+
+    @property
+    def cache_hits(self) -> int:
+        """Return how many requested keys were found in this process."""
+        return sum(table.cache.hits for table in self._tables.values())
+
+    @property
+    def cache_misses(self) -> int:
+        """Return how many requested keys had to be fetched."""
+        return sum(table.cache.misses for table in self._tables.values())
+
+    def find(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
+        """Find rows of one table; see `KeyedRows.find`."""
+        return self._fetch({table: keys})[table]
+
+    def _fetch(self, wanted: Mapping[str, Keys]) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
+        """Return rows of distinct keys by table, fetching uncached ones in one round trip."""
+        found, asked = {}, {}
+        for name, keys in wanted.items():
+            rows, known, missing = self._tables[name].cache.get(keys)
+            found[name] = (rows, known)
+            if len(missing):
+                asked[name] = missing
+        answers = self._ask([(name, wanted[name][missing]) for name, missing in asked.items()])
+        for (name, missing), answer in zip(asked.items(), answers, strict=True):
+            table, keys = self._tables[name], wanted[name][missing]
+            rows, known = _rows_from_bytes(table.entry, keys, answer)
+            table.cache.put(keys, rows, known)
+            found[name][0][missing], found[name][1][missing] = rows, known
+        return found
+
+    def _ask(self, wanted: list[tuple[str, Keys]]) -> list[list[bytes | None]]:
+        """Return the values Redis has for these keys, table by table."""
+        if not wanted:
+            return []
+        commands = [
+            (place, self._versions.rows_key(self.version, name), keys[at : at + _CHUNK_KEYS])
+            for place, (name, keys) in enumerate(wanted)
+            for at in range(0, len(keys), _CHUNK_KEYS)
+        ]
+        answers: list[list[bytes | None]] = [[] for _ in wanted]
+        with self._server.asking("rows cannot be fetched"):
+            for (place, _, _), (complete, *rows) in zip(
+                commands, self._exchange(commands), strict=True
+            ):
+                if complete is None:
+                    raise self._versions.gone(
+                        self.version, f"the rows of table '{wanted[place][0]}' are missing"
+                    )
+                answers[place] += rows
+        return answers
+
+    def _exchange(self, commands: list[tuple[int, str, Keys]]) -> list[list[bytes | None]]:
+        from redis import exceptions
+
+        begun = time.monotonic()
+        for is_last in (False, True):
+            with self._server.client.pipeline(transaction=False) as asked:
+                for _, key, keys in commands:
+                    asked.hmget(key, [COMPLETE, *keys_to_bytes(keys)])
+                try:
+                    answer: list[list[bytes | None]] = asked.execute()
+                    return answer
+                except exceptions.BusyLoadingError:
+                    raise
+                except (
+                    exceptions.ConnectionError
+                ):  # Redis may have closed the connection: try a new one
+                    if is_last or time.monotonic() - begun > self._server.timeout_s / 2:
+                        raise
+        raise AssertionError
+
+    def _manifest_there(self, version: str | None) -> ExportManifest:
+        if version is not None:
+            return self._versions.manifest(self._versions.find(version).digest)
+        digest = self._versions.active()
+        if digest is None:
+            raise CheckpointMissingError(
+                f"no version is active in Redis at {self._server.where}: push one with "
+                "`sparsefleet push-rows MODEL_DIR redis://... --activate`"
+            )
+        return self._versions.manifest(digest)
+
+
+class _RedisTable(KeyedRows):
+    """A table whose rows are fetched on demand."""
+
+    def __init__(self, store: RedisRows, entry: ExportedTable, cache_bytes: int) -> None:
+        super().__init__(entry)
+        self._store = store
+        self.cache = RowCache(dim=entry.dim, max_bytes=cache_bytes, max_rows=entry.rows)
+
+    def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
+        return self._store.find(self.entry.name, keys)
+
+
+def row_size(entry: ExportedTable) -> int:
+    """Return the number of bytes in a row."""
+    scale = 4 if entry.format == "int8" else 0
+    return scale + entry.dim * np.dtype(entry.format).itemsize
+
+
+def keys_to_bytes(keys: Keys) -> list[bytes]:
+    """
+    >>> keys_to_bytes(np.array([1, 256], np.uint64))
+    [b'\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00', b'\\x00\\x01\\x00\\x00\\x00\\x00\\x00\\x00']
+    """
+    return _cut(keys.astype("<u8").tobytes(), 8)
+
+
+def rows_to_bytes(rows: EncodedRows) -> list[bytes]:
+    """Return each of the N rows as bytes."""
+    values = np.ascontiguousarray(rows.values.astype(rows.values.dtype.newbyteorder("<")))
+    raw = values.view(np.uint8).reshape(len(values), -1)
+    if rows.scales is not None:
+        scales = np.ascontiguousarray(rows.scales.astype("<f4")).view(np.uint8)
+        raw = np.concatenate([scales.reshape(len(values), 4), raw], axis=1)
+    return _cut(raw.tobytes(), raw.shape[1])
+
+
+def _rows_from_bytes(
+    entry: ExportedTable, keys: Keys, found: Sequence[bytes | None]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Decode rows to float32[N, D], zeros where missing; also return which rows exist."""
+    size = row_size(entry)
+    known = np.array([row is not None for row in found], np.bool_)
+    there = [row for row in found if row is not None]
+    if any(len(row) != size for row in there):
+        _raise_wrong_size(entry, keys, found, size)
+    raw = b"".join(there)
+    rows = np.zeros((len(found), entry.dim), np.float32)
+    split = np.frombuffer(raw, np.uint8).reshape(-1, size)
+    begin = 4 if entry.format == "int8" else 0
+    dtype = np.dtype(entry.format).newbyteorder("<")
+    values = np.ascontiguousarray(split[:, begin:]).view(dtype)
+    scales = np.ascontiguousarray(split[:, :begin]).view("<f4").reshape(-1) if begin else None
+    rows[known] = decode_rows(EncodedRows(values, scales))
+    return rows, known
+
+
+def _raise_wrong_size(
+    entry: ExportedTable, keys: Keys, found: Sequence[bytes | None], size: int
+) -> None:
+    for key, row in zip(keys, found, strict=True):
+        if row is not None and len(row) != size:
+            raise CorruptFileError(
+                f"table '{entry.name}': the row of key {int(key)} has {len(row)} bytes in Redis, "
+                f"expected {size}: push the version again"
+            )
+
+
+def _cut(raw: bytes, size: int) -> list[bytes]:
+    return [raw[at : at + size] for at in range(0, len(raw), size)]

@@ -1,0 +1,125 @@
+"""The input of a verification: its settings, the export and its examples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.serving.export.feeds import Arrays
+from sparsefleet.serving.verify.examples import Examples
+from sparsefleet.serving.verify.offline_model import OfflineModel
+from sparsefleet.serving.verify.report import CheckResult
+from sparsefleet.serving.verify.side import Side
+
+__all__ = ["Case", "Check", "VerifyConfig"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyConfig:
+    """What a verification compares, and how strictly.
+
+    >>> VerifyConfig(tolerance=-1)
+    Traceback (most recent call last):
+    sparsefleet.errors.ConfigError: VerifyConfig.tolerance must be >= 0, got -1
+    """
+
+    examples: str | os.PathLike[str] | None = None
+    """A file with one column per input; None: the golden examples of the export."""
+
+    online_examples: str | os.PathLike[str] | None = None
+    """The same examples in the same order as the online side prepared them, such as its feature
+    log. None: only the inputs that a service reports are compared."""
+
+    label: str | None = None
+    """The column of `examples` with labels 0 or 1. If given, the AUC of both sides is reported."""
+
+    max_examples: int = 10_000
+    """How many examples to read from the file at most."""
+
+    tolerance: float = 1e-5
+    """The largest allowed difference between scores, relative for scores above 1. Rows and dense
+    parameters must always be equal bit for bit."""
+
+    sample: int | None = None
+    """How many rows per table to compare with an online store; None: all."""
+
+    seed: int = 0
+    """Seed of the sample."""
+
+    previous: str | os.PathLike[str] | None = None
+    """The export that was online before. With it, stale rows are told apart from other
+    differences."""
+
+    updates: str | os.PathLike[str] | None = None
+    """Where a trainer publishes updates of the export: a directory or Redis. They are applied
+    before anything is compared, and the online side must have applied the same ones."""
+
+    pruned: tuple[str, ...] = ()
+    """Patterns of trained parameters and tables that the export omits on purpose."""
+
+    expect: Mapping[str, str] = field(default_factory=dict)
+    """Required settings, such as `{"engine": "onnx", "rows": "float32"}`."""
+
+    token: str | None = None
+    """The bearer token of the service."""
+
+    timeout_s: float = 90.0
+    """Timeout of one request to an online side. The first trace may take a service a minute."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_examples", 1), ("sample", 1), ("tolerance", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ConfigError(f"VerifyConfig.{name} must be >= {least}, got {value}")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"VerifyConfig.timeout_s must be > 0, got {self.timeout_s}")
+
+
+class Case:
+    """The export under test, its examples and the settings of the verification."""
+
+    def __init__(self, model: OfflineModel, config: VerifyConfig) -> None:
+        self.model = model
+        self.config = config
+
+    @cached_property
+    def previous(self) -> OfflineModel | None:
+        where = self.config.previous
+        return None if where is None else OfflineModel(where)
+
+    @cached_property
+    def examples(self) -> Examples:
+        config, schema = self.config, self.model.schema
+        if config.examples is None:
+            return Examples.of_golden(schema, self.model.golden)
+        path = Path(config.examples)
+        return Examples.of_file(path, schema, label=config.label, limit=config.max_examples)
+
+    def read_examples(self) -> None:
+        """Read the examples now, so that a bad file is reported before any check runs."""
+        _ = self.examples
+
+    @cached_property
+    def scores(self) -> Arrays:
+        """The predictions of the export for the examples."""
+        return self.model.predict(self.examples)
+
+    def catch_up(self) -> None:
+        """Apply updates of the export published since the last call."""
+        self.model.catch_up()
+        self.__dict__.pop("scores", None)
+
+
+class Check(Protocol):
+    """One of the five checks. Defects of the model are findings; other problems are raised."""
+
+    def of_export(self, case: Case) -> CheckResult | None:
+        """Check the export alone; None if the check does not apply."""
+
+    def of_side(self, case: Case, side: Side) -> CheckResult | None:
+        """Check the export against a side; None if the check does not apply to it."""

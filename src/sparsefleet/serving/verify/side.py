@@ -1,0 +1,122 @@
+"""The interface to whatever an export is compared with.
+
+Letters: N keys, D row width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.serving.export.feeds import Arrays
+from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.torch_engine import Layer
+from sparsefleet.store.arrays import Floats, Keys
+
+__all__ = ["FoundRows", "Role", "Side", "TableFacts", "Trace"]
+
+Role = Literal["training", "online"]
+
+
+class TableFacts(NamedTuple):
+    """What a side reports about a table; None means not reported."""
+
+    dim: int
+    rows: int | None = None
+    format: str | None = None
+
+
+class FoundRows(NamedTuple):
+    """Rows that were requested by key or streamed."""
+
+    keys: Keys
+    """uint64[N]"""
+    found: NDArray[np.bool_]
+    """bool[N]: which keys have a row"""
+    values: Floats
+    """float32[N, D]; rows that were not found have arbitrary values"""
+
+
+class Trace(NamedTuple):
+    """The intermediate values of a prediction."""
+
+    inputs: Arrays
+    """The arrays that the model received, by graph name."""
+    layers: list[Layer]
+    """The layers in order; only the lookups if the engine reports no others."""
+
+
+class Side:
+    """A place where the model exists. Methods return None for what it cannot report.
+
+    role: "training": the export should equal this side. "online": this side should equal the
+        export.
+    """
+
+    role: Role = "online"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The name or URL that the user gave."""
+
+    def version(self) -> str | None:
+        """Return the `ExportManifest.digest` of the export it has loaded."""
+        return None
+
+    def updated(self) -> float | None:
+        """Return when the newest active update was made, in seconds since 1970."""
+        return None
+
+    def schema(self) -> Schema | None:
+        """Return the schema of its inputs and targets."""
+        return None
+
+    def settings(self) -> Mapping[str, str] | None:
+        """Return engine, precision, versions and other settings that may change predictions."""
+        return None
+
+    def checksums(self) -> Mapping[str, str] | None:
+        """Return the SHA-256 of its files by part: "graph", "rows of table 'ads'"."""
+        return None
+
+    def dense(self) -> Arrays | None:
+        """Return dense parameters and buffers by name."""
+        return None
+
+    def tables(self) -> Mapping[str, TableFacts] | None:
+        """Return its tables by name."""
+        return None
+
+    def stream(self, table: str) -> Iterator[FoundRows] | None:
+        """Yield all rows of a table, in no particular order."""
+        del table
+        return None
+
+    def fetch(self, table: str, keys: Keys) -> FoundRows:
+        """Return the rows of keys, uint64[N]. A side with tables has this or `stream`."""
+        raise ConfigError(
+            f"side '{self.name}' has tables but cannot return {len(keys)} rows of '{table}': "
+            "implement `fetch` or `stream`"
+        )
+
+    def predict(self, arrays: Arrays) -> Arrays | None:
+        """Return the targets for these inputs, both by graph name."""
+        del arrays
+        return None
+
+    def trace(self, arrays: Arrays) -> Trace | None:
+        """Return the intermediate values of a prediction for a few examples."""
+        del arrays
+        return None
+
+    def takes(self, example: Mapping[str, Any]) -> bool | None:
+        """Return whether it accepts an example, which may lack values."""
+        del example
+        return None
+
+    def close(self) -> None:
+        """Free all resources."""

@@ -1,0 +1,424 @@
+"""User code that runs while a Trainer trains, and ready-made callbacks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from sparsefleet.engine.events import (
+    EpochEnded,
+    Evaluated,
+    Events,
+    Failed,
+    FitBegan,
+    FitEnded,
+    PassBegan,
+    Saved,
+    SaveFailed,
+    StepDone,
+    WorkerLost,
+)
+from sparsefleet.engine.model_checkpoint import read_user_notes
+from sparsefleet.engine.thread_team import add_note
+from sparsefleet.errors import ConfigError
+from sparsefleet.train.history import Epoch
+
+if TYPE_CHECKING:
+    from sparsefleet.train.trainer import Trainer
+
+__all__ = ["Callback", "EarlyStopping", "JsonLinesLogger", "LearningRateLogger", "SaveBest"]
+
+_log = logging.getLogger("sparsefleet.train")
+
+_TRAIN = "train_"
+_BEST = "best"
+
+Arguments = Callable[[Any], tuple[Any, ...]]
+"""Converts an event to the arguments of a hook, besides the trainer."""
+
+
+class Callback:
+    """Base class of callbacks: override what you need; hooks that are not overridden cost nothing.
+
+    Every worker runs the callbacks, and all workers must be given the same ones in the same order;
+    for something that should happen once, check ``trainer.distributed.role.is_first_worker``. An
+    exception from a hook stops the training, with a note that names the callback.
+
+    Hooks run one at a time, in the thread that called `fit` or, for `on_step_end`, `on_save`,
+    `on_save_failed` and `on_worker_lost`, possibly in a training thread.
+
+    >>> class Shout(Callback):
+    ...     def on_epoch_end(self, trainer, epoch):
+    ...         print(f"epoch {epoch.number} is over!")
+    """
+
+    def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
+        """`fit` starts or resumes, to train up to `epochs` epochs."""
+
+    def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
+        """Epoch number `epoch`, from 1, starts."""
+
+    def on_step_end(self, trainer: Trainer, step: StepDone) -> None:
+        """A thread has finished a step; called for every step of every thread, so keep it short."""
+
+    def on_evaluate(self, trainer: Trainer, epoch: int, figures: Mapping[str, float]) -> None:
+        """Validation data was evaluated; the metrics are the same on all workers."""
+
+    def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        """An epoch is over, with its validation. Call `trainer.stop()` to end `fit` here."""
+
+    def on_save(self, trainer: Trainer, saved: Saved) -> None:
+        """A checkpoint of `checkpoints=` is committed; in the first worker."""
+
+    def on_save_failed(self, trainer: Trainer, failed: SaveFailed) -> None:
+        """A checkpoint could not be written; training continues. In the first worker."""
+
+    def on_worker_lost(self, trainer: Trainer, rank: int) -> None:
+        """A worker was lost and the others continue: `sparsefleet launch --keep-going`.
+
+        It is detected when workers synchronize: after each epoch, and for each checkpoint.
+        """
+
+    def on_error(self, trainer: Trainer, error: BaseException) -> None:
+        """Training stops with this error, which `fit` raises afterwards."""
+
+    def on_fit_end(self, trainer: Trainer, epochs: int) -> None:
+        """`fit` ends without an error, after `epochs` epochs in total."""
+
+
+class _Monitor:
+    """Tracks one metric from epoch to epoch."""
+
+    def __init__(
+        self, owner: object, name: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0
+    ) -> None:
+        self._owner = type(owner).__name__
+        self.name = name
+        if mode not in ("auto", "min", "max"):
+            raise ConfigError(f"{self._owner}.mode must be 'auto', 'min' or 'max', got {mode!r}")
+        if not min_delta >= 0:
+            raise ConfigError(f"{self._owner}.min_delta must be >= 0, got {min_delta!r}")
+        self._sign = 1.0 if mode == "max" or (mode == "auto" and "loss" not in name) else -1.0
+        self._min_delta = min_delta
+        self.best = math.nan
+        self.best_epoch = 0
+
+    def reset(self) -> None:
+        self.best, self.best_epoch = math.nan, 0
+
+    def update(self, epoch: Epoch) -> bool:
+        """Return whether the epoch is better than the best so far, which it then becomes."""
+        value = self._value(epoch)
+        better = self._sign * (value - self.best) > self._min_delta
+        if math.isfinite(value) and (math.isnan(self.best) or better):
+            self.best, self.best_epoch = value, epoch.number
+            return True
+        return False
+
+    def _value(self, epoch: Epoch) -> float:
+        figures = {f"{_TRAIN}{name}": value for name, value in epoch.metrics.items()}
+        figures[f"{_TRAIN}loss"] = epoch.loss
+        figures.update(epoch.validation or {})
+        if self.name not in figures:
+            hint = "" if epoch.validation else "; give fit(..., validation=...) for more"
+            raise ConfigError(
+                f"{self._owner}(monitor={self.name!r}): there is no such metric, only "
+                f"{', '.join(sorted(figures))}{hint}"
+            )
+        return figures[self.name]
+
+
+class EarlyStopping(Callback):
+    """Ends `fit`, on all workers after the same epoch, once a metric no longer improves.
+
+    monitor: a metric of the validation data ("loss", "auc", ...), or of the training data with the
+    prefix "train_" ("train_loss").
+    mode: whether "min" or "max" is better; "auto" is "min" for names with "loss", else "max".
+    patience: the number of epochs without improvement after which training stops.
+    min_delta: smaller changes do not count as improvement.
+
+    A resumed `fit` counts its epochs without improvement from zero.
+
+    >>> EarlyStopping("auc", patience=2).patience
+    2
+    """
+
+    def __init__(
+        self,
+        monitor: str = "loss",
+        *,
+        mode: Literal["auto", "min", "max"] = "auto",
+        patience: int = 3,
+        min_delta: float = 0.0,
+    ) -> None:
+        if not isinstance(patience, int) or patience < 1:
+            raise ConfigError(f"EarlyStopping.patience must be an int >= 1, got {patience!r}")
+        self._monitor = _Monitor(self, monitor, mode, min_delta)
+        self.patience = patience
+        self.waited = 0
+        """Epochs since the last improvement."""
+
+    @property
+    def best(self) -> float:
+        """Return the best value so far; nan before the first epoch."""
+        return self._monitor.best
+
+    @property
+    def best_epoch(self) -> int:
+        """Return the epoch of the best value, from 1; 0 before the first."""
+        return self._monitor.best_epoch
+
+    def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
+        del trainer, epochs
+        self._monitor.reset()
+        self.waited = 0
+
+    def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        self.waited = 0 if self._monitor.update(epoch) else self.waited + 1
+        if self.waited >= self.patience:
+            _log.info(
+                "stopping after epoch %d: %s has not improved on %.6g of epoch %d",
+                epoch.number,
+                self._monitor.name,
+                self.best,
+                self.best_epoch,
+            )
+            trainer.stop()
+
+
+class SaveBest(Callback):
+    """Saves the model after each epoch that is the best so far; load it with `Trainer.load`.
+
+    The first worker's value decides for all, so that every worker takes part in the same saves. A
+    resumed `fit` keeps the best model of the earlier run until it finds a better one. For monitor
+    and mode see `EarlyStopping`.
+
+    directory: one checkpoint, replaced atomically; see `Trainer.save`.
+
+    >>> SaveBest("best", "auc").best_epoch
+    0
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        monitor: str = "loss",
+        *,
+        mode: Literal["auto", "min", "max"] = "auto",
+    ) -> None:
+        self.directory = directory
+        self._monitor = _Monitor(self, monitor, mode)
+
+    @property
+    def best(self) -> float:
+        """Return the value of the saved epoch; nan before the first save."""
+        return self._monitor.best
+
+    @property
+    def best_epoch(self) -> int:
+        """Return the saved epoch, from 1; 0 before the first save."""
+        return self._monitor.best_epoch
+
+    def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
+        del epochs
+        self._monitor.reset()
+        if trainer.epochs_done:
+            self._resume(trainer)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        meeting = trainer.distributed.meeting
+        mine = b"better" if self._monitor.update(epoch) else b"not better"
+        if meeting.decide(mine, lambda given: given[0], patient=True) == b"better":
+            best = {"monitor": self._monitor.name, "value": self.best, "epoch": self.best_epoch}
+            trainer.save(self.directory, notes={_BEST: best})
+
+    def _resume(self, trainer: Trainer) -> None:
+        """Restore the best value of an earlier run from what it saved."""
+
+        def read(_: list[bytes]) -> bytes:
+            return json.dumps(read_user_notes(self.directory).get(_BEST)).encode()
+
+        found = json.loads(trainer.distributed.meeting.decide(b"", read) or b"null")
+        if found is not None and found["monitor"] == self._monitor.name:
+            self._monitor.best, self._monitor.best_epoch = found["value"], found["epoch"]
+
+
+class LearningRateLogger(Callback):
+    """Logs the learning rate of each table after each epoch, and every `every_steps` steps.
+
+    Sparse tables are listed by name; "dense" is the first group of dense parameters. Log records go
+    to the logger "sparsefleet.train".
+
+    >>> LearningRateLogger(every_steps=100).rates
+    []
+    """
+
+    def __init__(self, every_steps: int | None = None) -> None:
+        if every_steps is not None and (not isinstance(every_steps, int) or every_steps < 1):
+            raise ConfigError(
+                f"LearningRateLogger.every_steps must be an int >= 1 or None, got {every_steps!r}"
+            )
+        self._every_steps = every_steps
+        self._steps = 0
+        self.rates: list[tuple[int, dict[str, float]]] = []
+        """Steps of this worker so far, and the rates after them."""
+
+    def on_step_end(self, trainer: Trainer, step: StepDone) -> None:
+        del step
+        self._steps += 1
+        if self._every_steps is not None and self._steps % self._every_steps == 0:
+            self._record(trainer)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        del epoch
+        self._record(trainer)
+
+    def _record(self, trainer: Trainer) -> None:
+        rates = trainer.distributed.learning_rates()
+        self.rates.append((self._steps, rates))
+        shown = ", ".join(f"{table} {rate:.6g}" for table, rate in rates.items())
+        _log.info("learning rates after %d steps: %s", self._steps, shown)
+
+
+class JsonLinesLogger(Callback):
+    """Appends events to a file, one JSON object per line; the first worker writes it.
+
+    >>> JsonLinesLogger("log.jsonl").path
+    'log.jsonl'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._file: IO[str] | None = None
+
+    def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
+        if trainer.distributed.role.is_first_worker:
+            self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  (until on_fit_end)
+        self._write(event="fit_begin", epochs=epochs)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        del trainer
+        self._write(
+            event="epoch_end",
+            epoch=epoch.number,
+            examples=epoch.examples,
+            seconds=epoch.seconds,
+            loss=epoch.loss,
+            metrics=dict(epoch.metrics),
+            validation=None if epoch.validation is None else dict(epoch.validation),
+        )
+
+    def on_save(self, trainer: Trainer, saved: Saved) -> None:
+        del trainer
+        self._write(event="save", path=saved.path, step=saved.step, seconds=saved.seconds)
+
+    def on_save_failed(self, trainer: Trainer, failed: SaveFailed) -> None:
+        del trainer
+        self._write(event="save_failed", path=failed.path, error=str(failed.error))
+
+    def on_worker_lost(self, trainer: Trainer, rank: int) -> None:
+        del trainer
+        self._write(event="worker_lost", rank=rank)
+
+    def on_error(self, trainer: Trainer, error: BaseException) -> None:
+        del trainer
+        self._write(event="error", error=f"{type(error).__name__}: {error}")
+        self._close()
+
+    def on_fit_end(self, trainer: Trainer, epochs: int) -> None:
+        del trainer
+        self._write(event="fit_end", epochs=epochs)
+        self._close()
+
+    def _write(self, **fields: Any) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(_without_nan(fields)) + "\n")
+            self._file.flush()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class CallbackRunner:
+    """Calls the hooks of callbacks as events of the engine happen.
+
+    epoch_of: converts an `EpochEnded` to the epoch that users see.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        callbacks: Sequence[Callback],
+        epoch_of: Callable[[EpochEnded], Epoch],
+    ) -> None:
+        self._trainer = trainer
+        self._callbacks = callbacks
+        self._epoch_of = epoch_of
+        self._lock = threading.RLock()
+
+    def attach(self, events: Events) -> None:
+        """Subscribe the overridden hooks."""
+        self._subscribe(events, FitBegan, "on_fit_begin", lambda e: (e.epochs,))
+        self._subscribe(events, PassBegan, "on_epoch_begin", lambda e: (e.view.epoch,))
+        self._subscribe(events, StepDone, "on_step_end", lambda e: (e,))
+        self._subscribe(events, Evaluated, "on_evaluate", lambda e: (e.epoch, e.figures))
+        self._subscribe(events, EpochEnded, "on_epoch_end", lambda e: (self._epoch_of(e),))
+        self._subscribe(events, Saved, "on_save", lambda e: (e,))
+        self._subscribe(events, SaveFailed, "on_save_failed", lambda e: (e,))
+        self._subscribe(events, WorkerLost, "on_worker_lost", lambda e: (e.rank,))
+        self._subscribe(events, Failed, "on_error", lambda e: (e.error,))
+        self._subscribe(events, FitEnded, "on_fit_end", lambda e: (e.epochs,))
+
+    def _subscribe(
+        self,
+        events: Events,
+        kind: type[Any],
+        hook: str,
+        arguments: Arguments,
+    ) -> None:
+        for callback in self._callbacks:
+            if getattr(type(callback), hook) is getattr(Callback, hook):
+                continue
+            events.subscribe(kind, self._call(callback, hook, arguments))
+
+    def _call(self, callback: Callback, hook: str, arguments: Arguments) -> Callable[[Any], None]:
+        method = getattr(callback, hook)
+
+        def call(event: Any) -> None:
+            try:
+                with self._lock:
+                    method(self._trainer, *arguments(event))
+            except Exception as error:
+                add_note(error, f"raised by the callback {type(callback).__name__}.{hook}")
+                raise
+
+        return call
+
+
+def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
+    """Return them as a list; raise ConfigError for anything that is not a callback."""
+    found: list[Callback] = []
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            hint = " (give an instance)" if isinstance(callback, type) else ""
+            raise ConfigError(
+                f"callbacks must be instances of sparsefleet.train.Callback, got {callback!r}{hint}"
+            )
+        found.append(callback)
+    return found
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace nan by None, since JSON has no nan."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return value

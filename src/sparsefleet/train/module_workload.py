@@ -1,0 +1,228 @@
+"""A torch module and a loss, as work for the engine.
+
+Letters: B examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefleet.engine.batch_tensors import as_tensors, first_tensor, moved
+from sparsefleet.engine.step import Step
+from sparsefleet.engine.thread_team import add_note
+from sparsefleet.engine.workload import Batch, Outcome
+from sparsefleet.errors import ConfigError, NonFiniteLossError
+from sparsefleet.train.trainer_config import TrainerConfig
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.distributed_model import DistributedModel
+    from sparsefleet.nn.lookup import Lookup
+    from sparsefleet.nn.step_rows import StepRows
+
+__all__ = [
+    "KeptOutputs",
+    "Loss",
+    "ModuleWorkload",
+    "apply_loss",
+    "as_batch",
+    "loss_value",
+    "run_module",
+]
+
+Loss = Callable[[Any, Any], Tensor]
+
+_MAX_WINDOW_ELEMENTS = 2**24  # outputs kept for displayed metrics: 64 MiB per thread
+_BLOCK_ELEMENTS = 1 << 17
+
+
+class ModuleWorkload:
+    """Runs a module forward and its loss backward; a `Workload`.
+
+    loss: takes (output, labels), returns a scalar; None if the module's output is the loss.
+    """
+
+    def __init__(
+        self, distributed: DistributedModel, loss: Loss | None, config: TrainerConfig
+    ) -> None:
+        self._distributed = distributed
+        self._loss = loss
+        self._config = config
+
+    def as_batch(self, raw: Any, number: int) -> Batch:
+        return as_batch(raw, number, labelled=self._loss is not None)
+
+    def lookups(self, inputs: Any) -> list[Lookup] | None:
+        return self._distributed.plans.lookups(inputs)
+
+    def learn(self, rows: StepRows, inputs: Any, *, planned: bool) -> None:
+        self._distributed.plans.learn(rows, inputs, planned=planned)
+
+    def runners(self, threads: int) -> list[ModuleRunner]:
+        return [
+            ModuleRunner(replica, self._loss, self._config, self._distributed.device)
+            for replica in self._distributed.replicas(threads)
+        ]
+
+
+class ModuleRunner:
+    """Runs batches on one replica of the module; a `Runner`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss | None,
+        config: TrainerConfig,
+        device: torch.device | None,
+    ) -> None:
+        self.module = module
+        self._loss = loss
+        self._config = config
+        self._device = device
+        self._max_kept = _MAX_WINDOW_ELEMENTS // config.metrics_window_batches
+        self._kept = KeptOutputs()
+
+    def train(self, batch: Batch, step: Step) -> Outcome:
+        inputs, labels = moved(batch[1:3], self._device)
+        output = run_module(self.module, inputs)
+        loss = output if self._loss is None else apply_loss(self._loss, output, labels)
+        value = loss_value(loss)
+        if math.isfinite(value):
+            step.max_norm = self._config.clip_grad_norm
+            step.backward(loss)
+            return self._outcome(output, batch, value)
+        if self._config.non_finite_loss == "raise":
+            raise NonFiniteLossError(
+                f"the loss is {value} in {step.place}, batch {batch.number}; nothing of this batch "
+                "was applied. Look for a division by 0 or a log of 0, lower the learning rate, or "
+                'continue without such batches: TrainerConfig(non_finite_loss="skip")'
+            )
+        step.skip()
+        return Outcome(batch.size, value)
+
+    def infer(self, batch: Batch) -> Outcome:
+        return Outcome(
+            batch.size, output=run_module(self.module, moved(batch.inputs, self._device))
+        )
+
+    def _outcome(self, output: Any, batch: Batch, loss: float) -> Outcome:
+        kept = groups = None
+        if self._loss is not None and isinstance(output, Tensor):
+            kept = self._kept.keep(output) if output.numel() <= self._max_kept else None
+            if kept is not None and self._config.groups is not None:
+                groups = self._config.groups(batch.inputs)
+        return Outcome(batch.size, loss, kept, batch.labels, groups)
+
+
+class KeptOutputs:
+    """Copies of outputs, many per block of memory; a copy never changes. Not thread-safe.
+
+    A small tensor left among the activations of its step fragments their memory: later steps find
+    no space of the old size there and allocate more. A window of 50 batches used to make a worker's
+    heap several times as large as what was in use.
+
+    A block is freed with the last output in it.
+
+    >>> kept = KeptOutputs()
+    >>> first, second = (kept.keep(torch.full((2,), value)) for value in (1.0, 2.0))
+    >>> first.tolist(), second.tolist()
+    ([1.0, 1.0], [2.0, 2.0])
+    """
+
+    def __init__(self) -> None:
+        self._block = torch.empty(0, device="cpu")
+        self._used = 0
+
+    def keep(self, output: Tensor) -> Tensor:
+        """Return a copy on the CPU, without graph, of the same shape and dtype."""
+        if output.layout is not torch.strided:
+            return output.detach().cpu()
+        end = self._used + output.numel()
+        if end > self._block.numel() or output.dtype != self._block.dtype:
+            self._used, end = 0, output.numel()
+            self._block = torch.empty(max(_BLOCK_ELEMENTS, end), dtype=output.dtype, device="cpu")
+        kept = self._block[self._used : end].view(output.shape)
+        self._used = end
+        return kept.copy_(output.detach())
+
+
+def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
+    """Read `raw` as `(inputs, labels)` or, if it has more than two parts, `(*inputs, labels)`.
+
+    Not `labelled`: all of it is input. NumPy arrays become tensors that share their memory.
+    """
+    try:
+        value = as_tensors(raw)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"batch {number}: an array cannot be converted to a tensor: {error}"
+        ) from error
+    if not labelled:
+        return Batch(number, value, None, _num_examples(value, None))
+    if not isinstance(value, (tuple, list)) or len(value) < 2:
+        raise ConfigError(
+            f"batch {number} must be (inputs, labels) or (*inputs, labels), got "
+            f"{describe(value)}; if the model computes the loss itself, pass loss=None. Name "
+            "the label column with label= for a Reader, and for a Dataset by "
+            "dataset.batches(label=...)"
+        )
+    # One part may have been converted to a (values, offsets): one argument, not two.
+    was_converted = isinstance(value[0], tuple) and not isinstance(raw[0], (tuple, list))
+    inputs = value[0] if len(value) == 2 and not was_converted else tuple(value[:-1])
+    return Batch(number, inputs, value[-1], _num_examples(inputs, value[-1]))
+
+
+def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
+    """Return the loss; its exceptions get a note describing the arguments."""
+    try:
+        return loss(output, labels)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        add_note(
+            error,
+            f"the loss was given {describe(output)} as output and {describe(labels)} as labels; "
+            "a number a record is Slot(name, 'float', ()), with a shape",
+        )
+        raise
+
+
+def loss_value(loss: Any) -> float:
+    """Return the loss as a number; raise ConfigError if it is not a scalar tensor."""
+    if not isinstance(loss, Tensor):
+        raise ConfigError(f"the loss must be a scalar tensor, got a {type(loss).__name__}")
+    if loss.numel() != 1:
+        raise ConfigError(
+            f"the loss must be a scalar, got a tensor of shape {list(loss.shape)}: "
+            "reduce it, as with .mean()"
+        )
+    return loss.item()
+
+
+def describe(value: Any) -> str:
+    """Describe the kind of value, for an error."""
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"a tensor of shape {list(value.shape)} and type {dtype}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def run_module(module: nn.Module, inputs: Any) -> Any:
+    """Call the module: a tensor is its only argument, a list or tuple all of them, a dict named
+    ones.
+    """
+    if isinstance(inputs, (tuple, list)):
+        return module(*inputs)
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(inputs)
+
+
+def _num_examples(inputs: Any, labels: Any) -> int:
+    """Return B, from the labels or, without any, from the first tensor of the inputs."""
+    tensor = labels if isinstance(labels, Tensor) else first_tensor((labels, inputs))
+    return tensor.size(0) if tensor is not None and tensor.dim() > 0 else 1

@@ -1,0 +1,188 @@
+"""Servers killed at any moment and started again: nothing acknowledged is lost or doubled."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.server_process import DEADLINE_S, ServerProcess
+
+from sparsefleet import optim
+from sparsefleet.errors import SparseFleetError
+from sparsefleet.server.command_loop import pack_body, unpack_body
+from sparsefleet.store import Constant, RemoteStore, RemoteStoreConfig, RoundMember, TableSpec
+
+KEYS = np.arange(60)
+CONFIG = RemoteStoreConfig(timeout_s=DEADLINE_S, failover_wait_s=DEADLINE_S)
+
+
+class DurableServers:
+    """Servers with logs below `place`, which `kill` ends and starts again on their ports."""
+
+    def __init__(self, place: Path, durability: str, count: int) -> None:
+        self._place, self._durability, self._count = place, durability, count
+        self._lock = threading.Lock()
+        self._processes = [self._start(index, "127.0.0.1:0") for index in range(count)]
+        self.endpoints = [process.wait_ready() for process in self._processes]
+        self.kills = 0
+
+    def _start(self, index: int, endpoint: str) -> ServerProcess:
+        flags = ["--endpoint", endpoint, "--index", str(index), "--num-servers", str(self._count)]
+        flags += ["--durability", self._durability]
+        return ServerProcess(*flags, "--log-dir", str(self._place / f"server-{index}"))
+
+    def kill(self, index: int) -> None:
+        with self._lock:
+            self._processes[index].kill()
+            self._processes[index] = self._start(index, self.endpoints[index])
+            self._processes[index].wait_ready()
+            self.kills += 1
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    @contextmanager
+    def killed_now_and_then(self, seed: int) -> Iterator[None]:
+        is_over = threading.Event()
+        chance = random.Random(seed)
+
+        def kill() -> None:
+            while not is_over.wait(chance.random() * 0.3):
+                self.kill(chance.randrange(self._count))
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DurableServers]:
+    made = DurableServers(tmp_path, getattr(request, "param", "process"), 2)
+    yield made
+    made.close()
+
+
+def _ledger() -> TableSpec:
+    return TableSpec(name="t", dim=2, optimizer=optim.SGD(lr=1.0), initializer=Constant(0.0))
+
+
+@pytest.mark.parametrize("servers", ["process", "disk"], indirect=True)
+def test_each_push_over_kills_adds_exactly_one(servers: DurableServers) -> None:
+    pushes = 0
+    with RemoteStore(servers.endpoints, config=CONFIG) as store:
+        store.define(_ledger())
+        gradients = np.full((len(KEYS), 2), -1.0, np.float32)
+        with servers.killed_now_and_then(seed=5):
+            while servers.kills < 4:
+                store.push("t", KEYS, gradients)
+                pushes += 1
+        assert store.pull("t", KEYS, train=False).tolist() == [[pushes] * 2] * len(KEYS)
+        stats = store.stats()
+    assert all(one["log.replayed_records"] > 0 for one in stats)
+    assert pushes > 20
+
+
+def test_rounds_over_kills_give_the_same_bits(servers: DurableServers) -> None:
+    spec = TableSpec(name="t", dim=2, optimizer=optim.Adagrad(lr=0.1), initializer=Constant(0.5))
+    found = []
+    for is_killed in (False, True):
+        spec_here = TableSpec(**{**_fields(spec), "name": f"t{is_killed}"})
+        with ExitStack() as stack:
+            stores = [
+                stack.enter_context(RemoteStore(servers.endpoints, name=f"w{rank}", config=CONFIG))
+                for rank in range(2)
+            ]
+            for store in stores:
+                store.define(spec_here)
+            group = f"g{is_killed}"
+            kills = servers.killed_now_and_then(seed=9) if is_killed else ExitStack()
+            with kills:
+                threads = [
+                    threading.Thread(
+                        target=_train_in_rounds, args=(store, rank, group, spec_here.name)
+                    )
+                    for rank, store in enumerate(stores)
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            found.append(stores[0].pull(spec_here.name, KEYS, train=False))
+    assert servers.kills > 0
+    assert np.array_equal(found[0], found[1])
+
+
+def _fields(spec: TableSpec) -> dict[str, object]:
+    return {name: getattr(spec, name) for name in ("dim", "optimizer", "initializer")}
+
+
+def _train_in_rounds(store: RemoteStore, rank: int, group: str, table: str) -> None:
+    draw = np.random.default_rng(rank)
+    member = RoundMember(rank=rank, size=2, group=group)
+    for number in range(1, 41):
+        keys = draw.choice(KEYS, 20, replace=False)
+        gradients = draw.standard_normal((20, 2)).astype(np.float32)
+        store.push_round(member, number, {table: (keys, gradients)})
+        time.sleep(0.01)  # so that kills come in between
+    store.leave_group(member)
+
+
+def test_mail_and_loads_outlive_a_kill(servers: DurableServers, tmp_path: Path) -> None:
+    with RemoteStore(servers.endpoints, name="worker-0", config=CONFIG) as store:
+        store.define(_ledger())
+        store.push("t", KEYS, np.full((len(KEYS), 2), -3.0, np.float32))
+        store.save(str(tmp_path / "saved"))
+        store.push("t", KEYS, np.full((len(KEYS), 2), -1.0, np.float32))
+        store.load(str(tmp_path / "saved"))
+        for letter in (b"first", b"second"):
+            head = {"room": "r", "to": 1, "wait_s": 0}
+            assert unpack_body(store.command(0, "mail.put", pack_body(head, letter)))[0]["stored"]
+        for index in range(2):
+            servers.kill(index)
+        assert store.pull("t", KEYS, train=False).tolist() == [[3.0] * 2] * len(KEYS)
+        take = pack_body({"room": "r", "to": 1, "wait_s": 0})
+        assert unpack_body(store.command(0, "mail.take", take)) == (
+            {"sizes": [5, 6]},
+            b"firstsecond",
+        )
+        servers.kill(0)
+        assert unpack_body(store.command(0, "mail.take", take))[0] == {"sizes": []}
+
+
+def test_a_successor_learns_what_is_applied(servers: DurableServers) -> None:
+    gradients = np.full((len(KEYS), 2), -1.0, np.float32)
+    config = dataclasses.replace(CONFIG, session="job/worker-0")
+    first = RemoteStore(servers.endpoints, config=config)
+    first.define(_ledger())
+    first.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 3)])
+    servers.kill(0)
+    with RemoteStore(servers.endpoints, config=config) as second:
+        assert second.applied_data() == [{7: (0, 3)}] * 2
+        assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 3)]).applied == 0
+        assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 4)]).applied == len(KEYS)
+        assert second.pull("t", KEYS, train=False).tolist() == [[2.0] * 2] * len(KEYS)
+    first.close()
+
+
+def test_without_durability_a_restarted_server_is_reported(tmp_path: Path) -> None:
+    servers = DurableServers(tmp_path, "off", 1)
+    try:
+        with RemoteStore(servers.endpoints, config=CONFIG) as store:
+            store.define(_ledger())
+            servers.kill(0)
+            with pytest.raises(SparseFleetError, match="restarted"):
+                store.push("t", KEYS, np.zeros((len(KEYS), 2), np.float32))
+    finally:
+        servers.close()

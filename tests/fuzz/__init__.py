@@ -1,0 +1,1 @@
+"""Fuzz targets in Python: `python -m tests.fuzz --seconds 600 exports checkpoints http`."""

@@ -1,0 +1,54 @@
+"""A Fluid job that is killed in the middle and started again ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.support.launch_process import LaunchProcess, wait_until
+
+SCRIPT = Path(__file__).with_name("program_resume_script.py")
+
+
+def launch(directory: Path, *words: str) -> LaunchProcess:
+    return LaunchProcess(
+        directory,
+        *("--servers", "2", "--workers", "2"),
+        *("--env", f"SPARSEFLEET_FLUID_CHECKPOINTS={directory / 'saves'}"),
+        *("--env", "SPARSEFLEET_FLUID_CHECKPOINT_SECONDS=0.05"),
+        *("--env", "SPARSEFLEET_JOB=resumed"),
+        *(str(SCRIPT), str(directory), *words),
+    )
+
+
+def saved(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((directory / "end").iterdir())}
+
+
+@pytest.mark.slow
+def test_a_killed_job_resumes_its_newest_checkpoint_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for directory in (whole, killed):
+        directory.mkdir()
+    first = launch(killed, "stop")
+    try:
+        wait_until((killed / "stopped").exists, "stopped in the second pass")
+        os.kill(int((killed / "stopped").read_text()), signal.SIGKILL)
+        assert first.wait() != 0
+    finally:
+        first.close()
+    assert not (killed / "end").exists()
+    for directory in (killed, whole):
+        job = launch(directory)
+        try:
+            assert job.wait() == 0, job.output() + job.log("workerlog.0")
+            log = job.log("workerlog.0")
+        finally:
+            job.close()
+        assert ("resumed from" in log) == (directory is killed)
+    assert saved(killed) == saved(whole)

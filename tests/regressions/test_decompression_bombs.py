@@ -1,0 +1,91 @@
+"""Memory for reading a compressed file does not depend on the size of its contents.
+
+A zstd file of 16 KB used to become one block of 512 MiB where blocks of 1 MiB were asked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from sparsefleet.data import ReaderConfig
+from sparsefleet.data.byte_source import read_blocks
+from sparsefleet.errors import ConfigError, InputFileError
+
+MUCH = 256 << 20
+BLOCK_BYTES = 1 << 20
+ALLOWED_MIB = 48
+"""Peak memory of reading, above what the process used before."""
+
+READ = """
+import resource, sys
+from sparsefleet.data.byte_source import check_zstd, read_blocks
+check_zstd()
+def peak_kib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+path, compression, block_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+before, total, largest = peak_kib(), 0, 0
+with open(path, "rb", buffering=0) as file:
+    for block in read_blocks(file, path, compression, block_bytes):
+        total += len(block)
+        largest = max(largest, len(block))
+print(total, largest, (peak_kib() - before) // 1024)
+"""
+
+
+def compressed(compression: str) -> bytes:
+    piece = b"\0" * (16 << 20)
+    if compression == "gzip":
+        return gzip.compress(piece) * (MUCH // len(piece))
+    packer = zstandard.ZstdCompressor().compressobj(size=MUCH)
+    parts = [packer.compress(piece) for _ in range(MUCH // len(piece))]
+    return b"".join((*parts, packer.flush()))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_memory_of_reading_does_not_depend_on_what_a_file_decompresses_to(
+    tmp_path: Path, compression: str
+) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(compressed(compression))
+    assert path.stat().st_size < 1 << 19
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path), compression, str(BLOCK_BYTES)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    total, largest, memory_mib = map(int, done.stdout.split())
+    assert total == MUCH
+    assert largest <= BLOCK_BYTES
+    assert memory_mib < ALLOWED_MIB
+
+
+def test_zstd_file_that_asks_for_a_large_window_is_refused_before_memory_is_taken(
+    tmp_path: Path,
+) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    text = b"1 5\n" * 1000
+    path = tmp_path / "part.zst"
+    path.write_bytes(packer.compress(text) + packer.flush())
+    with path.open("rb") as file, pytest.raises(InputFileError) as refused:
+        list(read_blocks(file, str(path), "zstd", BLOCK_BYTES))
+    assert str(refused.value) == (
+        f"{path}: needs a zstd window of 134,217,728 bytes, more than the limit of 8,388,608: "
+        "compress it without --long and --ultra, or raise ReaderConfig.max_window_bytes"
+    )
+    with path.open("rb") as file:
+        assert b"".join(read_blocks(file, str(path), "zstd", BLOCK_BYTES, 1 << 27)) == text
+
+
+def test_window_limit_is_a_setting_of_the_reader() -> None:
+    assert ReaderConfig().max_window_bytes == 8 << 20
+    with pytest.raises(ConfigError, match="max_window_bytes"):
+        ReaderConfig(max_window_bytes=0)

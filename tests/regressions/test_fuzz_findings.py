@@ -1,0 +1,23 @@
+"""What the fuzz targets in tests/fuzz have found, and that the targets run."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.fuzz.__main__ import TARGETS, open_target
+from tests.fuzz.checkpoints import CheckpointsTarget
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_fuzz_target_runs_its_own_inputs(name: str) -> None:
+    target, draw = open_target(name), random.Random(1)
+    outcomes = [target.run(target.make(draw)) for _ in range(20)]
+    assert any(outcome.startswith("refused") for outcome in outcomes), outcomes
+
+
+def test_row_file_whose_column_names_are_not_utf8_is_corrupt() -> None:
+    target = CheckpointsTarget()
+    name = "delta/tables/words%2Fde/00000-of-00002-00000.parquet"
+    raw = target.content(name).replace(b"values", b"\xffalues")
+    assert target.run(target.input_of(name, raw)) == "refused"

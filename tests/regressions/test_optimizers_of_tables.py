@@ -1,0 +1,84 @@
+"""Tables train by the optimizer that was given, or it is refused by name; never by another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
+from torch import nn
+
+from sparsefleet import optim
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet import Fleet
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.train import Trainer
+
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+class PlainClicks(nn.Module):
+    """`Clicks` with an ordinary embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.EmbeddingBag(40, 4, mode="mean")
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.rows(ids)).squeeze(1)
+
+
+def test_adamw_trains_tables_as_torch_does_with_rows_in_every_step() -> None:
+    torch.manual_seed(0)
+    model, plain = Clicks(), PlainClicks()
+    plain.head.load_state_dict(model.head.state_dict())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.3)
+    twin = torch.optim.AdamW(plain.parameters(), lr=0.05, weight_decay=0.3)
+    ids = torch.arange(39).view(13, 3)  # every row in every batch
+    batch = (ids, (ids.float().mean(1) < 20).float())
+    with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
+        trainer.evaluate([batch])
+        store = trainer.distributed.store
+        start = store.pull("ads", np.arange(39))
+        with torch.no_grad():
+            plain.rows.weight[:39] = torch.from_numpy(start)
+        trainer.fit([batch] * 20)
+        trained = store.pull("ads", np.arange(39))
+        assert trainer.distributed.tables["ads"].optimizer == optim.AdamW(lr=0.05, l2=0.3)
+    for _ in range(20):
+        twin.zero_grad()
+        BCE(plain(ids), batch[1]).backward()
+        twin.step()
+    wanted = plain.rows.weight[:39].detach().numpy()
+    np.testing.assert_allclose(trained, wanted, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda m: torch.optim.RAdam(m.parameters()), "no RAdam"),
+        (lambda m: torch.optim.NAdam(m.parameters()), "no NAdam"),
+        (lambda m: torch.optim.Adam(m.parameters(), amsgrad=True), "Adam with amsgrad=False only"),
+        (lambda m: torch.optim.SGD(m.parameters(), lr=1.0, maximize=True), "negate the loss"),
+    ],
+)
+def test_an_optimizer_that_tables_do_not_have_is_refused_by_name(make: Make, named: str) -> None:
+    model = Clicks()
+    with (
+        pytest.raises(ConfigError, match=f"table 'ads' has no optimizer of its own.*{named}"),
+        Trainer(model, BCE, make(model), config=QUIET, fleet=Fleet()) as trainer,
+    ):
+        trainer.fit(clicks())
+
+
+def test_a_table_with_an_optimizer_of_its_own_may_stand_beside_it() -> None:
+    model = nn.Sequential(
+        SparseEmbedding("ads", 4, optimizer=optim.Adam(lr=0.1)), nn.Linear(4, 1), nn.Flatten(0)
+    )
+    optimizer = torch.optim.NAdam(model.parameters())
+    data = [(torch.arange(8), torch.ones(8))] * 3
+    with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
+        assert trainer.fit(data).last.steps == 3

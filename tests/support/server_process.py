@@ -1,0 +1,25 @@
+"""A `sparsefleet server` in a process of its own, on a free port."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.command_process import DEADLINE_S, CommandProcess
+
+__all__ = ["DEADLINE_S", "ServerProcess"]
+
+_READY = re.compile(
+    r"sparsefleet server (\d+) of (\d+) listening on (?P<endpoint>\S+) \((auto|tls|plain)\)\n"
+)
+
+
+class ServerProcess(CommandProcess):
+    """Started by the constructor; `wait_ready()` gives its endpoint."""
+
+    def __init__(self, *flags: str, open_files: tuple[int, int] | None = None) -> None:
+        port = () if "--endpoint" in flags else ("--endpoint", "127.0.0.1:0")
+        super().__init__(_READY, "server", *port, *flags, open_files=open_files)
+
+    def wait_ready(self) -> str:
+        """The endpoint it listens on, once it says so."""
+        return self.read_ready_line()["endpoint"]

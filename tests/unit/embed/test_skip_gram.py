@@ -1,0 +1,117 @@
+"""The skip-gram estimator in one process."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsefleet.embed import SkipGram, SkipGramConfig
+from sparsefleet.errors import ConfigError, DataError, InputFileError
+
+TOPICS = [["cat", "dog", "cow", "pig"], ["car", "bus", "bike", "tram"], ["red", "blue", "pink"]]
+SMALL = {"dim": 12, "min_count": 1, "sample": 0.0, "epochs": 15, "threads": 1, "negatives": 2}
+
+
+def topic_sentences(count: int = 600) -> list[list[str]]:
+    """Sentences whose words all belong to one topic."""
+    random = np.random.default_rng(0)
+    return [list(random.choice(TOPICS[i % len(TOPICS)], 6)) for i in range(count)]
+
+
+def nearest_are_of_the_topic(model: SkipGram) -> bool:
+    return all(
+        {word for word, _ in model.most_similar(topic[0], topn=len(topic) - 1)} == set(topic[1:])
+        for topic in TOPICS
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("locked", [False, True])
+def test_words_that_occur_together_become_neighbors(threads: int, locked: bool) -> None:
+    model = SkipGram(topic_sentences(), **{**SMALL, "threads": threads}, locked=locked)
+    assert nearest_are_of_the_topic(model)
+    assert model.words_per_s > 0
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.txt.gz"])
+def test_files_give_the_same_vectors_as_sentences(tmp_path: Path, name: str) -> None:
+    sentences = topic_sentences()
+    text = "".join(" ".join(sentence) + "\n" for sentence in sentences)
+    path = tmp_path / name
+    with gzip.open(path, "wt") if name.endswith(".gz") else open(path, "w") as file:
+        file.write(text)
+    from_file = SkipGram(path, **SMALL)
+    from_memory = SkipGram(sentences, **SMALL)
+    assert from_file.vectors.words == from_memory.vectors.words
+    assert np.array_equal(from_file.vectors.vectors, from_memory.vectors.vectors)
+
+
+def test_a_pattern_reads_all_its_files(tmp_path: Path) -> None:
+    for number, topic in enumerate(TOPICS):
+        (tmp_path / f"part-{number}").write_text((" ".join(topic) + "\n") * 5)
+    model = SkipGram(str(tmp_path / "part-*"), **SMALL, train=False)
+    assert len(model.vectors) == sum(map(len, TOPICS))
+
+
+def test_integers_are_words_too() -> None:
+    number_of = {word: 10**12 + i for i, word in enumerate(w for topic in TOPICS for w in topic)}
+    texts = topic_sentences()
+    ids = [[number_of[word] for word in sentence] for sentence in texts]
+    model = SkipGram(ids, **SMALL)
+    wanted = {number_of[word] for word in TOPICS[0][1:]}
+    assert {word for word, _ in model.most_similar(number_of["cat"], topn=3)} == wanted
+
+
+def test_one_thread_with_the_same_seed_gives_the_same_bits() -> None:
+    one, other = (SkipGram(topic_sentences(), **SMALL, seed=7) for _ in range(2))
+    assert np.array_equal(one.vectors.vectors, other.vectors.vectors)
+    third = SkipGram(topic_sentences(), **SMALL, seed=8)
+    assert not np.array_equal(one.vectors.vectors, third.vectors.vectors)
+
+
+def test_rare_words_are_dropped_and_the_rarest_beyond_a_limit() -> None:
+    sentences = [["often", "often", "some", "once"], ["often", "some"]]
+    settings = {**SMALL, "min_count": 2}
+    assert SkipGram(sentences, **settings, train=False).vectors.words == ["often", "some"]
+    assert SkipGram(sentences, **settings, max_words=1, train=False).vectors.words == ["often"]
+
+
+def test_the_loss_falls_and_epochs_are_reported() -> None:
+    model = SkipGram(topic_sentences(), **SMALL, train=False)
+    seen: list[tuple[int, float]] = []
+    model.train(on_epoch=lambda epoch, loss: seen.append((epoch, loss)))
+    assert [epoch for epoch, _ in seen] == list(range(1, 16))
+    assert seen[-1][1] < seen[0][1]
+
+
+def test_words_may_hold_white_space_in_sentences() -> None:
+    model = SkipGram([["new york", "is", "big"]] * 5, **SMALL, train=False)
+    assert "new york" in model.vectors
+
+
+def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="readable more than once, got a generator"):
+        SkipGram(sentence for sentence in topic_sentences())
+    with pytest.raises(ConfigError, match="no sentences"):
+        SkipGram([])
+    with pytest.raises(ConfigError, match="min_count=5 times or more among 3 words"):
+        SkipGram([["a", "b", "c"]])
+    with pytest.raises(ConfigError, match="texts or integers, got a float"):
+        SkipGram([[1.5]])
+    with pytest.raises(DataError, match="sentence 1: expected a list of texts"):
+        SkipGram([["a"], ["b", 3]], **SMALL)
+    with pytest.raises(DataError, match="sentence 0: a word contains the character"):
+        SkipGram([["a\x1fb", "c"]], **SMALL)
+    with pytest.raises(InputFileError, match="no file matches"):
+        SkipGram(str(tmp_path / "none*"))
+    with pytest.raises(InputFileError, match="cannot read"):
+        SkipGram(tmp_path / "absent.txt")
+    with pytest.raises(ConfigError, match="SkipGramConfig.window must"):
+        SkipGram([["a"]], window=0)
+    with pytest.raises(ConfigError, match="its settings are dim, window"):
+        SkipGram([["a"]], size=3)
+    with pytest.raises(ConfigError, match="either a SkipGramConfig or its fields"):
+        SkipGram([["a"]], SkipGramConfig(), dim=3)

@@ -1,0 +1,194 @@
+"""Examples from files, predictions into files, and the commands around them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from tests.unit.serving.export.shop_model import batch, exported_shop, needed
+from torch import Tensor, nn
+
+from sparsefleet.cli import main as cli
+from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMissingError
+from sparsefleet.serving import Predictor
+from sparsefleet.serving.example_files import read_examples, write_predictions
+from sparsefleet.serving.export import save_inference_model
+from sparsefleet.serving.export.schema import InputSchema, Schema
+
+SIZE = 7
+
+
+def rows_of(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """One object an example, with lists where there are several values."""
+    columns = {}
+    for name, value in inputs.items():
+        if isinstance(value, tuple):
+            values, offsets = value
+            parts = np.split(values, offsets[1:] if len(offsets) == SIZE else offsets[1:-1])
+            columns[name] = [part.tolist() for part in parts]
+        else:
+            columns[name] = value.tolist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same examples in all forms."""
+    folder = tmp_path_factory.mktemp("examples")
+    rows = rows_of(needed(batch(SIZE, seed=3), "user", "label"))
+    (folder / "e.json").write_text(json.dumps(rows), encoding="utf-8")
+    (folder / "e.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    table = pandas.DataFrame(rows)
+    table.to_parquet(folder / "e.parquet")
+    table.map(lambda cell: " ".join(map(str, cell))).to_csv(folder / "e.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("size", [3, 100])
+def test_every_form_gives_the_same_examples(form: str, size: int, examples: Path) -> None:
+    directory, manifest = exported_shop()
+    predictor = Predictor(directory, engine="onnx")
+    batches = list(read_examples(examples / f"e.{form}", manifest.schema, size))
+    found = np.concatenate([predictor.predict_all(inputs)["chance"] for inputs in batches])
+    wanted = predictor.predict_all(needed(batch(SIZE, seed=3), "user", "label"))["chance"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "parquet", "csv"])
+def test_predictions_are_written_in_every_form(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"p.{form}"
+    write_predictions(path, {"p": np.array([0.5, 0.25]), "q": np.array([[1, 2], [3, 4]])})
+    if form == "csv":
+        assert path.read_text(encoding="utf-8") == "p,q\n0.5,1 2\n0.25,3 4\n"
+        return
+    if form == "parquet":
+        read = pandas.read_parquet(path)
+    else:
+        read = pandas.read_json(path, lines=form == "jsonl")
+    assert read["p"].tolist() == [0.5, 0.25]
+    assert [list(row) for row in read["q"]] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"ids": [1, 2]}], "has no column 'n'; it has ids"),
+        ([{"ids": [1, 2], "n": 1}, {"ids": [1], "n": 1}], "column 'ids': 2 examples have 3 values"),
+        ([{"ids": [1, 2, 3], "n": 1}, {"ids": [1], "n": 1}], "examples have 1 to 3 values"),
+        ([{"ids": [1, 2], "n": None}], "1 examples have no value"),
+        ([{"ids": [1, 2], "n": 0.5}], "column 'n': .*; expected n: int64"),
+        ([{"ids": [1, 2], "n": "x"}], "column 'n'"),
+    ],
+)
+def test_examples_that_do_not_fit_are_told_by_column(
+    rows: list[Any], message: str, tmp_path: Path
+) -> None:
+    schema = Schema(
+        inputs=(
+            InputSchema(name="ids", dtype="int64", shape=("batch", 2)),
+            InputSchema(name="n", dtype="int64", shape=("batch",)),
+        ),
+        targets=(),
+        lookups=(),
+    )
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(FeedError, match=message):
+        list(read_examples(path, schema, 10))
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    schema = Schema(inputs=(), targets=(), lookups=())
+    with pytest.raises(ConfigError, match="must end with one of .parquet, .csv, .json"):
+        list(read_examples(tmp_path / "e.txt", schema, 1))
+    with pytest.raises(InputMissingError, match="there is no file"):
+        list(read_examples(tmp_path / "e.json", schema, 1))
+    for form in ("json", "parquet"):
+        path = tmp_path / f"bad.{form}"
+        path.write_text("{[", encoding="utf-8")
+        with pytest.raises(InputFileError, match=f"cannot be read as {form}"):
+            list(read_examples(path, schema, 1))
+
+
+def test_keys_above_the_range_of_int64_are_taken_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "e.parquet"
+    pandas.DataFrame({"id": np.array([2**64 - 1], np.uint64)}).to_parquet(path)
+    one = InputSchema(name="id", dtype="int64", shape=("batch",))
+    [found] = read_examples(path, Schema(inputs=(one,), targets=(), lookups=()), 5)
+    np.testing.assert_array_equal(found["id"], [-1])
+
+
+def run(*arguments: object) -> int:
+    return cli.main([str(argument) for argument in arguments])
+
+
+def test_predict_command_prints_or_writes(
+    examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, _ = exported_shop()
+    assert run("predict", directory, "--examples", examples / "e.csv", "--batch", 2) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "chance"
+    out = tmp_path / "out.parquet"
+    assert run("predict", directory, "--examples", examples / "e.json", "--out", out) == 0
+    assert capsys.readouterr().out == ""
+    np.testing.assert_allclose(
+        pandas.read_parquet(out)["chance"], np.array(printed[1:], np.float64), atol=1e-6
+    )
+    assert run("predict", directory, "--examples", examples / "none.csv") == 1
+    assert "sparsefleet predict: error: there is no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_file_without_examples_has_no_predictions(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, _ = exported_shop()
+    empty = tmp_path / "empty.csv"
+    empty.write_text("counts,items,tags,shops\n", encoding="utf-8")
+    arguments = ("predict", directory, "--examples", empty, "--engine", engine)
+    assert run(*arguments) == 0
+    assert capsys.readouterr().out == "chance\n"
+    assert run(*arguments, "--out", tmp_path / "p.parquet") == 0
+    found = pandas.read_parquet(tmp_path / "p.parquet")
+    assert list(found.columns) == ["chance"]
+    assert found["chance"].dtype == np.float32
+
+
+def test_target_that_is_not_of_examples_is_refused_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Mean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mean()
+
+    save_inference_model(tmp_path, Mean(), torch.ones(3, 2), onnx=False)
+    (tmp_path / "x.csv").write_text("x\n1 2\n", encoding="utf-8")
+    assert run("predict", tmp_path, "--examples", tmp_path / "x.csv") != 0
+    assert "does not have one value per example" in capsys.readouterr().err
+
+
+def test_export_command_shows_and_verifies(capsys: pytest.CaptureFixture[str]) -> None:
+    directory, manifest = exported_shop()
+    assert run("export", "show", directory) == 0
+    text = capsys.readouterr().out
+    for wanted in ("items: int64[batch, 3]", "shops/all", "computed", "float32", manifest.graph):
+        assert wanted in text
+    assert run("export", "verify", directory) == 0
+    assert f"{len(manifest.files)} files" in capsys.readouterr().out
+    assert run("export", "show", directory / "nowhere") == 1
+    assert "holds no exported model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "export"])
+def test_help_explains_the_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ending:
+        run(command, "--help")
+    assert ending.value.code == 0
+    assert "DIRECTORY" in capsys.readouterr().out

@@ -1,0 +1,41 @@
+"""The page on going online says what is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.serving.verify.test_defects import CORPUS, SAME_VERSION_DEFECTS
+
+from sparsefleet.cli.main import _make_parser
+from sparsefleet.serving import verify
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "going_online.md").read_text(encoding="utf-8")
+
+
+def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
+        exec(compile(block, f"docs/going_online.md, block {number}", "exec"), names)
+
+
+def test_commands_of_the_page_are_understood() -> None:
+    commands = re.findall(r"^sparsefleet (verify|push-rows|serve) (.*?)&?$", PAGE, re.MULTILINE)
+    assert len(commands) == 6
+    for command, flags in commands:
+        _make_parser().parse_args([command, *flags.split()])
+
+
+def test_every_finding_has_its_line() -> None:
+    found: set[str] = set()
+    for path in Path(verify.__file__).parent.glob("*.py"):
+        for name in re.findall(r"\bFinding\(\s*name=(.*?),", path.read_text(encoding="utf-8")):
+            found |= set(re.findall(r'"([a-z ]+)"', name))
+    assert "rows missing" in found
+    described = set(re.findall(r"`([a-zA-Z ]+)`", PAGE[PAGE.index("| check | finding |") :]))
+    assert found <= described
+    assert {defect.finding for defect in (*CORPUS, *SAME_VERSION_DEFECTS)} <= described
