@@ -108,6 +108,12 @@ class ConnectionSet {
     return silent_.size() + answered_.size();
   }
 
+  // Those among num_unproven() whose first message was valid.
+  std::size_t num_answered() const {
+    MutexLock lock(mutex_);
+    return answered_.size();
+  }
+
   const ConnectionLimits& limits() const { return limits_; }
 
   // Accepts no further connections.

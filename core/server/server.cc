@@ -318,6 +318,7 @@ void Server::Impl::AddStats(StatMap& stats) const {
   stats["server.uptime_s"] = std::chrono::duration<double>(steady_clock::now() - begun).count();
   stats["server.connections"] = static_cast<double>(connections.size());
   stats["server.connections_unproven"] = static_cast<double>(connections.num_unproven());
+  stats["server.connections_answered"] = static_cast<double>(connections.num_answered());
   stats["server.clients"] = static_cast<double>(sessions.size());
   stats["server.tls_key_updates"] = static_cast<double>(factory->key_updates());
   stats["server.threads"] = static_cast<double>(num_threads);

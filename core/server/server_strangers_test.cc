@@ -148,6 +148,8 @@ const Test kHalfWay("a client whose first message was valid is not dropped for s
                       for (const TransportKind kind : kKinds) {
                         TestServer server(With(kind, 10, 8));
                         SlowClient slow(server);
+                        // The answer leaves before the server takes note of it.
+                        AwaitStat(server, "connections_answered", 1);
                         std::vector<OwnedSocket> strangers;
                         for (int i = 0; i < 100; ++i) strangers.push_back(Stranger(server));
                         AwaitStat(server, "unproven_dropped", 96);
