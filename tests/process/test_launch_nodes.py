@@ -16,8 +16,9 @@ StartNode = Callable[..., LaunchProcess]
 SCRIPT = """\
 import os, pathlib, sys, time
 role, index = os.environ["SPARSEFLEET_ROLE"], int(os.environ["SPARSEFLEET_INDEX"])
-pathlib.Path("pids", f"{role}-{index}").write_text(f"{os.getpid()}\\n")
 pathlib.Path(f"env-{role}-{index}").write_text(os.environ["SPARSEFLEET_SERVERS"])
+pathlib.Path(f"job-{role}-{index}").write_text(os.environ["SPARSEFLEET_JOB_ID"])
+pathlib.Path("pids", f"{role}-{index}").write_text(f"{os.getpid()}\\n")
 while role == "server":
     time.sleep(60)
 while not os.path.exists(f"end-{index}"):
@@ -79,6 +80,9 @@ def test_processes_are_dealt_and_servers_stay_until_all_nodes_are_done(
     for name in pids:
         wanted = f"127.0.0.1:{start_port},127.0.0.1:{start_port + 1}"
         assert (tmp_path / f"env-{name}").read_text() == wanted
+    jobs = {(tmp_path / f"job-{name}").read_text() for name in pids}
+    assert len(jobs) == 1
+    assert jobs.pop()
     assert "worker 2 started" in second.output()
     assert "worker 2 started" not in first.output()
     end_worker(tmp_path, 0)

@@ -18,6 +18,8 @@ import os, pathlib, sys, time
 role, index = os.environ["SPARSEFLEET_ROLE"], int(os.environ["SPARSEFLEET_INDEX"])
 restarts = int(os.environ["SPARSEFLEET_RESTARTS"])
 pathlib.Path("pids", f"{role}-{index}-{restarts}").write_text(f"{os.getpid()}\\n")
+assert os.environ["SPARSEFLEET_JOB_ID"].endswith(f"-{restarts}")
+assert os.environ["SPARSEFLEET_INCARNATION"] == "0"
 print(f"start {restarts} of {role} {index}", flush=True)
 def others_have_begun():
     servers = ["server-0"] if os.environ["SPARSEFLEET_SERVERS"] else []

@@ -23,6 +23,7 @@ from sparsefleet.launch.node_link import (
     OtherNodeFailed,
     Restart,
     message,
+    new_job_id,
 )
 
 __all__ = ["HubLink"]
@@ -35,6 +36,7 @@ class HubLink(NodeLink):
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
+        self.job_id = new_job_id()
         self._wires: dict[int, Wire] = {}
         self._done: set[int] = set()
         self._restarts = 0
@@ -118,7 +120,7 @@ class HubLink(NodeLink):
             are_all_here = len(self._wires) == len(self._config.nodes) - 1
         # A leaf that has already left may have sent its reason: read that first.
         with contextlib.suppress(PeerLostError):
-            wire.send("welcome")
+            wire.send(f"welcome {self.job_id}")
             if last_word:
                 wire.send(last_word)
         self._emit(Joined(f"{self._name(rank)} joined"))

@@ -31,7 +31,7 @@ from sparsefleet.launch.job_plan import (
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.leaf_link import LeafLink
 from sparsefleet.launch.node_job import Ending, NodeJob
-from sparsefleet.launch.node_link import LinkConfig, NodeLink
+from sparsefleet.launch.node_link import LinkConfig, NodeLink, new_job_id
 from sparsefleet.launch.status_display import make_display
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ __all__ = [
     "new_key_file",
     "run_job",
 ]
+
+_JOIN_LOOK_S = 0.5
 
 # On Linux, a socket that is bound but not listening blocks everyone except a server that binds with
 # SO_REUSEADDR, as ours do. Elsewhere it would block the server, too: there the port is only
@@ -143,6 +145,8 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
         if is_traffic_exposed(config, environ):
             display.note(EXPOSED_TRAFFIC)
 
+        job_id = new_job_id() if link is None else _await_job_id(link, signals)
+
         def run_once(restarts: int) -> Ending:
             if config.num_servers > 0 and config.durability != "off":
                 # New for each start of the whole job, which begins at its checkpoints.
@@ -150,10 +154,11 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
                     prefix="server-state-", dir=config.log_dir, ignore_cleanup_errors=True
                 )
                 told["SPARSEFLEET_LOG_DIR"] = os.path.abspath(stack.enter_context(place))
+            told["SPARSEFLEET_JOB_ID"] = f"{job_id}-{restarts}"
             job = NodeJob(config, signals, display, link, restarts=restarts)
             try:
                 for plan in plan_node(config, endpoints, meeting_point, restarts):
-                    if signals.count:
+                    if signals.count or not job_id:
                         break
                     job.start(plan, child_environment(environ, config, told, plan), guard)
                 return job.run()
@@ -213,6 +218,13 @@ def _open_link(
     )
     kind = HubLink if config.node_rank == 0 else LeafLink
     return kind(link, signals.wake)
+
+
+def _await_job_id(link: NodeLink, signals: EndingSignals) -> str:
+    """Return the id that all nodes share; "" if the job ends before this node has joined."""
+    while not (link.job_id or link.is_over or signals.count):
+        signals.wait(_JOIN_LOOK_S)
+    return link.job_id
 
 
 _KEY_BYTES = 32

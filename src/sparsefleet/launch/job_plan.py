@@ -35,6 +35,8 @@ _ROLE_VARIABLES = (
     "POD_IP",
 )
 
+_FAILOVER_WAIT_S = "60"  # unless the user chose another time
+
 EXPOSED_TRAFFIC = (
     "warning: without servers, workers on different nodes talk over torch.distributed, which "
     "neither encrypts nor authenticates. Use a private network (GLOO_SOCKET_IFNAME) or gloo's TLS "
@@ -57,6 +59,8 @@ class ProcessPlan:
     """Append to an existing log."""
     endpoint: str = ""
     """The address it listens on, if it is a server."""
+    incarnation: int = 0
+    """How many times it has been restarted alone."""
 
     @property
     def name(self) -> str:
@@ -152,12 +156,15 @@ def child_environment(
     """Return the whole environment of a process. `job` holds what all processes share."""
     dropped = {*_ROLE_VARIABLES, *config.unset_variables}
     kept = {name: text for name, text in inherited.items() if name not in dropped}
+    waits = config.num_servers > 0 and config.durability != "off"
     return {
+        **({"SPARSEFLEET_FAILOVER_WAIT_S": _FAILOVER_WAIT_S} if waits else {}),
         **kept,
         **dict(config.set_variables),
         "PYTHONUNBUFFERED": "1",
         **job,
         **plan.variables,
+        "SPARSEFLEET_INCARNATION": str(plan.incarnation),
     }
 
 

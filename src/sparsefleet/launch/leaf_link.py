@@ -103,6 +103,7 @@ class LeafLink(NodeLink):
     def _handle(self, text: str) -> bool:
         word, _, rest = text.partition(" ")
         if word == "welcome":
+            self.job_id = rest
             self._emit(Joined(f"joined {self._config.nodes[0]}, node 0"))
             return False
         if word == "restart":

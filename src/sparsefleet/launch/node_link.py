@@ -3,15 +3,15 @@ everywhere, and a failure on one node ends the job on all.
 
 The launcher of node 0 is the hub; the others (leaves) connect to it. Messages to the hub:
 `join RANK SHAPE`, `done RESTARTS`, `crash RESTARTS CODE TEXT`, `fail CODE TEXT` and `alive`; from
-the hub: `welcome`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` and `alive`. RESTARTS is
-the
-number of restarts so far; messages about an earlier start are ignored.
+the hub: `welcome JOB_ID`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` and `alive`.
+RESTARTS is the number of restarts so far; messages about an earlier start are ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import queue
+import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -30,6 +30,7 @@ __all__ = [
     "OtherNodeFailed",
     "Restart",
     "message",
+    "new_job_id",
 ]
 
 CODE_OF_LOST_NODE = 1
@@ -96,6 +97,8 @@ class NodeLink(ABC):
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         self._config = config
         self._wake = wake
+        self.job_id = ""
+        """The id that the hub gave the job; empty on a leaf that has not joined yet."""
         self._events: queue.SimpleQueue[LinkEvent] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closing = threading.Event()
@@ -108,6 +111,11 @@ class NodeLink(ABC):
             return self._events.get_nowait()
         except queue.Empty:
             return None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the event that ends the job has been queued."""
+        return self._over.is_set()
 
     @abstractmethod
     def report_done(self, restarts: int) -> None:
@@ -178,6 +186,11 @@ class NodeLink(ABC):
             heard = time.monotonic()
             if text != "alive" and handle(text):
                 return
+
+
+def new_job_id() -> str:
+    """Return a random id for a job."""
+    return secrets.token_hex(8)
 
 
 def message(word: str, *numbers: int, text: str) -> str:

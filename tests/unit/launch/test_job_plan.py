@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,22 @@ def test_commands_of_servers_and_workers() -> None:
     assert server.command[3:5] == ("sparsefleet", "server")
     assert server.command[-1] == "plain"
     assert worker.command[-1] == "train"
+
+
+def test_processes_learn_their_incarnation_and_how_long_to_wait_for_a_server() -> None:
+    durable = config(start_port=9100, durability="process")
+    worker = plan_node(durable, fixed_endpoints(durable))[1]
+    outer = {"SPARSEFLEET_INCARNATION": "7"}
+    told = child_environment(outer, durable, {}, worker)
+    assert told["SPARSEFLEET_INCARNATION"] == "0"
+    assert told["SPARSEFLEET_FAILOVER_WAIT_S"] == "60"
+    again = child_environment({}, durable, {}, replace(worker, incarnation=2))
+    assert again["SPARSEFLEET_INCARNATION"] == "2"
+    chosen = child_environment({"SPARSEFLEET_FAILOVER_WAIT_S": "5"}, durable, {}, worker)
+    assert chosen["SPARSEFLEET_FAILOVER_WAIT_S"] == "5"
+    for lost in (config(start_port=9100, durability="off"), config(num_servers=0)):
+        plan = plan_node(lost, fixed_endpoints(lost))[-1]
+        assert "SPARSEFLEET_FAILOVER_WAIT_S" not in child_environment({}, lost, {}, plan)
 
 
 def test_environment_drops_roles_of_an_outer_job() -> None:
