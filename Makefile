@@ -79,6 +79,15 @@ test-python: $(STAMPS)/package  ## Run the Python tests
 test-jobs: $(STAMPS)/package  ## Run the Python tests that start more jobs
 	$(PYTEST) -m "job and not slow"
 
+# What failed in the last run, one test at a time: does it fail without others beside it?
+.PHONY: test-native-failed test-python-failed test-jobs-failed
+test-native-failed: $(STAMPS)/package  ## Run the C++ tests that failed last time, one by one
+	$(CTEST) -j 1 --rerun-failed --test-dir $(EXTENSION)/core
+test-python-failed: $(STAMPS)/package  ## Run the Python tests that failed last time, one by one
+	$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none -m "not job and not slow"
+test-jobs-failed: $(STAMPS)/package
+	$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none -m "job and not slow"
+
 .PHONY: test-slow
 test-slow: $(STAMPS)/package  ## Run the Python tests that take long
 	$(BIN)/python -m pytest -q -m slow
