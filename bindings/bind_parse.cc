@@ -91,8 +91,9 @@ class ParserHandle {
   ParserHandle(const FormatHandle& format, std::size_t max_line_bytes)
       : parser_(format.format, max_line_bytes) {}
 
-  void BeginFile(std::uint64_t skip_lines) {
-    parser_.BeginFile(skip_lines);
+  void BeginFile(std::uint64_t skip_lines, std::uint64_t share, std::uint64_t num_shares) {
+    if (share >= num_shares) Raise({Code::kInvalidArgument, "share must be below num_shares"});
+    parser_.BeginFile(skip_lines, {share, num_shares});
     block_ = nb::bytes("", 0);
   }
   void Feed(nb::bytes block) {
@@ -219,7 +220,8 @@ void BindParse(nb::module_& m) {
   m.attr("BAD_LINE") = static_cast<int>(ParseOutcome::kBadLine);
   nb::class_<ParserHandle>(m, "RecordParser")
       .def(nb::init<const FormatHandle&, std::size_t>(), "format"_a, "max_line_bytes"_a)
-      .def("begin_file", &ParserHandle::BeginFile, "skip_lines"_a = 0)
+      .def("begin_file", &ParserHandle::BeginFile, "skip_lines"_a = 0, "share"_a = 0,
+           "num_shares"_a = 1, "Line n, from 0, is parsed if n % num_shares == share.")
       .def("feed", &ParserHandle::Feed, "block"_a)
       .def("finish", &ParserHandle::Finish)
       .def("parse", &ParserHandle::Parse, "batch"_a, "max_records"_a,

@@ -6,13 +6,14 @@
 
 namespace sparsefleet {
 
-void RecordParser::BeginFile(std::uint64_t skip_lines) {
+void RecordParser::BeginFile(std::uint64_t skip_lines, LineShare share) {
   block_ = {};
   carried_.clear();
   carried_used_ = false;
   skipping_ = false;
   finished_ = false;
   skip_lines_ = skip_lines;
+  share_ = share;
   line_ = 0;
 }
 
@@ -30,11 +31,11 @@ ParseOutcome RecordParser::Parse(ColumnBatch& batch, std::size_t max_records) {
     if (!TakeLine(line)) {
       if (carried_.size() <= max_line_bytes_) return ParseOutcome::kNeedBlock;
       const ParseOutcome outcome = RefuseLong();
-      if (line_ <= skip_lines_) continue;
+      if (IsSkipped()) continue;
       return outcome;
     }
     ++line_;
-    if (line_ <= skip_lines_) continue;
+    if (IsSkipped()) continue;
     if (line.size() > max_line_bytes_) return Refuse(line, {});
     if (!format_->Parse(line, batch, problem)) {
       batch.DropUnfinished();

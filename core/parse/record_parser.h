@@ -17,6 +17,13 @@ enum class ParseOutcome : std::uint8_t {
   kBadLine = 2,    // bad_line() was skipped; call again to continue
 };
 
+// Which lines of a file to parse: line n, from 0, belongs to share n % num_shares. All lines are
+// counted; those of other shares cost no more than the search for their ends.
+struct LineShare {
+  std::uint64_t index = 0;
+  std::uint64_t num_shares = 1;
+};
+
 struct BadLine {
   std::uint64_t line = 0;  // in its file, from 1
   LineProblem problem;
@@ -34,9 +41,10 @@ class RecordParser {
   RecordParser(std::shared_ptr<const RecordFormat> format, std::size_t max_line_bytes)
       : format_(std::move(format)), max_line_bytes_(max_line_bytes) {}
 
-  // Starts counting lines from 1 again; the first `skip_lines` are counted but not parsed. Unparsed
-  // bytes of an earlier file are dropped.
-  void BeginFile(std::uint64_t skip_lines = 0);
+  // Starts counting lines from 1 again; the first `skip_lines` and those of other shares are counted
+  // but not parsed. Unparsed bytes of an earlier file are dropped.
+  // REQUIRES: share.index < share.num_shares.
+  void BeginFile(std::uint64_t skip_lines = 0, LineShare share = {});
 
   // Passes the next bytes, which must stay valid until Parse() asks for another block.
   // REQUIRES: BeginFile() was called, or Parse() returned kNeedBlock.
@@ -53,6 +61,9 @@ class RecordParser {
 
  private:
   bool TakeLine(std::string_view& line);
+  bool IsSkipped() const {
+    return line_ <= skip_lines_ || (line_ - 1) % share_.num_shares != share_.index;
+  }
   ParseOutcome Refuse(std::string_view line, LineProblem problem);
   ParseOutcome RefuseLong();
 
@@ -64,6 +75,7 @@ class RecordParser {
   bool skipping_ = false;      // skipping to the end of a line that is too long
   bool finished_ = false;
   std::uint64_t skip_lines_ = 0;
+  LineShare share_;
   std::uint64_t line_ = 0;
   BadLine bad_;
 };

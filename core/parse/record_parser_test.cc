@@ -115,6 +115,32 @@ const Test kSkip("lines that are skipped are counted, good, bad or endless", [] 
   }
 });
 
+const Test kShare("each line belongs to one share, and a bad line to one as well", [] {
+  const std::string file = "1 10\n1 11\n1 x\n" + std::string(3 * kLongLine, '1') +
+                           "\n1 14\n1 15\n1 16\n1 y\n1 18";
+  for (const std::size_t block : {std::size_t{1}, std::size_t{50}, std::size_t{1000}}) {
+    for (const std::uint64_t index : {0, 1, 2}) {
+      RecordParser parser = OneSlot();
+      ColumnBatch batch({{"ids", ValueKind::kUint64, 0}});
+      Parsed out;
+      parser.BeginFile(0, {index, 3});
+      for (std::size_t at = 0; at < file.size(); at += block) {
+        const std::string piece = file.substr(at, block);
+        parser.Feed(piece);
+        Drain(parser, batch, 100, out);
+      }
+      parser.Finish();
+      Drain(parser, batch, 100, out);
+      const auto& found = batch.columns()[0].ids;
+      out.ids.assign(found.data(), found.data() + found.size());
+      ExpectEqual(parser.line(), 9u);
+      const std::vector<std::vector<std::int64_t>> wanted = {{10, 16}, {11, 14}, {15, 18}};
+      const std::vector<std::vector<std::uint64_t>> refused = {{4}, {8}, {3}};
+      Expect(out.ids == wanted[index] && out.bad == refused[index]);
+    }
+  }
+});
+
 }  // namespace
 
 int main(int argc, char** argv) { return RunTests(argc, argv); }

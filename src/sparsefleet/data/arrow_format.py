@@ -8,6 +8,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from sparsefleet.data.byte_source import open_file
 from sparsefleet.data.field import Field, Slot, as_fields
 from sparsefleet.data.reader_config import ReaderConfig
@@ -127,7 +129,10 @@ class ArrowSource:
         total: int | None,
     ) -> Generator[ColumnPart, None, None]:
         """Yield the good rows of a record batch, as many at once as there is room for."""
-        counts = self._context.counts
+        counts, share = self._context.counts, self._context.share
+        rows = np.arange((share.rank - first) % share.num, batch.num_rows, share.num)
+        if share.num > 1:
+            batch = batch.take(rows)
         counts.add(lines=batch.num_rows, bytes=batch.nbytes)
         converted = [slot.convert(batch) for slot in slots]
         bad: dict[int, tuple[str, str]] = {}
@@ -138,14 +143,14 @@ class ArrowSource:
             while at < stop:
                 end = min(stop, at + room())
                 columns = [slice_column(one.column, at, end) for one in converted]
-                yield ColumnPart(columns, end - at, first + end, total)
+                yield ColumnPart(columns, end - at, first + int(rows[end - 1]) + 1, total)
                 at = end
             if stop < batch.num_rows:
                 counts.add(bad_lines=1)
                 column, what = bad[stop]
                 text = _text_of(batch.slice(stop, 1))
                 self._context.bad_lines.take(
-                    BadLine(path, first + stop + 1, f"'{column}'", what, text, "row")
+                    BadLine(path, first + int(rows[stop]) + 1, f"'{column}'", what, text, "row")
                 )
                 at = stop + 1
 

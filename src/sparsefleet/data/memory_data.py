@@ -26,7 +26,7 @@ from sparsefleet.data.memory_records import (
 )
 from sparsefleet.data.reader import Reader
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats
-from sparsefleet.data.record_source import Arrangement, TakenColumn
+from sparsefleet.data.record_source import BatchMaker, TakenColumn
 from sparsefleet.errors import ConfigError
 
 _VERSION = 2
@@ -100,7 +100,7 @@ class MemoryPass:
         self,
         records: MemoryRecords,
         walk: BlockWalk,
-        arrangement: Arrangement,
+        arrangement: BatchMaker,
         counts: ReaderCounts,
         *,
         order: Records | None,
@@ -329,7 +329,7 @@ class MemoryData:
         """Start a pass, in the order of the last shuffle."""
         return self.begin(self.arrangement)
 
-    def begin(self, arrangement: Arrangement) -> MemoryPass:
+    def begin(self, arrangement: BatchMaker) -> MemoryPass:
         """Start a pass like `iter()`, with another arrangement of batches."""
         self._walk, self._resumed = self._resumed or self._new_walk(), None
         return MemoryPass(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError
 
 _VERSION = 2
+_SHARED_VERSION = 3  # with records of one file read by several workers
+_MOST_SHARES = 1 << 16
+_ALL = ((0, 2**63 - 1),)  # a file that was read to the end
 
 Spans = tuple[tuple[int, int], ...]
 """Disjoint ranges of records [begin, end) of a file, in order, with gaps between them."""
@@ -34,8 +40,32 @@ class FileToRead(NamedTuple):
     done: Spans = ()
 
 
+class Share(NamedTuple):
+    """The records of a file that one of several readers takes: every `num`-th.
+
+    >>> Share(1, 3).positions(end=9, num_records=2)
+    array([4, 7])
+    """
+
+    rank: int = 0
+    num: int = 1
+
+    def positions(self, end: int, num_records: int) -> NDArray[np.int64]:
+        """Return where the last `num_records` of its records before `end` are in the file."""
+        last = end - 1 - (end - 1 - self.rank) % self.num
+        return last - self.num * np.arange(num_records - 1, -1, -1, dtype=np.int64)
+
+
+WHOLE = Share()
+"""All records."""
+
+
 class Progress:
     """Which records of the files were handed out. Thread-safe.
+
+    share: the records of each file that this reader takes.
+    earlier: for files whose records were divided among another number of workers, and for each such
+        number: the progress of each of them.
 
     >>> progress = Progress()
     >>> progress.advance([FileMark("a", 0, 10, 10), FileMark("b", 0, 3), FileMark("b", 7, 9)])
@@ -43,7 +73,9 @@ class Progress:
     [FileToRead(path='b', done=((0, 3), (7, 9))), FileToRead(path='c', done=())]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share = WHOLE, earlier: Sequence[Sequence[Progress]] = ()) -> None:
+        self.share = share
+        self.earlier = tuple(tuple(workers) for workers in earlier)
         self._lock = threading.Lock()
         self._done: set[str] = set()
         self._spans: dict[str, Spans] = {}
@@ -54,7 +86,7 @@ class Progress:
     def has_begun(self) -> bool:
         """Whether anything has been handed out in this pass."""
         with self._lock:
-            return not self._is_over and bool(self._done or self._spans)
+            return not self._is_over and bool(self._done or self._spans or self.earlier)
 
     def advance(self, marks: Iterable[FileMark]) -> None:
         """Record that a batch with these records was handed out."""
@@ -80,10 +112,25 @@ class Progress:
                 if path not in self._done
             ]
 
+    def spans_of(self, path: str) -> Spans:
+        """Return the records of a file that were handed out."""
+        with self._lock:
+            return _ALL if path in self._done else self._spans.get(path, ())
+
+    def have_read(self, path: str, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which records of the file workers of `earlier` have read, bool[B]."""
+        found = np.zeros(len(positions), np.bool_)
+        for workers in self.earlier:
+            owners = positions % len(workers)
+            for index, worker in enumerate(workers):
+                for begin, end in worker.spans_of(path):
+                    found |= (owners == index) & (positions >= begin) & (positions < end)
+        return found
+
     def state(self) -> dict[str, Any]:
         """Return the progress as lists, dicts, strings and numbers."""
         with self._lock:
-            return {
+            state: dict[str, Any] = {
                 "version": _VERSION,
                 "is_over": self._is_over,
                 "done": sorted(self._done),
@@ -92,20 +139,58 @@ class Progress:
                     for path, spans in sorted(self._spans.items())
                 },
             }
+        if self.share.num > 1:
+            state |= {"version": _SHARED_VERSION, "share": list(self.share)}
+        if self.earlier and not self._is_over:
+            earlier = [[worker.state() for worker in workers] for workers in self.earlier]
+            state |= {"version": _SHARED_VERSION, "earlier": earlier}
+        return state
 
     @staticmethod
-    def from_state(state: Mapping[str, Any], files: list[str] | None) -> Progress:
-        """Return the progress saved in `state`; after a finished pass nothing counts as read.
+    def from_state(
+        state: Mapping[str, Any], files: list[str] | None, share: Share = WHOLE
+    ) -> Progress:
+        """Return the progress saved in `state` for a reader that takes this share of each file.
 
-        Raises ConfigError if the state names files that are not in `files`. Also reads version 1.
+        After a finished pass nothing counts as read. Raises ConfigError if the state names files
+        that are not in `files`. Also reads version 1.
         """
-        version = state.get("version") if isinstance(state, Mapping) else None
-        if version not in (1, _VERSION):
+        saved = Progress._parse(state)
+        known = set(files) if files is not None else None
+        unknown = set() if known is None else saved._files() - known
+        if unknown:
             raise ConfigError(
-                f"not a state of a Reader of version {_VERSION} or earlier: {state!r:.200}"
+                f"the state names {min(unknown)}, which is not one of this Reader's files"
             )
-        progress = Progress()
+        if state.get("is_over"):
+            return Progress(share)
+        if saved.share in (share, WHOLE):
+            progress, earlier = saved, list(saved.earlier)
+        else:  # the records of another worker
+            progress = Progress()
+            earlier = [*saved.earlier, _with_one(saved)]
+        progress.share = share
+        for workers in earlier:
+            if len(workers) == share.num:
+                progress._add(workers[share.rank])
+        progress.earlier = tuple(workers for workers in earlier if len(workers) != share.num)
+        for workers in progress.earlier:
+            progress._add_common(workers)
+        return progress
+
+    @staticmethod
+    def _parse(state: Mapping[str, Any]) -> Progress:
+        """Return what `state` says, whether its pass is over or not."""
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if version not in (1, _VERSION, _SHARED_VERSION):
+            raise ConfigError(
+                f"not a state of a Reader of version {_SHARED_VERSION} or earlier: {state!r:.200}"
+            )
         try:
+            progress = Progress(
+                _checked_share(state.get("share", (0, 1))),
+                [[Progress._parse(one) for one in workers] for workers in state.get("earlier", ())],
+            )
             progress._done = set(state["done"])
             if version == 1:  # lines from the beginning of each file
                 spans = {path: [(0, lines)] for path, lines in state["lines"].items()}
@@ -115,13 +200,31 @@ class Progress:
                 progress._spans[str(path)] = _checked_spans(pairs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"not a state of a Reader: {state!r:.200}") from error
-        known = set(files) if files is not None else None
-        unknown = set() if known is None else (progress._done | progress._spans.keys()) - known
-        if unknown:
-            raise ConfigError(
-                f"the state names {min(unknown)}, which is not one of this Reader's files"
-            )
-        return Progress() if state.get("is_over") else progress
+        return progress
+
+    def _files(self) -> set[str]:
+        named = [worker._files() for workers in self.earlier for worker in workers]
+        return self._done.union(self._spans, *named)
+
+    def _add(self, other: Progress) -> None:
+        """Count what `other` has handed out, too."""
+        self._done |= other._done
+        for path, spans in other._spans.items():
+            for span in spans:
+                self._spans[path] = add_span(self._spans.get(path, ()), span)
+        for path in self._done & self._spans.keys():
+            del self._spans[path]
+
+    def _add_common(self, workers: Sequence[Progress]) -> None:
+        """Count the beginning of each file that all of these workers have handed out."""
+        for path in set().union(*(worker._files() for worker in workers)) - self._done:
+            begun = [worker.spans_of(path)[:1] for worker in workers]
+            ends = [spans[0][1] if spans and spans[0][0] == 0 else 0 for spans in begun]
+            if min(ends) == _ALL[0][1]:
+                self._done.add(path)
+                self._spans.pop(path, None)
+            elif min(ends) > 0:
+                self._spans[path] = add_span(self._spans.get(path, ()), (0, min(ends)))
 
     def _take(self, mark: FileMark) -> None:
         if mark.total is not None:
@@ -153,15 +256,32 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     merged = Progress()
     given = list(states)
     merged._is_over = bool(given) and all(state.get("is_over", False) for state in given)
+    earlier: list[Sequence[Progress]] = []
+    shares: dict[int, list[Progress]] = {}
     for state in given:
-        one = Progress.from_state({**state, "is_over": False}, None)
-        merged._done |= one._done
-        for path, spans in one._spans.items():
-            for span in spans:
-                merged._spans[path] = add_span(merged._spans.get(path, ()), span)
-    for path in merged._done & merged._spans.keys():
-        del merged._spans[path]
+        one = Progress._parse(state)
+        if one.share.num == 1:
+            merged._add(one)
+        else:
+            workers = shares.setdefault(one.share.num, list(_with_one(Progress(one.share))))
+            workers[one.share.rank]._add(one)
+        for known in one.earlier:  # all workers that resumed from one state carry the same
+            if not any(_are_equal(known, other) for other in earlier):
+                earlier.append(known)
+    merged.earlier = tuple(tuple(workers) for workers in (*earlier, *shares.values()))
     return merged.state()
+
+
+def _with_one(saved: Progress) -> tuple[Progress, ...]:
+    """Return the progress of all workers that shared files, of which one is known."""
+    index, num = saved.share
+    workers = [Progress() for _ in range(num)]
+    workers[index]._add(saved)
+    return tuple(workers)
+
+
+def _are_equal(some: Sequence[Progress], others: Sequence[Progress]) -> bool:
+    return [one.state() for one in some] == [one.state() for one in others]
 
 
 def add_span(spans: Spans, new: tuple[int, int]) -> Spans:
@@ -202,3 +322,10 @@ def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
             raise ValueError(f"[{begin}, {end}) is not a range of records")
         spans = add_span(spans, (int(begin), int(end)))
     return spans
+
+
+def _checked_share(pair: Iterable[int]) -> Share:
+    index, num = (int(number) for number in pair)
+    if not 0 <= index < num <= _MOST_SHARES:
+        raise ValueError(f"{index} is not one of {num} shares")
+    return Share(index, num)

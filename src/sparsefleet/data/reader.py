@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.data.file_list import list_files, split_files
-from sparsefleet.data.progress import Progress, merge_states
+from sparsefleet.data.progress import WHOLE, Progress, Share, merge_states
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_pass import FileCursor, MarkedBatch, PartCursor, Producer, ReaderPass
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderStats, ReaderTally
-from sparsefleet.data.record_source import Arrangement, BadLines, RecordFormat, SourceContext
+from sparsefleet.data.record_source import (
+    Arrangement,
+    BadLines,
+    BatchMaker,
+    RecordFormat,
+    RecordSource,
+    SourceContext,
+)
 from sparsefleet.data.sharding import Sharding
+from sparsefleet.data.transforms import (
+    HashRange,
+    MappedArrangement,
+    NotRead,
+    SelectingSource,
+    Selection,
+    UserFilter,
+    check_function,
+)
 from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +52,8 @@ class Reader:
     threads: reading threads, at most one per file, or per few row groups of a Parquet file. With
         one thread, batches come in the order of the files; with several, in any order. The
         records of a batch come from one thread.
-    worker_index, worker_num: which worker's part of the files to read.
+    worker_index, worker_num: which worker's part of the files to read, or with
+        `ReaderConfig(share="records")` of the records of each file.
     sharding: instead of these two: each file goes to the next worker that is free, see
         `fleet.sharding("train")`.
 
@@ -81,20 +99,31 @@ class Reader:
         """The maximum number of reading threads."""
         self.columns = format.columns
         """The columns of a batch, in order."""
-        self.arrangement = Arrangement(format.columns, label, self.config)
+        self.arrangement: BatchMaker = Arrangement(format.columns, label, self.config)
         """How columns become a batch."""
+        self._selections: tuple[Selection, ...] = ()
         self._all_files = self._inputs(files)
         mine = split_files(self._all_files, worker_index, worker_num)
-        self.files = self._all_files if files is None else mine
+        shares_records = files is None or self.config.share == "records"
+        self.files = self._all_files if shares_records else mine
         """The files of this worker; none if there are more workers than files."""
-        self._worker = (worker_index, worker_num) if files is None else (0, 1)
+        self._share = Share(worker_index, worker_num) if shares_records else WHOLE
         format.check_config(self.config, self.files)
         if sharding is not None and worker_num != 1:
             raise ConfigError(
                 "Reader takes worker_index and worker_num, or sharding, but both were given"
             )
+        if sharding is not None and self.config.share == "records":
+            raise ConfigError(
+                "ReaderConfig(share='records') divides the records of each file by worker_index "
+                "and worker_num, and sharding hands out whole files: use one of them"
+            )
         self._sharding = sharding
-        self._progress = Progress()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Start without passes, progress and counts."""
+        self._progress = Progress(self._share)
         self._resumed: Progress | None = None
         self._tally = ReaderTally()
         self._num_threads = 0
@@ -117,14 +146,20 @@ class Reader:
 
     @property
     def has_all_files(self) -> bool:
-        """Whether this worker reads all files."""
-        return len(self.files) == len(self._all_files)
+        """Whether this worker reads all files alone."""
+        return len(self.files) == len(self._all_files) and self._share.num == 1
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether records are left out, by `filter` or `split`."""
+        return bool(self._selections)
 
     @property
     def own_files(self) -> list[str] | None:
         """The files that no other worker should read; None if they are shared or unnamed."""
         has_names = self.files != [self._format.unnamed_input]
-        return self.files if has_names and self._sharding is None else None
+        is_own = self._sharding is None and self._share.num == 1
+        return self.files if has_names and is_own else None
 
     @property
     def keeps_order(self) -> bool:
@@ -132,11 +167,81 @@ class Reader:
         is_one = len(self.files) < 2 and not self._format.splits_files
         return (self.threads == 1 or is_one) and self._sharding is None
 
+    # -- choosing and changing records ---------------------------------------------------------
+
+    def filter(self, function: Callable[[dict[str, Any]], Any]) -> Reader:
+        """Return a reader of the records for which `function` is True; batches stay full.
+
+        function: takes a dict of columns, as in a batch and with the label, of some records;
+            returns one bool per record, bool[B]. It runs in the reading threads.
+
+        >>> from sparsefleet.data import Reader, Records, Slot
+        >>> numbers = Records(lambda: ({"id": i} for i in range(6)), Slot("id", "uint64", ()))
+        >>> odd = Reader(None, numbers, batch_size=2).filter(lambda some: some["id"] % 2 == 1)
+        >>> [batch["id"].tolist() for batch in odd]
+        [[1, 3], [5]]
+        """
+        check_function("filter", function)
+        self._require_no_map("filter")
+        return self._derive(UserFilter(function, self.columns, self.config))
+
+    def split(
+        self, *, validation: float, seed: int = 0, by: str | None = None
+    ) -> tuple[Reader, Reader]:
+        """Return a reader of the training records and one of about `validation` of all records.
+
+        A hash of a record's values decides, so it is on the same side in every pass, on every
+        worker and after a resume, and equal records are on one side.
+
+        validation: between 0 and 1.
+        seed: another seed gives another split.
+        by: a column, such as the user: records with the same values in it stay together.
+        """
+        if not isinstance(validation, (int, float)) or not 0 < validation < 1:
+            raise ConfigError(f"validation must be between 0 and 1, got {validation!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+            raise ConfigError(f"seed must be an int in 0..2^64 - 1, got {seed!r}")
+        names = [slot.name for slot in self.columns]
+        if by is not None and by not in names:
+            raise ConfigError(f"by must be one of the columns {names}, got {by!r}")
+        self._require_no_map("split")
+        hashed = None if by is None else [names.index(by)]
+        train = self._derive(HashRange(validation, 1.0, seed, hashed))
+        held_out = self._derive(HashRange(0.0, validation, seed, hashed))
+        if self._sharding is not None:  # both may be read at the same time
+            held_out._sharding = self._sharding.beside("validation")
+        return train, held_out
+
+    def map(self, function: Callable[[Any], Any]) -> Reader:
+        """Return a reader whose batches have passed through `function`, in the reading threads.
+
+        Apply `filter` and `split` before it: they look at the columns of the format.
+        """
+        check_function("map", function)
+        new = self._derive()
+        new.arrangement = MappedArrangement(self.arrangement, function)
+        return new
+
+    def _require_no_map(self, name: str) -> None:
+        if isinstance(self.arrangement, MappedArrangement):
+            raise ConfigError(
+                f"Reader.{name} looks at the columns of the format, which map may change: call it "
+                f"first, as in reader.{name}(...).map(...)"
+            )
+
+    def _derive(self, *selections: Selection) -> Reader:
+        new = copy.copy(self)
+        new._selections = (*self._selections, *selections)
+        new._reset()
+        return new
+
+    # -- passes --------------------------------------------------------------------------------
+
     def __iter__(self) -> ReaderPass:
         """Start reading. Leaving the loop early stops the reading threads."""
         return self.begin(self.arrangement)
 
-    def begin(self, arrangement: Arrangement) -> ReaderPass:
+    def begin(self, arrangement: BatchMaker) -> ReaderPass:
         """Start a pass like `iter()`, with another arrangement of batches."""
         return self._begin(arrangement)
 
@@ -148,8 +253,8 @@ class Reader:
         """
         return self._begin(None)
 
-    def _begin(self, arrangement: Arrangement | None) -> ReaderPass:
-        progress, self._resumed = self._resumed or Progress(), None
+    def _begin(self, arrangement: BatchMaker | None) -> ReaderPass:
+        progress, self._resumed = self._resumed or Progress(self._share), None
         files = progress.remaining(self.files)
         shard = None if self._sharding is None else self._sharding.begin(files)
         num_threads = len(files) and self.threads
@@ -165,18 +270,18 @@ class Reader:
             bad_lines=BadLines(self.config.max_bad_lines, self.config.quarantine),
             counts=ReaderCounts(),
             stopped=lambda: queue.is_stopped,
-            worker_index=self._worker[0],
-            worker_num=self._worker[1],
+            share=self._share,
         )
         cursor = PartCursor(
             FileCursor(files) if shard is None else shard,
             lambda file: self._format.split(file, self.config),
             context.stopped,
         )
+        batch_size = self.batch_size if arrangement else max(self.batch_size, _COLUMN_RECORDS)
         producers = [
             Producer(
-                self._format.open_source(context),
-                self.batch_size if arrangement else max(self.batch_size, _COLUMN_RECORDS),
+                self._open_source(context, progress, batch_size),
+                batch_size,
                 arrangement,
                 context,
                 cursor=cursor,
@@ -196,6 +301,15 @@ class Reader:
         self._passes.add(new)
         self._progress = progress
         return new
+
+    def _open_source(
+        self, context: SourceContext, progress: Progress, batch_size: int
+    ) -> RecordSource:
+        source = self._format.open_source(context)
+        chosen = ([NotRead(progress)] if progress.earlier else []) + list(self._selections)
+        if not chosen:
+            return source
+        return SelectingSource(source, chosen, self._share, batch_size=batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the last pass that was started: which records it has given out.
@@ -231,7 +345,7 @@ class Reader:
         counted from zero. The number of threads may change, the files may not. For another number
         of workers use `merge_states`.
         """
-        self._resumed = Progress.from_state(state, self._all_files)
+        self._resumed = Progress.from_state(state, self._all_files, self._share)
 
     def stats(self) -> ReaderStats:
         """Return counts over all passes so far, including unfinished ones."""

@@ -22,6 +22,11 @@ class ReaderConfig:
     layout: Literal["dict", "tuple"] = "dict"
     """Whether a batch has columns by name, for a model with named arguments, or in order."""
 
+    share: Literal["files", "records"] = "files"
+    """What `worker_index` and `worker_num` of a Reader divide. "records": every worker reads all
+    files and takes every n-th record; use it for one large compressed file, or fewer files than
+    workers. Each worker then decompresses everything, but parses only its own lines."""
+
     include_last_offset: bool = False
     """Offsets of a slot without a shape are int64[B], where each record's values start. True:
     int64[B + 1], ending with N, for `SparseEmbeddingBag(include_last_offset=True)`."""
@@ -74,6 +79,7 @@ class ReaderConfig:
 
     def __post_init__(self) -> None:
         require(self.layout in ("dict", "tuple"), self, "layout", "'dict' or 'tuple'")
+        require(self.share in ("files", "records"), self, "share", "'files' or 'records'")
         require_bool(self, "include_last_offset")
         require_bool(self, "drop_last")
         require_int(self, "queue_batches", 1, _MANY)

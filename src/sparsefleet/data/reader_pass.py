@@ -15,7 +15,7 @@ from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.data.progress import FileMark, FileToRead, Progress
 from sparsefleet.data.reader_stats import ReaderTally
 from sparsefleet.data.record_source import (
-    Arrangement,
+    BatchMaker,
     ColumnPart,
     FilePart,
     RecordSource,
@@ -49,7 +49,7 @@ class Producer:
         self,
         source: RecordSource,
         batch_size: int,
-        arrangement: Arrangement | None,
+        arrangement: BatchMaker | None,
         context: SourceContext,
         *,
         cursor: PartCursor,
@@ -215,6 +215,15 @@ class ReaderPass:
         if self._reader.config.drop_last and self._counts["lines"] > self._counts["bad_lines"]:
             return
         files = self._reader.files
+        if self._reader.is_selective and self._counts["lines"] > self._counts["bad_lines"]:
+            _log.warning(
+                "Reader.filter or Reader.split left no records of the %d in %d file(s), the first "
+                "being %s",
+                self._counts["lines"] - self._counts["bad_lines"],
+                len(files),
+                files[0],
+            )
+            return
         told = (
             f"no records in {len(files)} file(s), the first being {files[0]}: "
             f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.data.field import Slot
-from sparsefleet.data.progress import FileToRead
+from sparsefleet.data.progress import WHOLE, FileToRead, Share
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts
 from sparsefleet.errors import BadLineError, ConfigError, InputFileError
@@ -102,7 +102,7 @@ class FilePart(NamedTuple):
 
 
 class ColumnPart(NamedTuple):
-    """Consecutive records of a file."""
+    """Consecutive records of a file, among those of the reader's share."""
 
     columns: list[TakenColumn]
     num_records: int
@@ -121,9 +121,8 @@ class SourceContext:
     counts: ReaderCounts
     stopped: Callable[[], bool]
     """Returns True when no more records are needed."""
-    worker_index: int = 0
-    worker_num: int = 1
-    """Without files to split, this worker takes every `worker_num`-th record."""
+    share: Share = WHOLE
+    """The records of each file that belong to this worker."""
 
 
 class RecordSource(Protocol):
@@ -133,7 +132,8 @@ class RecordSource(Protocol):
         """Yield the records of `part` in order, at most `room()` of them in each piece.
 
         The last piece, which may be empty, ends where `part` does; if that is the end of the file,
-        it has a `total`. Bad records are counted and skipped; positions include them.
+        it has a `total`. Bad records are counted and skipped; positions include them, and a bad
+        record ends a piece, so that `Share.positions` tells where each record of a piece is.
         """
 
 
@@ -143,6 +143,24 @@ def slice_column(column: TakenColumn, begin: int, end: int) -> TakenColumn:
     if offsets is None:
         return values[begin:end], None
     return values[offsets[begin] : offsets[end]], offsets[begin : end + 1] - offsets[begin]
+
+
+def choose_records(column: TakenColumn, chosen: NDArray[np.bool_]) -> TakenColumn:
+    """Return the records of a column whose entry in `chosen`, bool[B], is True.
+
+    >>> values, offsets = choose_records(
+    ...     (np.array([7, 8, 9]), np.array([0, 2, 2, 3])), np.array([True, True, False])
+    ... )
+    >>> values.tolist(), offsets.tolist()
+    ([7, 8], [0, 2, 2])
+    """
+    values, offsets = column
+    if offsets is None:
+        return values[chosen], None
+    lengths = np.diff(offsets)
+    ends = np.zeros(int(np.count_nonzero(chosen)) + 1, np.int64)
+    np.cumsum(lengths[chosen], out=ends[1:])
+    return values[np.repeat(chosen, lengths)], ends
 
 
 def join_parts(parts: Sequence[ColumnPart]) -> list[TakenColumn]:
@@ -200,6 +218,13 @@ class RecordFormat(ABC):
                 "the file, but this format reads files from the start"
             )
         return [FilePart(file.path, end)]
+
+
+class BatchMaker(Protocol):
+    """Makes batches of columns: an `Arrangement`, with or without functions on top."""
+
+    def arrange(self, taken: list[TakenColumn], num_records: int) -> Any:
+        """Return a batch of `num_records` records."""
 
 
 class Arrangement:

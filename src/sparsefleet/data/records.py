@@ -22,6 +22,7 @@ from sparsefleet.data.record_source import (
     RecordFormat,
     SourceContext,
     TakenColumn,
+    choose_records,
     slice_column,
 )
 from sparsefleet.errors import ConfigError, DataError, InputFileError
@@ -42,7 +43,7 @@ class Records(RecordFormat):
     batches: the function yields whole batches instead: a dict or tuple with an array [B, *shape]
         for a slot with a shape, (values [N], offsets [B + 1]) for one without.
 
-    Without files, each of n workers runs the function and keeps every n-th item.
+    Without files, each of n workers runs the function and keeps every n-th record.
 
     >>> from sparsefleet.data import Reader, Records, Slot
     >>> def squares():
@@ -138,11 +139,11 @@ class RecordsSource:
     def _pack_records(
         self, part: FilePart, items: Iterator[Any], room: Callable[[], int]
     ) -> Generator[ColumnPart, None, int]:
-        context = self._context
+        share = self._context.share
         chunk: list[tuple[int, Any]] = []
         total = 0
         for total, record in enumerate(items, 1):
-            mine = (total - 1) % context.worker_num == context.worker_index
+            mine = (total - 1) % share.num == share.rank
             if mine and total > part.begin:
                 chunk.append((total, record))
             if len(chunk) == room():
@@ -174,22 +175,26 @@ class RecordsSource:
     def _pack_batches(
         self, part: FilePart, items: Iterator[Any], room: Callable[[], int]
     ) -> Generator[ColumnPart, None, int]:
-        context = self._context
+        share = self._context.share
         total = 0
         for number, batch in enumerate(items):
             try:
                 columns, size = self._packer.pack_batch(batch)
             except MismatchError as error:  # the number of its records is unknown
                 raise DataError(f"{part.path}, batch {number + 1}: {error}") from error
-            begin = min(max(part.begin - total, 0), size)
-            if number % context.worker_num == context.worker_index:
-                self._count(columns, size - begin)
-                while begin < size:
-                    end = min(size, begin + room())
-                    cut = [slice_column(column, begin, end) for column in columns]
-                    yield ColumnPart(cut, end - begin, total + end)
-                    begin = end
+            positions = np.arange(total, total + size)
             total += size
+            chosen = (positions >= part.begin) & (positions % share.num == share.rank)
+            if not chosen.all():
+                columns = [choose_records(column, chosen) for column in columns]
+                positions = positions[chosen]
+            self._count(columns, len(positions))
+            begin = 0
+            while begin < len(positions):
+                end = min(len(positions), begin + room())
+                cut = [slice_column(column, begin, end) for column in columns]
+                yield ColumnPart(cut, end - begin, int(positions[end - 1]) + 1)
+                begin = end
         return total
 
     def _count(self, columns: list[TakenColumn], num_records: int) -> None:

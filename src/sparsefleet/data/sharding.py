@@ -39,6 +39,9 @@ class Sharding(Protocol):
     def begin(self, files: Sequence[FileToRead]) -> Shard:
         """Return this worker's shard of the next epoch; all workers name the same files for it."""
 
+    def beside(self, name: str) -> Sharding:
+        """Return the sharding of another reader of the same files; the same one for each call."""
+
 
 class LocalSharding:
     """Shares the files of each epoch between readers in one process. Thread-safe.
@@ -68,26 +71,36 @@ class LocalSharding:
         """Return the sharding for the next reader."""
         with self._lock:
             self._made += 1
-            return _LocalMember(self._lists, f"member {self._made - 1}", self._num_members)
+            worker = f"member {self._made - 1}"
+            return _LocalMember(self._lists, "local", worker, self._num_members)
 
 
 class _LocalMember:
-    def __init__(self, lists: WorkLists, worker: str, num_workers: int) -> None:
+    def __init__(self, lists: WorkLists, name: str, worker: str, num_workers: int) -> None:
         self._lists = lists
+        self._name = name
         self._worker = worker
         self._num_workers = num_workers
         self._epoch = 0
+        self._beside: dict[str, Sharding] = {}
 
     def begin(self, files: Sequence[FileToRead]) -> Shard:
         self._epoch += 1
-        self._lists.begin("local", self._epoch, self._worker, self._num_workers, files)
-        return _LocalShard(self._lists, self._epoch, self._worker)
+        self._lists.begin(self._name, self._epoch, self._worker, self._num_workers, files)
+        return _LocalShard(self._lists, self._name, self._epoch, self._worker)
+
+    def beside(self, name: str) -> Sharding:
+        if name not in self._beside:
+            self._beside[name] = _LocalMember(
+                self._lists, f"{self._name}/{name}", self._worker, self._num_workers
+            )
+        return self._beside[name]
 
 
 class _LocalShard:
-    def __init__(self, lists: WorkLists, epoch: int, worker: str) -> None:
+    def __init__(self, lists: WorkLists, name: str, epoch: int, worker: str) -> None:
         self._lists = lists
-        self._place = ("local", epoch, worker)
+        self._place = (name, epoch, worker)
         self._taken: list[str] = []
 
     def take(self) -> FileToRead | None:

@@ -109,7 +109,7 @@ class TextSource:
             if line is not None:
                 self._parser = _core.RecordParser(self._format.native_for(line, part.path), limit)
         begin = max(part.begin, self._format.header_lines)
-        self._parser.begin_file(begin)
+        self._parser.begin_file(begin, *self._context.share)
         for block in blocks:
             self._parser.feed(block)
             yield from self._drain(part.path, begin, len(block), room)
@@ -130,11 +130,14 @@ class TextSource:
         parser, context = self._parser, self._context
         before = max(parser.line, begin)
         while outcome := parser.parse(self._batch, room()):
+            num_records = len(self._batch)
             if outcome == _core.BAD_LINE:
+                bad = BadLine(path, *parser.bad_line)
+                if num_records > 0:
+                    yield ColumnPart(self._batch.take(), num_records, parser.line - 1)
                 context.counts.add(bad_lines=1)
-                context.bad_lines.take(BadLine(path, *parser.bad_line))
+                context.bad_lines.take(bad)
             elif outcome == _core.BATCH_FULL:
-                num_records = len(self._batch)
                 yield ColumnPart(self._batch.take(), num_records, parser.line)
         context.counts.add(lines=max(parser.line, begin) - before, bytes=num_bytes)
 

@@ -40,6 +40,13 @@ class FleetSharding:
         self._alone: Sharding | None = None
         self._epoch = 0
         self._last: weakref.ref[FleetShard] | None = None
+        self._beside: dict[str, FleetSharding] = {}
+
+    def beside(self, name: str) -> FleetSharding:
+        """Return the sharding of another reader of the same files, such as held-out records."""
+        if name not in self._beside:
+            self._beside[name] = FleetSharding(self._joined, f"{self._name}/{name}")
+        return self._beside[name]
 
     def begin(self, files: Sequence[FileToRead]) -> Shard:
         """Start the next epoch; all workers pass the same files. Returns at once."""
