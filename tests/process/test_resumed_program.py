@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.support.checkpoints import contents
 from tests.support.launch_process import LaunchProcess, wait_until
+
+from sparsefleet.checkpoint import Checkpoint
 
 SCRIPT = Path(__file__).with_name("program_resume_script.py")
 
@@ -23,8 +27,12 @@ def launch(directory: Path, *words: str) -> LaunchProcess:
     )
 
 
-def saved(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((directory / "end").iterdir())}
+def saved(directory: Path) -> dict[str, Any]:
+    """What `save_persistables` wrote: a file for each variable, a checkpoint for each table."""
+    return {
+        path.name: contents(Checkpoint.open(path)) if path.is_dir() else path.read_bytes()
+        for path in sorted((directory / "end").iterdir())
+    }
 
 
 @pytest.mark.slow
