@@ -15,9 +15,10 @@ from tests.support.rank_processes import RankProcesses
 from torch import Tensor, nn
 
 from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig, World
+from sparsefleet.engine.events import EvaluatedWithin
 from sparsefleet.fleet import Fleet
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
-from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.train import Callback, Trainer, TrainerConfig
 
 Batch = tuple[Tensor, Tensor]
 
@@ -153,6 +154,40 @@ def fit_alone(kind: str, optimizer: str, data: list[Batch]) -> tuple[list[float]
         return [epoch.loss for epoch in history.epochs], trained(trainer)
 
 
+def fit_with_validation(world: World, counts: list[int]) -> Any:
+    """Trains in one rank, with validations within the epoch; worker 1 stops at the second."""
+
+    class StopAtTwo(Callback):
+        seen = 0
+
+        def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
+            del evaluated
+            self.seen += 1
+            if world.rank == 1 and self.seen == 2:
+                trainer.stop()
+
+    fleet = Fleet()
+    fleet.init(world=world)
+    torch.manual_seed(3)
+    model = Clicks()
+    with Trainer(
+        model,
+        nn.BCEWithLogitsLoss(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        config=TrainerConfig(quiet=True, validate_every_steps=2),
+        mode="collective",
+        fleet=fleet,
+        callbacks=[StopAtTwo()],
+    ) as trainer:
+        data = click_batches(world.rank, counts[world.rank])
+        history = trainer.fit(data, epochs=2, validation=click_batches(100 + world.rank, 2))
+        return {
+            "validation": [[each.step, each.figures["loss"]] for each in history.validations],
+            "was_stopped": history.was_stopped,
+            "trained": trained(trainer),
+        }
+
+
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
     with RankProcesses(__name__) as processes:
@@ -191,6 +226,16 @@ def test_a_rank_with_less_data_holds_up_nobody(ranks: RankProcesses) -> None:
     parts = [click_batches(0), click_batches(1, 2)]
     whole = joined([parts[0][:2], parts[1]]) + parts[0][2:]
     assert_close(found[0]["trained"], fit_alone("clicks", "adam", whole)[1])
+
+
+@pytest.mark.parametrize(("counts", "steps"), [([9, 9], [4, 8]), ([9, 1], [3, 5])])
+def test_ranks_validate_within_an_epoch_and_stop_together(
+    ranks: RankProcesses, counts: list[int], steps: list[int]
+) -> None:
+    found = ranks.run(fit_with_validation, 2, counts)
+    assert_equal_on_all(found)
+    assert all(each["was_stopped"] for each in found)
+    assert [step for step, _ in found[0]["validation"]] == steps
 
 
 def test_a_rank_without_data_has_the_same_in_the_end(ranks: RankProcesses) -> None:

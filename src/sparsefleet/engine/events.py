@@ -23,6 +23,7 @@ __all__ = [
     "Attendance",
     "EpochEnded",
     "Evaluated",
+    "EvaluatedWithin",
     "Event",
     "Events",
     "Failed",
@@ -123,6 +124,20 @@ class Evaluated(NamedTuple):
     """The metrics, the same on all workers."""
 
 
+class EvaluatedWithin(NamedTuple):
+    """Validation data was evaluated within an epoch, by all workers while their threads pause.
+
+    Emitted in a training thread, or where `fit` was called if this worker has no more data.
+    """
+
+    epoch: int
+    epochs: int
+    step: int
+    """Batches trained on by all workers together."""
+    figures: Mapping[str, float]
+    """The metrics, the same on all workers."""
+
+
 class EpochEnded(NamedTuple):
     """An epoch is over, with its validation; the model has the parameters of the store."""
 
@@ -177,6 +192,7 @@ Event = (
     | StepDone
     | PassEnded
     | Evaluated
+    | EvaluatedWithin
     | EpochEnded
     | Saved
     | SaveFailed

@@ -1,13 +1,16 @@
-"""Consistent saves: all workers pause together, and the first one writes the checkpoint."""
+"""Consistent saves: all workers pause together, and the first one writes the checkpoint.
+
+Validation within an epoch uses the same pauses.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,12 +28,19 @@ from sparsefleet.serving.updates.publisher import PublishConfig
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
 
-__all__ = ["BackgroundWriters", "PausePoint", "Pauses", "SaveCoordinator", "save_now"]
+__all__ = [
+    "BackgroundWriters",
+    "PausePoint",
+    "PausedValidation",
+    "Pauses",
+    "SaveCoordinator",
+    "save_now",
+]
 
 
 _log = logging.getLogger("sparsefleet.engine")
 
-_CHECKPOINT, _PUBLISH = "checkpoint", "publish"
+_CHECKPOINT, _PUBLISH, _VALIDATION = "checkpoint", "publish", "validation"
 
 
 class BackgroundWriters:
@@ -89,13 +99,27 @@ class BackgroundWriters:
             writer.raise_last_error()
 
 
+class PausedValidation(Protocol):
+    """Evaluates within an epoch, while all workers pause."""
+
+    every_steps: int
+    """Steps of a worker between two evaluations."""
+
+    def run(self, step: int) -> bool:
+        """Evaluate, and return whether to end the pass here; all workers call it and agree.
+
+        step: the batches trained on by all workers together.
+        """
+
+
 class SaveCoordinator:
-    """The pauses of one worker's `fit`, in which checkpoints and updates start.
+    """The pauses of one worker's `fit`, in which checkpoints, updates and validations start.
 
     Pauses are numbered, and every worker takes part in each. A worker that has run out of data
     waits for the next one; the pass ends when all have arrived and none has data left.
 
     progress: the position of this worker, updated by the training.
+    validation: evaluates within epochs; None: it is not wanted.
     """
 
     def __init__(
@@ -104,6 +128,7 @@ class SaveCoordinator:
         progress: TrainingProgress,
         writers: BackgroundWriters,
         attendance: Attendance,
+        validation: PausedValidation | None = None,
     ) -> None:
         self._distributed = distributed
         self._progress = progress
@@ -113,6 +138,10 @@ class SaveCoordinator:
         for name, config in ((_CHECKPOINT, writers.checkpoints), (_PUBLISH, writers.publish)):
             if config is not None:
                 intervals[name] = Interval(config.every_steps, config.every_s)
+        self._validation = validation
+        self._validated_at = -1
+        if validation is not None:
+            intervals[_VALIDATION] = Interval(validation.every_steps, None)
         self._schedule = SaveSchedule(
             intervals,
             distributed.board,
@@ -123,10 +152,15 @@ class SaveCoordinator:
         self._is_last_pass = False
         self._in_pass = True
         self._is_over = False  # the first worker is lost: nobody can write any more
+        self.was_stopped = False
+        """Whether a validation ended the pass, on all workers."""
+        self.is_validated = False
+        """Whether the model has not been trained since the last validation of the pass."""
 
     def begin_pass(self, threads: int) -> PausePoint:
         """Return the pause point for the threads of the next pass."""
         self._schedule.begin_pass(self._distributed.mode.steps_taken)
+        self.is_validated = False
         return PausePoint(
             threads,
             self,
@@ -148,7 +182,7 @@ class SaveCoordinator:
 
         is_last: no pass follows.
         """
-        self._is_last_pass = is_last
+        self._is_last_pass = is_last or self.was_stopped
         while not self._is_over and self._meet(has_data=False):
             pass
         self._progress.end_epoch()
@@ -197,9 +231,20 @@ class SaveCoordinator:
         decided = json.loads(answer)
         self._attendance.update(decided["present"])
         self._schedule.end_pause(decided["steps"], done=decided["done"])
+        if self._validation is not None and _VALIDATION in decided["done"]:
+            self._validate(self._validation, decided["batches"])
+        self.is_validated = decided["batches"] == self._validated_at
         if decided["continues"]:
             mode.resume()
         return bool(decided["continues"])
+
+    def _validate(self, validation: PausedValidation, step: int) -> None:
+        self._validated_at = step
+        if validation.run(step):
+            self.was_stopped = self._is_last_pass = True
+            self._progress.end_early()
+            if self._progress.feed is not None:
+                self._progress.feed.stop()
 
     def _decide(self, given: list[bytes]) -> bytes:
         """Decide in the first worker, while all are paused."""
@@ -219,6 +264,7 @@ class SaveCoordinator:
                 "continues": continues,
                 "done": sorted(done),
                 "steps": steps,
+                "batches": sum(each["report"]["batches"] for each in reports),
                 "present": [each["rank"] for each in reports],
             }
         ).encode()
@@ -226,6 +272,8 @@ class SaveCoordinator:
     def _due(self, found: Collection[str], *, continues: bool) -> set[str]:
         """Return what to do at this pause."""
         due = set(found)
+        if not continues:  # the validation of the epoch follows
+            due.discard(_VALIDATION)
         checkpoints = self._writers.checkpoints
         if checkpoints is not None and not continues:
             due.discard(_CHECKPOINT)
@@ -251,11 +299,13 @@ def save_now(
     directory: str | os.PathLike[str],
     progress: TrainingProgress,
     user_notes: Mapping[str, Any] | None = None,
+    *,
+    is_paused: bool = False,
 ) -> None:
     """Write one checkpoint of a single moment of all workers; all call it, each with its progress.
 
     Returns when it is committed; raises on every worker if it cannot be written. user_notes: the
-    first worker's are kept in the manifest.
+    first worker's are kept in the manifest. is_paused: the workers pause already, and stay so.
     """
     saves: list[ModelSave] = []
 
@@ -270,7 +320,7 @@ def save_now(
         return b""
 
     report = progress.report(distributed).to_json()
-    with _paused(distributed):
+    with _paused(distributed) if not is_paused else contextlib.nullcontext():
         distributed.meeting.decide(json.dumps(report).encode(), open_save)
     failure: Exception | None = None
     for save in saves:  # in the first worker; the others wait for the result
@@ -288,7 +338,7 @@ def save_now(
         raise CheckpointError(f"worker 0 was lost while it saved {os.fspath(directory)}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _paused(distributed: BoundModel) -> Iterator[None]:
     distributed.mode.pause()
     distributed.collect()
@@ -327,7 +377,9 @@ class PausePoint:
     ) -> None:
         self._pauses = pauses
         self._together = steps_together
-        self._round: ThreadRound[None] = ThreadRound(threads, self._run, wait_s=wait_s)
+        self._round: ThreadRound[None] = ThreadRound(
+            threads, self._run, wait_s=wait_s, is_patient=True
+        )
         self._lock = threading.Lock()
         self._is_due = False
         self._stop_at = -1  # the step at which all stop, where they step together

@@ -15,6 +15,7 @@ from sparsefleet.engine.events import (
     Attendance,
     EpochEnded,
     Evaluated,
+    EvaluatedWithin,
     Events,
     Failed,
     FitBegan,
@@ -78,6 +79,7 @@ class Training(Generic[AnyModel]):
         self._all_left = False
         self._closed = False
         self._stop_requested = False
+        self._is_paused = False
         self.was_stopped = False
         """Whether the last `fit` was ended early."""
 
@@ -113,9 +115,10 @@ class Training(Generic[AnyModel]):
     # -- work ---------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """End the current `fit` after this epoch, on all workers; needs `may_stop`. Thread-safe.
+        """End the current `fit` after this epoch, or after the next validation within it.
 
-        Does nothing outside of `fit`, and in its last epoch.
+        On all workers; needs `may_stop`. Thread-safe. Does nothing outside of `fit`, and at the end
+        of its last epoch.
         """
         self._stop_requested = True
 
@@ -125,11 +128,14 @@ class Training(Generic[AnyModel]):
         epochs: int,
         evaluate: Evaluate | None = None,
         *,
+        evaluate_every_steps: int | None = None,
         may_stop: bool = False,
     ) -> list[PassResult]:
         """Train for `epochs` epochs on `source`; return the result of each.
 
         evaluate: computes validation metrics after each epoch, on all workers.
+        evaluate_every_steps: also within epochs, when a worker has taken this many steps since the
+        last time; all workers pause for it.
         may_stop: `request_stop` may be called; workers then agree after each epoch whether to
         continue. It must be the same on all workers.
 
@@ -143,15 +149,21 @@ class Training(Generic[AnyModel]):
         if self.progress.epoch >= epochs:
             self._tell_finished()
         self._stop_requested = self.was_stopped = False
-        saves = self._begin_saves()
+        within = None
+        if evaluate is not None and evaluate_every_steps is not None:
+            within = _WithinEpochs(self, evaluate, evaluate_every_steps, epochs, may_stop)
+        saves = self._begin_saves(within)
         results: list[PassResult] = []
         try:
             self.events.emit(FitBegan(self.progress.epoch + 1, epochs))
             for number in range(self.progress.epoch + 1, epochs + 1):
-                result = self._run_epoch(source, number, epochs, saves, evaluate)
+                result = self._run_epoch(source, number, epochs, saves, evaluate, within)
                 results.append(result)
                 self.events.deliver()
                 self.events.emit(EpochEnded(result))
+                if saves is not None and saves.was_stopped:
+                    self.was_stopped = True
+                    break
                 if may_stop and self._agree_to_stop(is_last=number == epochs):
                     self._end_early(saves)
                     break
@@ -184,7 +196,7 @@ class Training(Generic[AnyModel]):
     ) -> None:
         """Write one consistent checkpoint; all workers call it. Returns when it is committed."""
         self.begin()
-        save_now(self.distributed, directory, self.progress, notes)
+        save_now(self.distributed, directory, self.progress, notes, is_paused=self._is_paused)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Load model and tables without the training position; all workers call it."""
@@ -201,6 +213,7 @@ class Training(Generic[AnyModel]):
         epochs: int,
         saves: SaveCoordinator | None,
         evaluate: Evaluate | None,
+        within: _WithinEpochs | None,
     ) -> PassResult:
         model = self.distributed
         if self._all_left:
@@ -220,7 +233,10 @@ class Training(Generic[AnyModel]):
             model.flush()
         else:
             model.settle()
-            figures = evaluate()
+            if within is not None and saves is not None and saves.is_validated:
+                figures = within.figures
+            else:
+                figures = evaluate()
             self.events.emit(Evaluated(number, epochs, figures))
             result = replace(result, validation=figures)
         return result
@@ -260,6 +276,25 @@ class Training(Generic[AnyModel]):
         self._attendance.update(decided["present"])
         return bool(decided["stops"]) and not is_last
 
+    def validate_paused(
+        self, evaluate: Evaluate, epochs: int, step: int, *, may_stop: bool
+    ) -> tuple[Mapping[str, float], bool]:
+        """Evaluate while all workers pause; return the metrics, and whether all agree to stop.
+
+        Training continues as if nothing had been drawn from the random generators.
+        """
+        model = self.distributed
+        random = model.random_state()
+        self._is_paused = True
+        try:
+            model.settle()
+            figures = evaluate()
+            model.set_random_state(random)
+            self.events.emit(EvaluatedWithin(self.progress.epoch + 1, epochs, step, figures))
+            return figures, may_stop and self._agree_to_stop(is_last=False)
+        finally:
+            self._is_paused = False
+
     def _end_early(self, saves: SaveCoordinator | None) -> None:
         self.was_stopped = True
         self.progress.end_early()
@@ -286,8 +321,8 @@ class Training(Generic[AnyModel]):
         progress.owner = claim_series(self.distributed, checkpoints, progress.resumed_from)
         progress.owned = os.fspath(checkpoints.directory)
 
-    def _begin_saves(self) -> SaveCoordinator | None:
-        if self._checkpoints is None and self._publish is None:
+    def _begin_saves(self, within: _WithinEpochs | None) -> SaveCoordinator | None:
+        if self._checkpoints is None and self._publish is None and within is None:
             return None
         if self._writers is None:
             self._claim_series()
@@ -298,4 +333,32 @@ class Training(Generic[AnyModel]):
                 self.events,
                 self.progress.owner,
             )
-        return SaveCoordinator(self.distributed, self.progress, self._writers, self._attendance)
+        return SaveCoordinator(
+            self.distributed, self.progress, self._writers, self._attendance, within
+        )
+
+
+class _WithinEpochs:
+    """Evaluates a training within its epochs; implements `PausedValidation`."""
+
+    def __init__(
+        self,
+        training: Training[Any],
+        evaluate: Evaluate,
+        every_steps: int,
+        epochs: int,
+        may_stop: bool,
+    ) -> None:
+        self.every_steps = every_steps
+        self.figures: Mapping[str, float] = {}
+        """The metrics of the last validation."""
+        self._training = training
+        self._evaluate = evaluate
+        self._epochs = epochs
+        self._may_stop = may_stop
+
+    def run(self, step: int) -> bool:
+        self.figures, stops = self._training.validate_paused(
+            self._evaluate, self._epochs, step, may_stop=self._may_stop
+        )
+        return stops

@@ -112,15 +112,18 @@ class Meeting:
                     ) from error
                 _log.info("still waiting: %s", error)
 
-    def all_gather(self, data: bytes) -> list[bytes]:
-        """Return the values of all workers, by rank, on every worker; without lost ones."""
+    def all_gather(self, data: bytes, *, patient: bool = False) -> list[bytes]:
+        """Return the values of all workers, by rank, on every worker; without lost ones.
+
+        For `patient` see `barrier`.
+        """
         if not isinstance(data, bytes):
             raise ConfigError(f"all_gather takes bytes, got {type(data).__name__}")
         if self.is_alone:
             return [data]
         prefix = f"{self._name}/gather/{self._count + 1}"
         names = self._put(f"{prefix}/{self._role.index}", data)
-        self.barrier()
+        self.barrier(patient=patient)
         found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
         self.barrier()  # delete notes only when everybody has read them
         for name in names:

@@ -18,14 +18,22 @@ class ThreadRound(Generic[Item]):
     Invariant: while a thread waits, either fewer threads have arrived than are expected, or the
     work is running. So a thread that leaves does the work itself if it was the only one missing.
     Thread-safe.
+
+    is_patient: the work may take any time, such as an evaluation.
     """
 
     def __init__(
-        self, threads: int, work: Callable[[Sequence[Item]], None], *, wait_s: float
+        self,
+        threads: int,
+        work: Callable[[Sequence[Item]], None],
+        *,
+        wait_s: float,
+        is_patient: bool = False,
     ) -> None:
         self._threads = threads
         self._work = work
         self._wait_s = wait_s
+        self._work_s = None if is_patient else 3 * wait_s
         self._changed = threading.Condition()
         self._expected = threads
         self._arrived: list[Item] = []
@@ -109,7 +117,7 @@ class ThreadRound(Generic[Item]):
         if not gathered:
             self._raise_late(f"{len(self._arrived)} of {self._expected} threads arrived")
         done = self._changed.wait_for(
-            lambda: self._rounds > own_round or self._failure, 3 * self._wait_s
+            lambda: self._rounds > own_round or self._failure, self._work_s
         )
         if not done:
             self._raise_late("the push of their gradients has not finished")

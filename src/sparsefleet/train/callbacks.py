@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from sparsefleet.engine.events import (
     EpochEnded,
     Evaluated,
+    EvaluatedWithin,
     Events,
     Failed,
     FitBegan,
@@ -49,8 +50,9 @@ class Callback:
     for something that should happen once, check ``trainer.distributed.role.is_first_worker``. An
     exception from a hook stops the training, with a note that names the callback.
 
-    Hooks run one at a time, in the thread that called `fit` or, for `on_step_end`, `on_save`,
-    `on_save_failed` and `on_worker_lost`, possibly in a training thread.
+    Hooks run one at a time, in the thread that called `fit` or, for `on_step_end`,
+    `on_evaluate_within`, `on_save`, `on_save_failed` and `on_worker_lost`, possibly in a training
+    thread.
 
     >>> class Shout(Callback):
     ...     def on_epoch_end(self, trainer, epoch):
@@ -67,7 +69,13 @@ class Callback:
         """A thread has finished a step; called for every step of every thread, so keep it short."""
 
     def on_evaluate(self, trainer: Trainer, epoch: int, figures: Mapping[str, float]) -> None:
-        """Validation data was evaluated; the metrics are the same on all workers."""
+        """Validation data was evaluated after an epoch; the metrics are the same on all workers."""
+
+    def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
+        """Validation data was evaluated within an epoch (`TrainerConfig.validate_every_steps`).
+
+        All workers pause. Call `trainer.stop()` to end `fit` here, without the rest of the epoch.
+        """
 
     def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
         """An epoch is over, with its validation. Call `trainer.stop()` to end `fit` here."""
@@ -92,7 +100,7 @@ class Callback:
 
 
 class _Monitor:
-    """Tracks one metric from epoch to epoch."""
+    """Tracks one metric from validation to validation."""
 
     def __init__(
         self, owner: object, name: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0
@@ -107,25 +115,41 @@ class _Monitor:
         self._min_delta = min_delta
         self.best = math.nan
         self.best_epoch = 0
+        self._seen: Mapping[str, float] | None = None
 
     def reset(self) -> None:
-        self.best, self.best_epoch = math.nan, 0
+        self.best, self.best_epoch, self._seen = math.nan, 0, None
 
-    def update(self, epoch: Epoch) -> bool:
-        """Return whether the epoch is better than the best so far, which it then becomes."""
-        value = self._value(epoch)
-        better = self._sign * (value - self.best) > self._min_delta
-        if math.isfinite(value) and (math.isnan(self.best) or better):
-            self.best, self.best_epoch = value, epoch.number
-            return True
-        return False
+    def update_within(self, evaluated: EvaluatedWithin) -> bool | None:
+        """Return like `update`; None if the metric exists only for whole epochs."""
+        if self.name.startswith(_TRAIN):
+            return None
+        self._seen = evaluated.figures
+        return self._compare(self._find(evaluated.figures, has_validation=True), evaluated.epoch)
 
-    def _value(self, epoch: Epoch) -> float:
+    def update(self, epoch: Epoch) -> bool | None:
+        """Return whether the epoch is better than the best so far, which it then becomes.
+
+        None if `update_within` has already seen this state of the model.
+        """
+        if epoch.validation is not None and epoch.validation is self._seen:
+            return None
         figures = {f"{_TRAIN}{name}": value for name, value in epoch.metrics.items()}
         figures[f"{_TRAIN}loss"] = epoch.loss
         figures.update(epoch.validation or {})
+        value = self._find(figures, has_validation=bool(epoch.validation))
+        return self._compare(value, epoch.number)
+
+    def _compare(self, value: float, epoch: int) -> bool:
+        better = self._sign * (value - self.best) > self._min_delta
+        if math.isfinite(value) and (math.isnan(self.best) or better):
+            self.best, self.best_epoch = value, epoch
+            return True
+        return False
+
+    def _find(self, figures: Mapping[str, float], *, has_validation: bool) -> float:
         if self.name not in figures:
-            hint = "" if epoch.validation else "; give fit(..., validation=...) for more"
+            hint = "" if has_validation else "; give fit(..., validation=...) for more"
             raise ConfigError(
                 f"{self._owner}(monitor={self.name!r}): there is no such metric, only "
                 f"{', '.join(sorted(figures))}{hint}"
@@ -136,13 +160,16 @@ class _Monitor:
 class EarlyStopping(Callback):
     """Ends `fit`, on all workers after the same epoch, once a metric no longer improves.
 
+    With `TrainerConfig(validate_every_steps=...)`, validations within epochs count as well, and
+    `fit` may end after one of them.
+
     monitor: a metric of the validation data ("loss", "auc", ...), or of the training data with the
     prefix "train_" ("train_loss").
     mode: whether "min" or "max" is better; "auto" is "min" for names with "loss", else "max".
-    patience: the number of epochs without improvement after which training stops.
+    patience: the number of validations without improvement after which training stops.
     min_delta: smaller changes do not count as improvement.
 
-    A resumed `fit` counts its epochs without improvement from zero.
+    A resumed `fit` counts its validations without improvement from zero.
 
     >>> EarlyStopping("auc", patience=2).patience
     2
@@ -161,7 +188,7 @@ class EarlyStopping(Callback):
         self._monitor = _Monitor(self, monitor, mode, min_delta)
         self.patience = patience
         self.waited = 0
-        """Epochs since the last improvement."""
+        """Validations since the last improvement."""
 
     @property
     def best(self) -> float:
@@ -178,12 +205,24 @@ class EarlyStopping(Callback):
         self._monitor.reset()
         self.waited = 0
 
+    def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
+        self._count(
+            trainer,
+            self._monitor.update_within(evaluated),
+            f"step {evaluated.step} in epoch {evaluated.epoch}",
+        )
+
     def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
-        self.waited = 0 if self._monitor.update(epoch) else self.waited + 1
+        self._count(trainer, self._monitor.update(epoch), f"epoch {epoch.number}")
+
+    def _count(self, trainer: Trainer, is_better: bool | None, place: str) -> None:
+        if is_better is None:
+            return
+        self.waited = 0 if is_better else self.waited + 1
         if self.waited >= self.patience:
             _log.info(
-                "stopping after epoch %d: %s has not improved on %.6g of epoch %d",
-                epoch.number,
+                "stopping after %s: %s has not improved on %.6g of epoch %d",
+                place,
                 self._monitor.name,
                 self.best,
                 self.best_epoch,
@@ -193,6 +232,8 @@ class EarlyStopping(Callback):
 
 class SaveBest(Callback):
     """Saves the model after each epoch that is the best so far; load it with `Trainer.load`.
+
+    With `TrainerConfig(validate_every_steps=...)`, also after validations within epochs.
 
     The first worker's value decides for all, so that every worker takes part in the same saves. A
     resumed `fit` keeps the best model of the earlier run until it finds a better one. For monitor
@@ -230,9 +271,15 @@ class SaveBest(Callback):
         if trainer.epochs_done:
             self._resume(trainer)
 
+    def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
+        self._save_if(trainer, self._monitor.update_within(evaluated))
+
     def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        self._save_if(trainer, self._monitor.update(epoch))
+
+    def _save_if(self, trainer: Trainer, is_better: bool | None) -> None:
         meeting = trainer.distributed.meeting
-        mine = b"better" if self._monitor.update(epoch) else b"not better"
+        mine = b"better" if is_better else b"not better"
         if meeting.decide(mine, lambda given: given[0], patient=True) == b"better":
             best = {"monitor": self._monitor.name, "value": self.best, "epoch": self.best_epoch}
             trainer.save(self.directory, notes={_BEST: best})
@@ -313,6 +360,15 @@ class JsonLinesLogger(Callback):
             validation=None if epoch.validation is None else dict(epoch.validation),
         )
 
+    def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
+        del trainer
+        self._write(
+            event="evaluate",
+            epoch=evaluated.epoch,
+            step=evaluated.step,
+            validation=dict(evaluated.figures),
+        )
+
     def on_save(self, trainer: Trainer, saved: Saved) -> None:
         del trainer
         self._write(event="save", path=saved.path, step=saved.step, seconds=saved.seconds)
@@ -369,6 +425,7 @@ class CallbackRunner:
         self._subscribe(events, PassBegan, "on_epoch_begin", lambda e: (e.view.epoch,))
         self._subscribe(events, StepDone, "on_step_end", lambda e: (e,))
         self._subscribe(events, Evaluated, "on_evaluate", lambda e: (e.epoch, e.figures))
+        self._subscribe(events, EvaluatedWithin, "on_evaluate_within", lambda e: (e,))
         self._subscribe(events, EpochEnded, "on_epoch_end", lambda e: (self._epoch_of(e),))
         self._subscribe(events, Saved, "on_save", lambda e: (e,))
         self._subscribe(events, SaveFailed, "on_save_failed", lambda e: (e,))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sparsefleet.data import ReaderStats
 from sparsefleet.engine.clock import TimeShares, describe_reading
-from sparsefleet.engine.events import PassResult
+from sparsefleet.engine.events import EvaluatedWithin, PassResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ class Epoch:
     """Batches skipped because their loss was not finite."""
 
     seconds: float
-    """Wall time, validation not included."""
+    """Wall time, with validations within the epoch and without the one at its end."""
 
     loss: float
     """Mean loss per example, each computed before learning from it."""
@@ -95,6 +95,9 @@ class History:
 
     epochs: list[Epoch] = field(default_factory=list)
     """The epochs, in order."""
+
+    validations: list[EvaluatedWithin] = field(default_factory=list)
+    """Validations within epochs, in order (`TrainerConfig.validate_every_steps`)."""
 
     time_shares: TimeShares = field(default_factory=TimeShares)
     """Where the time of the training threads went, over all epochs."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet.engine.events import (
     Evaluated,
+    EvaluatedWithin,
     Events,
     Failed,
     PassBegan,
@@ -51,6 +52,7 @@ class ProgressReporter:
         self._tensorboard = tensorboard
         self._rows: int | None = None
         self._examples_before = 0
+        self._view: PassView | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.last: dict[int, Snapshot] = {}
@@ -61,10 +63,12 @@ class ProgressReporter:
         events.subscribe(PassBegan, self._begin_pass)
         events.subscribe(PassEnded, self._end_pass)
         events.subscribe(Evaluated, self._show_validation)
+        events.subscribe(EvaluatedWithin, self._show_validation_within)
         events.subscribe(Failed, lambda _: self.stop())
 
     def _begin_pass(self, event: PassBegan) -> None:
         """Start polling, if there is anything to show it on."""
+        self._view = event.view
         if isinstance(self._display, QuietDisplay) and self._tensorboard is None:
             return
         self._ended.clear()
@@ -92,10 +96,16 @@ class ProgressReporter:
 
     def _show_validation(self, event: Evaluated) -> None:
         """Show the metrics of the validation data."""
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in event.figures.items())
-        self._display.note(f"epoch {event.epoch}/{event.epochs}  validation  {shown}")
+        self._display.note(f"epoch {event.epoch}/{event.epochs}  {_validation(event.figures)}")
         if self._tensorboard is not None:
             self._tensorboard.write_validation(event.figures, self._examples_before)
+
+    def _show_validation_within(self, event: EvaluatedWithin) -> None:
+        shown = _validation(event.figures)
+        self._display.note(f"epoch {event.epoch}/{event.epochs}  step {event.step}  {shown}")
+        if self._tensorboard is not None and self._view is not None:
+            examples = self._examples_before + self._view.total().examples
+            self._tensorboard.write_validation(event.figures, examples)
 
     def _watch(self, view: PassView) -> None:
         interval_s = min(self._display.interval_s, self._log_interval_s)
@@ -158,6 +168,10 @@ class ProgressReporter:
         if now.collectives:
             shown["sent_mb"] = (now.sent_bytes - before.sent_bytes) / steps / 2**20
         return shown
+
+
+def _validation(figures: Mapping[str, float]) -> str:
+    return "  ".join(["validation", *(f"{name} {value:.4f}" for name, value in figures.items())])
 
 
 def count_rows(stats: list[dict[str, float]]) -> int | None:

@@ -84,7 +84,7 @@ class Figures:
         """Return the sums over all workers, identical on each. All call it."""
         if meeting.is_alone:
             return self
-        states = meeting.all_gather(self.state())
+        states = meeting.all_gather(self.state(), patient=True)  # some have more data than others
         merged = Figures.from_state(states[0])  # in the order of ranks
         for state in states[1:]:
             merged.merge(Figures.from_state(state))

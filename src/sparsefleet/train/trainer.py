@@ -17,7 +17,7 @@ from sparsefleet.data import Reader
 from sparsefleet.engine.batch_source import BatchSource, Data
 from sparsefleet.engine.binding import bind_model
 from sparsefleet.engine.clock import advise
-from sparsefleet.engine.events import EpochEnded
+from sparsefleet.engine.events import EpochEnded, EvaluatedWithin
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.training import Training
 from sparsefleet.engine.training_progress import check_resume
@@ -190,16 +190,24 @@ class Trainer:
 
         data: an iterable of batches, or a function that returns an iterator for each epoch. All
             threads take from one iterator.
-        validation: evaluated after each epoch, by all workers together.
+        validation: evaluated after each epoch, by all workers together; with
+            `TrainerConfig(validate_every_steps=...)` also within epochs.
 
         Returns when everything is applied and the model has the parameters of the store.
         """
         if not isinstance(epochs, int) or epochs < 1:
             raise ConfigError(f"epochs must be an int >= 1, got {epochs!r}")
+        every_steps = self.config.validate_every_steps
+        if every_steps is not None and validation is None:
+            raise ConfigError(
+                f"TrainerConfig.validate_every_steps is {every_steps}, but fit got no validation "
+                "data: pass fit(..., validation=...), or leave it None"
+            )
         training = self._begin()
         self._reader = data if isinstance(data, Reader) else None
         source = self._source(data, passes=epochs)
-        held_out = None if validation is None else self._source(validation, passes=epochs)
+        passes = epochs if every_steps is None else max(epochs, 2)  # more than one
+        held_out = None if validation is None else self._source(validation, passes=passes)
         distributed = training.distributed
         tensorboard = open_tensorboard(self.config.tensorboard, distributed.role)
         display = make_display(quiet=self.config.quiet, log_interval_s=self.config.log_interval_s)
@@ -215,8 +223,15 @@ class Trainer:
         try:
             with training.events.temporary():
                 reporter.attach(training.events)
+                training.events.subscribe(EvaluatedWithin, history.validations.append)
                 self._attach_callbacks(training, reporter)
-                results = training.fit(source, epochs, evaluate, may_stop=self._may_stop)
+                results = training.fit(
+                    source,
+                    epochs,
+                    evaluate,
+                    evaluate_every_steps=every_steps,
+                    may_stop=self._may_stop,
+                )
             history.was_stopped = training.was_stopped
             for result in results:
                 history.epochs.append(Epoch.of(result, reporter.last[result.epoch].metrics))
@@ -238,7 +253,8 @@ class Trainer:
         return history
 
     def stop(self) -> None:
-        """End `fit` after the current epoch, on all workers. Any thread may call it.
+        """End `fit` after the current epoch, or after the next validation within it
+        (`TrainerConfig.validate_every_steps`), on all workers. Any thread may call it.
 
         It does nothing outside of `fit`. Several workers agree on it after each epoch if they have
         callbacks; without any it raises ConfigError.

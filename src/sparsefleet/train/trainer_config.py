@@ -61,6 +61,11 @@ class TrainerConfig:
     tensorboard: str | os.PathLike[str] | None = None
     """Directory for TensorBoard's files; worker 0 writes them. Needs the extra `tensorboard`."""
 
+    validate_every_steps: int | None = None
+    """Evaluate `fit(validation=...)` also within epochs: when a worker has taken this many steps
+    since the last time. All workers pause for it. Where threads step together (sync, half_async,
+    hybrid), a step of all of them counts once."""
+
     predictions: Callable[[Any], Any] | None = None
     """Turns the model's output into probabilities for metrics and `predict`. None: chosen by the
     loss; see `Trainer`."""
@@ -83,6 +88,8 @@ class TrainerConfig:
         require_positive(self, "log_interval_s")
         require_int(self, "metrics_window_batches", 1, 1_000_000)
         require_positive(self, "stop_timeout_s")
+        if self.validate_every_steps is not None:
+            require_int(self, "validate_every_steps", 1, 2**62)
         for field in ("predictions", "groups"):
             value = getattr(self, field)
             if value is not None and not callable(value):
