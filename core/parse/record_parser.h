@@ -41,9 +41,9 @@ class RecordParser {
   RecordParser(std::shared_ptr<const RecordFormat> format, std::size_t max_line_bytes)
       : format_(std::move(format)), max_line_bytes_(max_line_bytes) {}
 
-  // Starts counting lines from 1 again; the first `skip_lines` and those of other shares are counted
-  // but not parsed. Unparsed bytes of an earlier file are dropped.
-  // REQUIRES: share.index < share.num_shares.
+  // Starts counting lines from 1 again; the first `skip_lines` and those of other shares are
+  // counted but not parsed. Unparsed bytes of an earlier file are dropped. REQUIRES: share.index <
+  // share.num_shares.
   void BeginFile(std::uint64_t skip_lines = 0, LineShare share = {});
 
   // Passes the next bytes, which must stay valid until Parse() asks for another block.

@@ -116,8 +116,8 @@ const Test kSkip("lines that are skipped are counted, good, bad or endless", [] 
 });
 
 const Test kShare("each line belongs to one share, and a bad line to one as well", [] {
-  const std::string file = "1 10\n1 11\n1 x\n" + std::string(3 * kLongLine, '1') +
-                           "\n1 14\n1 15\n1 16\n1 y\n1 18";
+  const std::string file =
+      "1 10\n1 11\n1 x\n" + std::string(3 * kLongLine, '1') + "\n1 14\n1 15\n1 16\n1 y\n1 18";
   for (const std::size_t block : {std::size_t{1}, std::size_t{50}, std::size_t{1000}}) {
     for (const std::uint64_t index : {0, 1, 2}) {
       RecordParser parser = OneSlot();
