@@ -73,6 +73,8 @@ AS_IN_FLUID = {
     "sparsefleet.fluid.operators.cells.GRUCell",
     "sparsefleet.fluid.operators.cells.LSTMCell",
     "sparsefleet.fluid.operators.decoding.BeamSearchDecoder",
+    "sparsefleet.fluid.operators.state_decoder.BeamSearchDecoder",
+    "sparsefleet.fluid.operators.state_decoder.InitState",
     "sparsefleet.fluid.operators.cells.BasicGRUUnit",
     "sparsefleet.fluid.operators.cells.BasicLSTMUnit",
     "sparsefleet.fluid.optimizer.kinds.DGCMomentumOptimizer",

@@ -99,13 +99,25 @@ _CONTRIB_LAYERS = {
     "fused_elemwise_activation": "operators.contrib",
     "fused_embedding_seq_pool": "operators.contrib",
     "index_sample": "operators.lookups",
+    "match_matrix_tensor": "operators.matching",
     "multiclass_nms2": "operators.suppression",
     "partial_concat": "operators.contrib",
     "partial_sum": "operators.contrib",
+    "rank_attention": "operators.matching",
+    "search_pyramid_hash": "operators.matching",
+    "sequence_topk_avg_pooling": "operators.matching",
     "shuffle_batch": "operators.contrib",
     "sparse_embedding": "operators.contrib",
     "tdm_child": "operators.contrib",
     "tdm_sampler": "operators.contrib",
+    "tree_conv": "operators.matching",
+    "var_conv_2d": "operators.matching",
+}
+_CONTRIB_DECODERS = {
+    "BeamSearchDecoder": "operators.state_decoder",
+    "InitState": "operators.state_decoder",
+    "StateCell": "operators.state_decoder",
+    "TrainingDecoder": "operators.state_decoder",
 }
 _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 
@@ -114,6 +126,7 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 _NAMES: dict[str, dict[str, str]] = {
     "contrib": {
         **_CONTRIB_LAYERS,
+        **_CONTRIB_DECODERS,
         "HDFSClient": "io.hadoop",
         "distributed_batch_reader": "paddle.reader.decorators",
         "extend_with_decoupled_weight_decay": "optimizer.decoupled_decay",
@@ -121,6 +134,8 @@ _NAMES: dict[str, dict[str, str]] = {
         "multi_download": "io.hadoop",
         "multi_upload": "io.hadoop",
     },
+    "contrib.decoder": _CONTRIB_DECODERS,
+    "contrib.decoder.beam_search_decoder": _CONTRIB_DECODERS,
     "contrib.layers": _CONTRIB_LAYERS,
     "contrib.layers.metric_op": _CONTRIB_LAYERS,
     "contrib.layers.nn": _CONTRIB_LAYERS,
@@ -175,9 +190,16 @@ _NAMES: dict[str, dict[str, str]] = {
         "StrategyFactory": "fleet.strategies",
     },
     f"{_PARAMETER_SERVER}.pslib": {
+        "DownpourOptimizer": "fleet.pslib_fleet:PslibOptimizer",
+        "FLEET_GLOBAL_DICT": "fleet.pslib_fleet",
         "PSLib": "fleet.pslib_fleet:PslibFleet",
+        "_fleet_embedding": "fleet.pslib_fleet",
+        "_fleet_embedding_v2": "fleet.pslib_fleet",
+        "_prepare_params": "fleet.pslib_fleet",
         "fleet": "fleet.pslib_fleet",
+        "fleet_embedding": "fleet.pslib_fleet",
     },
+    f"{_PARAMETER_SERVER}.pslib.optimizer_factory": {"FLEET_GLOBAL_DICT": "fleet.pslib_fleet"},
     "incubate.fleet.utils": {},
     "incubate.fleet.utils.hdfs": {"HDFSClient": "io.hadoop:FleetHDFSClient"},
     "proto": {},
@@ -293,7 +315,7 @@ class _NamesLoader(Loader):
 
         contents: dict[str, Any] = vars(module)
         contents["__doc__"] = f"The names of Fluid's module `fluid.{self._path}`."
-        contents["__all__"] = sorted(below | set(names))
+        contents["__all__"] = sorted(n for n in below | set(names) if not n.startswith("_"))
         contents["__getattr__"] = load
 
 

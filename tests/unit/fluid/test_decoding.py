@@ -129,3 +129,77 @@ def test_evaluators_add_up_and_begin_again() -> None:
             exe.run(feed=feed, fetch_list=texts.metrics + chunks.metrics)
         assert [value.item() for value in texts.eval(exe)] == [0.25, 0.5]
         assert [round(value.item(), 4) for value in chunks.eval(exe)] == [0.5, 1.0, 0.6667]
+
+
+def state_cell(first: Any) -> Any:
+    from sparsefleet.fluid.contrib.decoder.beam_search_decoder import InitState, StateCell
+
+    cell = StateCell({"word": None}, {"h": InitState(first, need_reorder=True)}, "h")
+
+    @cell.state_updater
+    def update(cell: Any) -> None:
+        inputs = [cell.get_state("h"), cell.get_input("word")]
+        cell.set_state("h", fluid.layers.fc(inputs, 4, act="tanh"))
+
+    return cell
+
+
+def test_a_cell_trains_over_target_sequences() -> None:
+    from sparsefleet.fluid.contrib.decoder.beam_search_decoder import TrainingDecoder
+
+    words = fluid.data("words", [None, 1], "int64", lod_level=1)
+    wanted = fluid.data("wanted", [None, 1], "int64", lod_level=1)
+    rows = fluid.layers.embedding(words, [6, 3])
+    decoder = TrainingDecoder(state_cell(fluid.data("first", [None, 4])))
+    with decoder.block():
+        word = decoder.step_input(rows)
+        decoder.state_cell.compute_state({"word": word})
+        scores = fluid.layers.fc(decoder.state_cell.get_state("h"), 6, act="softmax")
+        decoder.state_cell.update_states()
+        decoder.output(scores)
+    loss = fluid.layers.mean(fluid.layers.cross_entropy(decoder(), wanted))
+    fluid.optimizer.Adam(0.05).minimize(loss)
+    exe, ids = started(), np.array([[0], [2], [3], [0], [4]])
+    feed = {
+        "words": fluid.create_lod_tensor(ids, [[3, 2]]),
+        "wanted": fluid.create_lod_tensor((ids + 1) % 6, [[3, 2]]),
+        "first": np.ones((2, 4), "float32"),
+    }
+    losses = [exe.run(feed=feed, fetch_list=[loss])[0].item() for _ in range(40)]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_beam_keeps_the_best_sequences_of_each_source() -> None:
+    from sparsefleet.fluid.contrib.decoder.beam_search_decoder import BeamSearchDecoder
+
+    ids = fluid.data("ids", [None, 1], "int64", lod_level=2)
+    scores = fluid.data("scores", [None, 1], lod_level=2)
+    first = fluid.data("first", [None, 4], lod_level=1)
+    decoder = BeamSearchDecoder(
+        state_cell(first), ids, scores, 6, 3, topk_size=4, max_len=3, beam_size=2, end_id=1
+    )
+    decoder.decode()
+    found_ids, found_scores = decoder()
+    lod = [[1, 1], [1, 1]]
+    feed = {
+        "ids": fluid.create_lod_tensor(np.zeros((2, 1), "int64"), lod),
+        "scores": fluid.create_lod_tensor(np.ones((2, 1), "float32"), lod),
+        "first": fluid.create_lod_tensor(np.eye(2, 4, dtype="float32"), [[1, 1]]),
+    }
+    fetched = started().run(feed=feed, fetch_list=[found_ids, found_scores], return_numpy=False)
+    assert [len(level) for level in fetched[0].recursive_sequence_lengths()] == [2, 4]
+    assert all(2 <= length <= 4 for length in fetched[0].recursive_sequence_lengths()[1])
+    assert fetched[0].lod() == fetched[1].lod()
+
+
+def test_a_cell_is_in_one_decoder_at_a_time() -> None:
+    from sparsefleet.fluid.contrib.decoder.beam_search_decoder import StateCell, TrainingDecoder
+
+    cell = state_cell(fluid.data("first", [None, 4]))
+    decoder = TrainingDecoder(cell)
+    with pytest.raises(ValueError, match="already in a decoder"):
+        TrainingDecoder(cell)
+    with pytest.raises(ValueError, match="within"):
+        decoder.step_input(fluid.data("x", [None, 4], lod_level=1))
+    with pytest.raises(ValueError, match="InitState"):
+        StateCell({}, {"h": fluid.data("h", [None, 4])}, "h")  # type: ignore[dict-item]

@@ -30,9 +30,6 @@ def test_a_value_looks_as_in_fluid_if_asked(
     )
 
 
-def test_batches_of_all_threads_count_and_one_prints() -> None:
+def test_every_third_batch_of_the_first_thread_is_printed() -> None:
     printer = FetchPrinter()
-    first, other = True, False
-    found = [printer.is_due(3, prints=one) for one in (first, other, other, first, first, other)]
-    assert found == [False, False, False, True, False, False]
-    assert printer.is_due(3, prints=True)
+    assert [printer.is_due(3) for _ in range(7)] == [False, False, True, False, False, True, False]

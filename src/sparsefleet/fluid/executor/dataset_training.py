@@ -73,9 +73,9 @@ class Fetching:
     names: Sequence[str] = ()
     infos: Sequence[str] = ()
     print_period: int = 100
-    """Batches between two prints; the first thread prints."""
+    """Batches of the first thread, which prints, between two prints."""
     printer: FetchPrinter = field(default_factory=FetchPrinter)
-    """Counts batches across passes."""
+    """Counts the batches of the first thread across passes."""
     debug: bool = False
     """Also print the speed and the mean operator times of the first thread to stderr."""
     handler: FetchHandler | None = None
@@ -269,7 +269,7 @@ class _Reports:
         result: RunResult | None = event.outcome.output
         if fetching.handler is not None and result is not None:
             self._latest.update(zip(fetching.fetches, result.fetched, strict=False))
-        if fetching.printer.is_due(fetching.print_period, prints=is_first):
+        if is_first and fetching.printer.is_due(fetching.print_period):
             assert result is not None
             self._print(result)
 

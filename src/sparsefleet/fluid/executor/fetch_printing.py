@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,25 +13,20 @@ _C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "i
 
 
 class FetchPrinter:
-    """Decides when to print, counting batches of all threads and passes. Thread-safe.
+    """Decides when the first thread prints; counts its batches in all passes.
 
     >>> printer = FetchPrinter()
-    >>> [printer.is_due(2, prints=True) for _ in range(5)]
+    >>> [printer.is_due(2) for _ in range(5)]
     [False, True, False, True, False]
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._batches = 0
-        self._waits = False
 
-    def is_due(self, period: int, *, prints: bool) -> bool:
-        """Count a batch; return True if a print is due and the caller is the one that prints."""
-        with self._lock:
-            self._batches += 1
-            due = self._waits or self._batches % period == 0
-            self._waits = due and not prints
-            return due and prints
+    def is_due(self, period: int) -> bool:
+        """Count a batch of the first thread; return whether it prints now."""
+        self._batches += 1
+        return self._batches % period == 0
 
 
 def print_as_fluid() -> None:

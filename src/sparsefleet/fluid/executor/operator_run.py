@@ -10,6 +10,7 @@ from sparsefleet.fluid.framework import Operator as ProgramOperator
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.places import Place
 from sparsefleet.fluid.framework.scope import Scope
+from sparsefleet.fluid.lowering.body import lod_of_output
 from sparsefleet.fluid.lowering.registry import OpDef, find_op, op_types
 from sparsefleet.fluid.lowering.shapes import flat_outputs, slot_values
 
@@ -73,7 +74,8 @@ class Operator:
         for slot in definition.outputs:
             names = self._outputs.get(slot.name, [])
             for offset, name in enumerate(names):
-                _put(scope, name, values[place_of + offset], lod)
+                own = lod_of_output(lod, place_of + offset)
+                _put(scope, name, values[place_of + offset], own)
             place_of += len(names) if slot.many else 1
 
 

@@ -225,7 +225,7 @@ class ProgramOptimizer(FleetOptimizer):
     ) -> None:
         super().__init__(optimizer)
         self._fleet = fleet
-        self._strategy = strategy
+        self.strategy = strategy
 
     def minimize(
         self,
@@ -241,7 +241,7 @@ class ProgramOptimizer(FleetOptimizer):
 
     def _distribute(self, loss: Variable, startup: Program) -> None:
         assert loss.block is not None
-        self._fleet.distribute_program(loss.block.program, startup, self._strategy)
+        self._fleet.distribute_program(loss.block.program, startup, self.strategy)
 
 
 fleet = ProgramFleet()

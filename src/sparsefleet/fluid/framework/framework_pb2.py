@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefleet.fluid.framework.call_site import ProgramError
+from sparsefleet.fluid.framework.program_desc import program_of_desc
 from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.proto.framework_pb2")
@@ -39,8 +40,12 @@ class ProgramDesc:
 
     @classmethod
     def FromString(cls, data: bytes) -> ProgramDesc:  # noqa: N802  (protobuf's name)
-        """Parse a saved program; ProgramError for other bytes, such as Paddle's own."""
+        """Parse a program saved here or by PaddlePaddle 1.x; ProgramError for other bytes."""
         made = cls()
+        if data.lstrip()[:1] != b"{":
+            made._document = program_of_desc(data).document
+            made.blocks = [BlockDesc(block) for block in made._document["blocks"]]
+            return made
         try:
             document = json.loads(data)
             if "program" in document:
@@ -49,8 +54,7 @@ class ProgramDesc:
             made.blocks = [BlockDesc(block) for block in document["blocks"]]
         except (ValueError, KeyError, TypeError) as error:
             raise ProgramError(
-                f"not a program saved by sparsefleet: {error}; programs saved by Paddle cannot "
-                "be read"
+                f"not a program saved by sparsefleet or PaddlePaddle 1.x: {error}"
             ) from error
         return made
 

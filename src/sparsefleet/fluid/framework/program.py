@@ -12,6 +12,7 @@ from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.framework.call_site import CallSite, ProgramError, call_site
 from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
+from sparsefleet.fluid.framework.program_desc import program_of_desc
 from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
 from sparsefleet.fluid.framework.variable import Variable
 
@@ -249,6 +250,11 @@ class Program:
             document = json.loads(text)
         except ValueError as error:
             raise ProgramError(f"not a program: {error}") from error
+        return cls.from_document(document)
+
+    @classmethod
+    def from_document(cls, document: Any) -> Program:
+        """Return the program that a parsed JSON document describes; ProgramError for others."""
         if not isinstance(document, dict) or document.get("format") != "sparsefleet.program":
             raise ProgramError("not a program: a JSON object with format 'sparsefleet.program'")
         if document.get("format_version") != 1:
@@ -275,5 +281,9 @@ class Program:
 
     @classmethod
     def parse_from_string(cls, binary_str: bytes | str) -> Program:
-        """Parse what `serialize_to_string` wrote."""
-        return cls.from_json(binary_str if isinstance(binary_str, str) else binary_str.decode())
+        """Parse what `serialize_to_string` wrote, here or in PaddlePaddle 1.x."""
+        if isinstance(binary_str, str):
+            return cls.from_json(binary_str)
+        if binary_str.lstrip()[:1] == b"{":
+            return cls.from_json(binary_str.decode())
+        return cls.from_document(program_of_desc(binary_str).document)

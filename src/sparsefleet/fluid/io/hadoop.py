@@ -19,6 +19,8 @@ _TIMEOUT_S = 3600.0  # for one command; files are large
 
 _FIELDS_OF_LS = 8
 
+_COMMAND_NOT_FOUND = 127
+
 _log = logging.getLogger("sparsefleet.fluid")
 
 Item = TypeVar("Item")
@@ -109,14 +111,18 @@ class HadoopClient:
         """Return the exit code and the output."""
         code, printed = 0, ""
         for number in range(max(tries, 1)):
-            done = subprocess.run(
-                [*self._words, *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    [*self._words, *words],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                )
+            except OSError as error:  # as a shell reports it; another try would not help
+                _log.warning("%s fs %s: %s", self._words[0], " ".join(words), error)
+                return _COMMAND_NOT_FOUND, ""
             code, printed = done.returncode, done.stdout
             if code == 0:
                 break

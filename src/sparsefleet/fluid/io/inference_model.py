@@ -11,6 +11,7 @@ from pathlib import Path
 from sparsefleet.fluid.executor.compiler import plain_program
 from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.framework import Program, Variable, default_main_program
+from sparsefleet.fluid.framework.program_desc import SavedProgram, program_of_desc
 from sparsefleet.fluid.io.saving import (
     SavePart,
     TableLayout,
@@ -78,17 +79,28 @@ def load_inference_model(
     params_filename: str | None = None,
     pserver_endpoints: Sequence[str] | None = None,
 ) -> tuple[Program, list[str], list[Variable]]:
-    """Load an inference model: the program, names to feed, variables to fetch."""
+    """Load an inference model: the program, names to feed, variables to fetch.
+
+    PaddlePaddle 1.x may have saved it.
+    """
     del pserver_endpoints
     path = Path(dirname) / (model_filename or _MODEL)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; the program should be saved there")
-    document = json.loads(path.read_text(encoding="utf-8"))
-    program = Program.from_json(json.dumps(document["program"]))
+    saved = _saved_program(path)
+    program = Program.from_document(saved.document)
     executor.make_tables(program)
     load_persistables(executor, dirname, program, params_filename)
     block = program.global_block()
-    return program, document["feeds"], [block.var(name) for name in document["fetches"]]
+    return program, saved.feeds, [block.var(name) for name in saved.fetches]
+
+
+def _saved_program(path: Path) -> SavedProgram:
+    data = path.read_bytes()
+    if data.lstrip()[:1] != b"{":
+        return program_of_desc(data, str(path))
+    document = json.loads(data)
+    return SavedProgram(document["program"], document["feeds"], document["fetches"])
 
 
 def _add_fetch(program: Program, target: Variable, number: int) -> str:

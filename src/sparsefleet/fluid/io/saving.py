@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.names import MANIFEST
+from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.executor.compiler import plain_program
 from sparsefleet.fluid.executor.executor import Executor
@@ -68,6 +69,8 @@ Predicate = Callable[[Variable], bool]
 
 TableLayout = Literal["file", "folder"]
 """A table as one file written by this process, or as a folder written by the owner of the rows."""
+
+_PADDLE_VERSION = bytes(4)
 
 _log = logging.getLogger("sparsefleet.fluid")
 
@@ -372,13 +375,34 @@ def load_persistables(
 def read_saved(
     dirname: str | os.PathLike[str], variables: Sequence[Variable], filename: str | None = None
 ) -> list[SavedVariable]:
-    """Find variables in a folder; RuntimeError if one is missing or does not fit."""
+    """Find variables in a folder; RuntimeError if one is missing or does not fit.
+
+    The files may be those of PaddlePaddle 1.x.
+    """
     folder = Path(dirname)
+    source = _paddle_arrays(folder, variables, filename)
+    if source is not None:
+        return [SavedVariable(v, _in_source(source, v.name)) for v in variables]
     together = None if filename is None else _open_file(path_in(folder, filename))
     return [
         SavedVariable(variable, _find(folder, variable.name, filename, together))
         for variable in variables
     ]
+
+
+def _paddle_arrays(
+    folder: Path, variables: Sequence[Variable], filename: str | None
+) -> MemoryArrays | None:
+    """Return the variables if Paddle wrote the folder: such a file starts with version 0."""
+    names = sorted(variable.name for variable in variables)
+    first = path_in(folder, filename or names[0]) if names else folder
+    if not first.is_file():
+        return None
+    with open(first, "rb") as file:
+        if file.read(len(_PADDLE_VERSION)) != _PADDLE_VERSION:
+            return None
+    found = read_paddle_persistables(str(folder), filename=filename, names=names)
+    return MemoryArrays(found, {})
 
 
 def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:

@@ -14,6 +14,9 @@ from sparsefleet.fluid.operators.cells import *
 from sparsefleet.fluid.operators.click_rates import *
 from sparsefleet.fluid.operators.convolutions import *
 from sparsefleet.fluid.operators.decoding import *
+from sparsefleet.fluid.operators.deformable import *
+from sparsefleet.fluid.operators.detection_losses import *
+from sparsefleet.fluid.operators.detection_targets import *
 from sparsefleet.fluid.operators.distributions import *
 from sparsefleet.fluid.operators.elementwise import *
 from sparsefleet.fluid.operators.embedding import *

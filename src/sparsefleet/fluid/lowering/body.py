@@ -22,6 +22,7 @@ __all__ = [
     "copied",
     "detached",
     "first_lod",
+    "lod_of_output",
     "read_first",
     "run_with_body",
     "tracked",
@@ -116,6 +117,11 @@ def copied(gradient: Any) -> Any:
 def first_lod(*lods: Lod) -> Lod:
     """Return the first LoD that is not empty."""
     return next(filter(None, lods), ())
+
+
+def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
+    """Return the LoD of one output: a function gives one LoD for all, or a list of them."""
+    return lod[place] if isinstance(lod, list) else lod
 
 
 def check_finite(op: Operator, result: Any) -> None:

@@ -19,6 +19,7 @@ from sparsefleet.fluid.lowering.body import (
     copied,
     detached,
     first_lod,
+    lod_of_output,
     read_first,
     run_with_body,
     tracked,
@@ -281,7 +282,10 @@ class _Lowering:
         for slot in definition.outputs:
             names = op.output(slot.name)
             for offset, name in enumerate(names):
-                self.put(name, op, node if single else self._item(node, place + offset), lod)
+                own = lod
+                if lod is not None and not single and definition.lod_rule(op.attrs) == "function":
+                    own = self.call("lod", lod_of_output, lod, place + offset)
+                self.put(name, op, node if single else self._item(node, place + offset), own)
             place += len(names) if slot.many else 1
 
     def put(self, name: str, op: Operator, node: fx.Node, lod: fx.Node | None = None) -> None:

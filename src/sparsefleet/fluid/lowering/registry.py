@@ -25,6 +25,9 @@ _FAMILIES = (
     "collective",
     "convolutions",
     "decoding",
+    "deformable",
+    "detection_losses",
+    "detection_targets",
     "elementwise",
     "embedding",
     "filling",
@@ -36,6 +39,7 @@ _FAMILIES = (
     "lookups",
     "losses",
     "lstm",
+    "matching",
     "matrices",
     "metrics",
     "normalization",
@@ -82,7 +86,7 @@ class OpDef:
     lod: LodRule | LodOfSettings
     """share: outputs have the LoD of the first input that has one; rows: only outputs with the same
     number of rows do; none: none do; function: it takes `lods`, one per slot, and returns (outputs,
-    their LoD). Or a function of the attrs.
+    their LoD), or a list with the LoD of each output. Or a function of the attrs.
     """
     in_place: bool
     """Its outputs are its inputs, changed in place: the function returns nothing."""

@@ -90,7 +90,7 @@ def _coded_shape(priors: Shape, given: Any, target: Shape, /, **settings: Any) -
     return [target]
 
 
-@op("box_coder", "PriorBox PriorBoxVar? TargetBox", "OutputBox", lod="none", infer=_coded_shape)
+@op("box_coder", "PriorBox PriorBoxVar? TargetBox", "OutputBox", infer=_coded_shape)
 def box_coder_op(
     priors: Tensor,
     variances: Tensor | None,

@@ -13,7 +13,7 @@ from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.filling import fill_constant
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.shaping import split
-from sparsefleet.fluid.operators.xxhash64 import xxhash64
+from sparsefleet.fluid.operators.xxhash import xxhash64
 
 __all__ = [
     "gather_tree",

@@ -35,13 +35,20 @@ def _sized(x: Tensor) -> Tensor:
 def _lod_of(attrs: Mapping[str, Any]) -> LodRule:
     """Return the LoD of rows that are not reduced; they stay in their sequences."""
     dim = attrs.get("dim")
-    return "none" if dim is None or 0 in dim else "share"
+    return "none" if dim is None or 0 in dim or attrs.get("reduce_all") else "share"
 
 
 def _register(type: str, function: Callable[..., Any]) -> None:
     @op(type, "X", lod=_lod_of)
-    def run(x: Tensor, *, dim: Sequence[int] | None = None, keep_dim: bool = False) -> Tensor:
-        axes = list(range(x.dim())) if dim is None else [d % x.dim() for d in dim]
+    def run(
+        x: Tensor,
+        *,
+        dim: Sequence[int] | None = None,
+        keep_dim: bool = False,
+        reduce_all: bool = False,
+    ) -> Tensor:
+        whole = dim is None or reduce_all
+        axes = list(range(x.dim())) if whole else [d % x.dim() for d in dim or ()]
         return _sized(function(x, axes, keep_dim))
 
 

@@ -24,7 +24,7 @@ def _pooled(x: Shape, rois: Shape, lod: Any = None, **settings: Any) -> list[Sha
     return [(rois[0], x[1], settings["pooled_height"], settings["pooled_width"])]
 
 
-def _pictures(x: Tensor, rois: Tensor, lod: Any, lengths: Tensor | None) -> list[int]:
+def boxes_in_pictures(x: Tensor, rois: Tensor, lod: Any, lengths: Tensor | None) -> list[int]:
     """Return the image that each box belongs to."""
     if lengths is not None:
         offsets = [0, *lengths.reshape(-1).tolist()]
@@ -69,7 +69,7 @@ def roi_align_op(
 ) -> tuple[Tensor, Any]:
     """Average points spread over each part of a box: [R, C, height, width]."""
     made = []
-    for number, roi in zip(_pictures(x, rois, lods[1], lengths), rois, strict=True):
+    for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
         left, top, right, bottom = (float(one) * spatial_scale for one in roi)
         wide, high = max(right - left, 1.0), max(bottom - top, 1.0)
         step_y, step_x = high / pooled_height, wide / pooled_width
@@ -109,8 +109,8 @@ def roi_pool_op(
 ) -> tuple[Tensor, Any]:
     """Return the maximum of each part of a box: [R, C, height, width]; 0 for an empty part."""
     made = []
-    for number, roi in zip(_pictures(x, rois, lods[1], lengths), rois, strict=True):
-        left, top, right, bottom = (_rounded(float(one) * spatial_scale) for one in roi)
+    for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
+        left, top, right, bottom = (rounded(float(one) * spatial_scale) for one in roi)
         rows = _bins(top, bottom, pooled_height, x.shape[2])
         columns = _bins(left, right, pooled_width, x.shape[3])
         parts = [
@@ -123,7 +123,7 @@ def roi_pool_op(
     return (torch.stack(made) if made else empty), ()
 
 
-def _rounded(value: float) -> int:
+def rounded(value: float) -> int:
     """Round half away from 0, as C does."""
     return math.floor(value + 0.5) if value >= 0 else math.ceil(value - 0.5)
 
@@ -148,9 +148,9 @@ def psroi_pool_op(
     """Average each part of a box, using separate channels for each part."""
     made = []
     channels = x.reshape(len(x), output_channels, pooled_height, pooled_width, *x.shape[2:])
-    for number, roi in zip(_pictures(x, rois, lods[1], None), rois, strict=True):
-        left, top = (_rounded(float(one)) * spatial_scale for one in roi[:2])
-        right, bottom = ((_rounded(float(one)) + 1.0) * spatial_scale for one in roi[2:])
+    for number, roi in zip(boxes_in_pictures(x, rois, lods[1], None), rois, strict=True):
+        left, top = (rounded(float(one)) * spatial_scale for one in roi[:2])
+        right, bottom = ((rounded(float(one)) + 1.0) * spatial_scale for one in roi[2:])
         step_y = max(bottom - top, 0.1) / pooled_height
         step_x = max(right - left, 0.1) / pooled_width
         out = x.new_zeros((output_channels, pooled_height, pooled_width))

@@ -19,7 +19,7 @@ from sparsefleet.fluid.incubate.fleet.collective import (
     DistributedStrategy,
     TrainStatus,
 )
-from sparsefleet.fluid.incubate.fleet.parameter_server.pslib import PSLib
+from sparsefleet.fluid.incubate.fleet.parameter_server.pslib import PSLib, fleet_embedding
 from sparsefleet.fluid.incubate.fleet.utils.fleet_util import FleetUtil
 from sparsefleet.fluid.incubate.fleet.utils.hdfs import HDFSClient
 
@@ -135,7 +135,7 @@ def test_settings_of_pslib_mean_async() -> None:
     fleet = PSLib()
     fleet.init(UserDefinedRoleMaker(0, Role.WORKER, 1, ["127.0.0.1:9101"]))
     optimizer = fleet.distributed_optimizer(fluid.optimizer.SGD(0.1), {"use_cvm": True})
-    assert optimizer._strategy.mode_name == "async"
+    assert optimizer.strategy.mode_name == "async"
 
 
 def test_counts_of_an_auc_begin_anew() -> None:
@@ -144,3 +144,37 @@ def test_counts_of_an_auc_begin_anew() -> None:
     assert np.array(fluid.global_scope().find_var("counts").get_tensor()).tolist() == [0, 0]
     with pytest.raises(ValueError, match="no variable 'other'"):
         FleetUtil().set_zero("other")
+
+
+@pytest.mark.parametrize("client_class", [HDFSClient, OldClient])
+def test_a_client_without_hadoop_reports_failed_commands(
+    client_class: type[HDFSClient], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = client_class(str(tmp_path), {"fs.default.name": "hdfs://nowhere"})
+    (tmp_path / "file").write_text("x")
+    assert not client.is_exist("/there")
+    assert client.ls("/there") == []
+    assert not client.makedirs("/there")
+    assert not client.upload("/there", str(tmp_path / "file"))
+    assert "No such file" in caplog.text
+
+
+def test_pslib_minimizes_the_losses_of_several_programs() -> None:
+    fleet = PSLib()
+    fleet.init(UserDefinedRoleMaker(0, Role.WORKER, 1, ["127.0.0.1:9101"]))
+    losses, startups = [], []
+    for name in ("first", "second"):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fleet_embedding(click_name="click"):
+            ids = fluid.data("ids", [None, 1], "int64")
+            rows = fluid.layers.embedding(
+                ids, [9, 2], is_sparse=True, is_distributed=True, param_attr=f"table_{name}"
+            )
+            losses.append(fluid.layers.mean(fluid.layers.fc(rows, 1)))
+        startups.append(startup)
+    optimizer = fleet.distributed_optimizer(fluid.optimizer.Adam(0.1), {"table_first": {}})
+    with pytest.raises(ValueError, match="scopes must have an entry per loss"):
+        optimizer.minimize(losses, [fluid.Scope()], startups)
+    operators, pairs = optimizer.minimize(losses, [fluid.Scope()] * 2, startups)
+    assert {parameter.name for parameter, _ in pairs} >= {"table_first", "table_second"}
+    assert operators

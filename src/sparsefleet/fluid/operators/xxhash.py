@@ -1,4 +1,4 @@
-"""XXH64 of many short byte rows at once (Yann Collet's xxHash, 64 bit)."""
+"""XXH32 and XXH64 of many short byte rows at once (Yann Collet's xxHash)."""
 
 from __future__ import annotations
 
@@ -82,3 +82,46 @@ def _turn(word: Numbers, bits: int) -> Numbers:
 def _words(part: NDArray[np.uint8], width: int) -> Numbers:
     kind = "<u8" if width == 8 else "<u4"
     return np.ascontiguousarray(part).view(kind)[:, 0].astype(np.uint64)
+
+
+_Q1, _Q2, _Q3, _Q4, _Q5 = (
+    np.uint32(number) for number in (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+)
+
+
+def xxhash32(rows: NDArray[np.uint8], seed: int = 0) -> Numbers:
+    """Return the 32-bit hash of each row: uint8[N, K] -> uint32[N]; K a multiple of 4.
+
+    >>> hex(xxhash32(np.frombuffer(b"abcd", dtype=np.uint8)[None])[0])
+    '0xa3643705'
+    """
+    if rows.shape[1] % 4:
+        raise ValueError(f"rows must have a multiple of 4 bytes, got {rows.shape[1]}")
+    words = np.ascontiguousarray(rows).view("<u4").astype(np.uint32)
+    start = np.uint32(seed)
+    with np.errstate(over="ignore"):
+        at = 0
+        total = np.full(len(rows), start + _Q5)
+        if words.shape[1] >= 4:
+            lanes = [
+                np.full(len(rows), first)
+                for first in (start + _Q1 + _Q2, start + _Q2, start, start - _Q1)
+            ]
+            while at + 4 <= words.shape[1]:
+                for place in range(4):
+                    lanes[place] = _turn32(lanes[place] + words[:, at + place] * _Q2, 13) * _Q1
+                at += 4
+            turned = [_turn32(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)]
+            total = turned[0] + turned[1] + turned[2] + turned[3]
+        total = total + np.uint32(rows.shape[1])
+        for place in range(at, words.shape[1]):
+            total = _turn32(total + words[:, place] * _Q3, 17) * _Q4
+        total = (total ^ (total >> np.uint32(15))) * _Q2
+        total = (total ^ (total >> np.uint32(13))) * _Q3
+        found: Numbers = total ^ (total >> np.uint32(16))
+        return found
+
+
+def _turn32(word: Numbers, bits: int) -> Numbers:
+    made: Numbers = (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
+    return made
