@@ -1,6 +1,7 @@
 """Training data: reads files and generators into batches, in background threads."""
 
 from sparsefleet.data.arrow_format import ArrowIpc
+from sparsefleet.data.arrow_stream import ArrowStream
 from sparsefleet.data.csv_format import Csv
 from sparsefleet.data.field import Field, Slot
 from sparsefleet.data.file_list import split_files
@@ -17,6 +18,7 @@ from sparsefleet.data.sharding import LocalSharding, Sharding
 
 __all__ = [
     "ArrowIpc",
+    "ArrowStream",
     "CriteoTsv",
     "Csv",
     "Field",

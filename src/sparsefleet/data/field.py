@@ -96,6 +96,14 @@ class Field(Slot):
     separator: str = ""
     """For CSV: separates several values in one field. "": a field is one value."""
 
+    vocabulary: tuple[str, ...] | None = None
+    """All known strings: string i, from 0, has the id i + 1, and any other, or a missing one, the
+    id 0. Requires `hash_seed`. As the label of a reader it becomes float32. None: any string."""
+
+    max_values: int | None = None
+    """For a slot without a shape: only the last values of a record are kept, at most this many.
+    None: all."""
+
     def __post_init__(self) -> None:
         Slot.__post_init__(self)
         self._check_columns()
@@ -107,6 +115,12 @@ class Field(Slot):
             self._require(holds, "hash_seed must be an int in 0..2^64 - 1 or None", seed)
         holds = isinstance(self.separator, str) and len(self.separator.encode()) <= 1
         self._require(holds, "separator must be one ASCII character or ''", self.separator)
+        self._check_vocabulary()
+        most = self.max_values
+        if most is not None:
+            holds = isinstance(most, int) and not isinstance(most, bool) and most >= 1
+            self._require(holds, "max_values must be an int >= 1 or None", most)
+            self._require(self.shape is None, "max_values requires a slot without a shape", most)
 
     @property
     def source(self) -> tuple[ColumnName, ...]:
@@ -151,6 +165,19 @@ class Field(Slot):
         else:
             holds = is_int and -(2**63) <= value < 2**64
             self._require(holds, "missing must be a 64-bit id or None", value)
+
+    def _check_vocabulary(self) -> None:
+        known = self.vocabulary
+        if known is None:
+            return
+        holds = isinstance(known, tuple) and all(isinstance(text, str) for text in known)
+        self._require(holds, "vocabulary must be a tuple of strings or None", known)
+        self._require(self.hash_seed is not None, "vocabulary requires hash_seed", None)
+        self._require(len(self.source) == 1, "vocabulary requires one column", self.source)
+        self._require(self.missing in (None, 0), "with a vocabulary, missing is 0", self.missing)
+        if len(set(known)) != len(known):
+            twice = next(text for at, text in enumerate(known) if text in known[:at])
+            raise ConfigError(f"field '{self.name}': vocabulary has {twice!r} twice")
 
     def _require(self, holds: bool, wanted: str, found: object) -> None:
         if not holds:

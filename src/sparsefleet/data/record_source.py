@@ -15,7 +15,8 @@ from typing import IO, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.data.field import Slot
+from sparsefleet import _core
+from sparsefleet.data.field import Field, Slot
 from sparsefleet.data.progress import WHOLE, FileToRead, Share
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderCounts
@@ -227,6 +228,47 @@ class BatchMaker(Protocol):
         """Return a batch of `num_records` records."""
 
 
+class HashedVocabulary:
+    """Ids of known strings, found by their hashes: i + 1 for string i, 0 for any other.
+
+    >>> from sparsefleet.data import hash_ids
+    >>> HashedVocabulary(("red", "blue"), seed=3).ids(hash_ids(["blue", "green", "red"], 3))
+    array([2, 0, 1])
+    """
+
+    def __init__(self, texts: Sequence[str], seed: int) -> None:
+        hashes = np.array([_core.hash64(text, seed) for text in texts], np.uint64)
+        order = np.argsort(hashes)
+        self._hashes = hashes[order]
+        self._ids = order.astype(np.int64) + 1
+
+    def ids(self, hashed: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of strings with these hashes, in the same shape."""
+        if not len(self._hashes):
+            return np.zeros_like(hashed)
+        wanted = hashed.view(np.uint64)
+        places = np.minimum(np.searchsorted(self._hashes, wanted), len(self._hashes) - 1)
+        return np.where(self._hashes[places] == wanted, self._ids[places], 0)
+
+
+def last_values(
+    values: NDArray[Any], offsets: NDArray[np.int64], most: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return a ragged column with at most the last `most` values of each record.
+
+    >>> last_values(np.array([1, 2, 3, 4]), np.array([0, 3, 4]), 2)
+    (array([2, 3, 4]), array([0, 2, 3]))
+    """
+    lengths = np.diff(offsets)
+    if not len(lengths) or lengths.max() <= most:
+        return values, offsets
+    kept = np.minimum(lengths, most)
+    from_end = np.repeat(offsets[1:], lengths) - np.arange(offsets[0], offsets[-1])
+    cut = np.zeros(len(offsets), np.int64)
+    np.cumsum(kept, out=cut[1:])
+    return values[offsets[0] : offsets[-1]][from_end <= most], cut
+
+
 class Arrangement:
     """Makes batches of columns: the columns, or (columns, label) if there is a label; all views.
 
@@ -246,6 +288,11 @@ class Arrangement:
         self._label = label
         self._as_tuple = config.layout == "tuple"
         self._include_last_offset = config.include_last_offset
+        self._vocabularies = {
+            slot.name: HashedVocabulary(slot.vocabulary, slot.hash_seed or 0)
+            for slot in columns
+            if isinstance(slot, Field) and slot.vocabulary is not None
+        }
         names = [slot.name for slot in columns if slot.name not in self._left_out]
         if label is None:
             return
@@ -269,7 +316,14 @@ class Arrangement:
     def _column(
         self, slot: Slot, values: NDArray[Any], offsets: NDArray[np.int64] | None, num_records: int
     ) -> Any:
+        vocabulary = self._vocabularies.get(slot.name)
+        if vocabulary is not None:
+            values = vocabulary.ids(values)
+            if slot.name == self._label:
+                values = values.astype(np.float32)
         if slot.shape is None:
             assert offsets is not None
+            if isinstance(slot, Field) and slot.max_values is not None:
+                values, offsets = last_values(values, offsets, slot.max_values)
             return values, offsets if self._include_last_offset else offsets[:-1]
         return values.reshape(num_records, *slot.shape)

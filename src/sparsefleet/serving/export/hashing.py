@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparsefleet.data import CriteoTsv, Field, Reader, RecordFormat, Slot, hash64, hash_ids
+from sparsefleet.data import CriteoTsv, Field, Reader, RecordFormat, Slot
+from sparsefleet.data.features import Features as FeatureDescription
 from sparsefleet.errors import ConfigError
 from sparsefleet.serving.export.schema import HashedInput, Schema
 
 __all__ = ["Features", "hash_array", "hash_column", "hash_values", "hashed_inputs"]
 
-Features = Reader | RecordFormat | Iterable[Slot]
-"""What training read: a reader, its format, or its fields."""
+Features = Reader | RecordFormat | FeatureDescription | Iterable[Slot]
+"""What training read: a reader, its format, a description of features, or fields."""
 
 
 def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]:
@@ -46,6 +47,7 @@ def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]
                     seed_per_column=known.seed_per_column,
                     missing=known.missing,
                     separator=known.separator,
+                    vocabulary=known.vocabulary,
                 )
             )
     if described and not found:
@@ -69,6 +71,8 @@ def _described(features: Features) -> list[HashedInput]:
         ]
     if isinstance(features, (Reader, RecordFormat)):
         columns = features.columns
+    elif isinstance(features, FeatureDescription):
+        columns = features.fields
     slots = list(columns)
     for slot in slots:
         if not isinstance(slot, Slot):
@@ -81,8 +85,9 @@ def _described(features: Features) -> list[HashedInput]:
             input=slot.name,
             seed=slot.hash_seed,
             seed_per_column=len(slot.source) > 1,
-            missing=slot.missing_id,
+            missing=slot.missing_id if slot.vocabulary is None else 0,
             separator=slot.separator,
+            vocabulary=slot.vocabulary or (),
         )
         for slot in slots
         if isinstance(slot, Field) and slot.hash_seed is not None
@@ -101,7 +106,7 @@ def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]
     ids = list(values)
     for at, value in enumerate(values):
         if isinstance(value, str):
-            ids[at] = hash64(value, hashed.seed_of(at % width if width else 0))
+            ids[at] = hashed.id_of(value, at % width if width else 0)
         elif value is None and hashed.missing is not None:
             ids[at] = hashed.missing
     return ids
@@ -109,11 +114,9 @@ def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]
 
 def hash_array(array: NDArray[Any], hashed: HashedInput) -> NDArray[np.int64]:
     """Return the ids of an array of strings, int64 of the same shape."""
-    if not hashed.seed_per_column or array.ndim < 2:
-        return hash_ids(map(str, array.reshape(-1)), hashed.seed).reshape(array.shape)
-    flat = array.reshape(len(array), -1)
-    columns = [hash_ids(map(str, flat[:, i]), hashed.seed_of(i)) for i in range(flat.shape[1])]
-    return np.stack(columns, axis=1).reshape(array.shape)
+    width = 1 if array.ndim < 2 else array[:1].size
+    ids = (hashed.id_of(str(text), at % width) for at, text in enumerate(array.reshape(-1)))
+    return np.fromiter(ids, np.uint64, array.size).view(np.int64).reshape(array.shape)
 
 
 def hash_column(flat: pa.Array, hashed: HashedInput, width: int) -> pa.Array:

@@ -5,8 +5,11 @@ A dimension is an int or a name: "batch" counts examples, any other name is a se
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Literal
+
+from sparsefleet.data import hash64
 
 __all__ = ["HashedInput", "InputSchema", "LookupSchema", "Schema", "TargetSchema"]
 
@@ -90,6 +93,11 @@ class LookupSchema:
     """How ids without a row are read."""
 
 
+@functools.lru_cache(maxsize=256)
+def _positions(vocabulary: tuple[str, ...]) -> dict[str, int]:
+    return {text: place for place, text in enumerate(vocabulary, 1)}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HashedInput:
     """How strings become the ids of an input, exactly as the reader hashed them in training."""
@@ -109,9 +117,14 @@ class HashedInput:
     separator: str
     """Separates several values in one CSV cell; "": spaces do."""
 
-    def seed_of(self, place: int) -> int:
-        """Return the seed for value `place` of an example."""
-        return (self.seed + place) % 2**64 if self.seed_per_column else self.seed
+    vocabulary: tuple[str, ...] = field(default=(), metadata={"optional": True})
+    """All known strings: string i, from 0, has the id i + 1, any other 0; empty: all are hashed."""
+
+    def id_of(self, text: str, place: int) -> int:
+        """Return the id of a string that is value `place` of its example, in 0..2^64 - 1."""
+        if self.vocabulary:
+            return _positions(self.vocabulary).get(text, 0)
+        return hash64(text, (self.seed + place) % 2**64 if self.seed_per_column else self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

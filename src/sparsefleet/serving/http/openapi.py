@@ -172,6 +172,9 @@ def _input(item: InputSchema, hashed: HashedInput | None) -> dict[str, Any]:
 def _hashing(hashed: HashedInput) -> str:
     seed = f"{hashed.seed} + its position" if hashed.seed_per_column else f"{hashed.seed}"
     missing = "" if hashed.missing is None else f" null reads as the id {hashed.missing}."
+    if hashed.vocabulary:
+        known = len(hashed.vocabulary)
+        return f"One of {known} known strings, any other reads as 0; a number is an id.{missing}"
     return f"A string becomes its XXH64 hash with seed {seed}; a number is an id.{missing}"
 
 

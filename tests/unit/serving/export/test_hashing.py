@@ -15,6 +15,7 @@ from tests.support.served_models import Served, serving
 from torch import Tensor, nn
 
 from sparsefleet.data import CriteoTsv, Csv, Field, MultiSlot, Reader, Slot, hash64
+from sparsefleet.data.features import Categorical, Features
 from sparsefleet.errors import ConfigError, ExportError, FeedError
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.optim import SGD
@@ -202,7 +203,7 @@ def test_categories_of_criteo_are_hashed_by_their_column(tmp_path: Path) -> None
     save_inference_model(tmp_path, Named(), example, onnx=False, features=CriteoTsv())
     schema = Predictor(tmp_path).schema
     (hashed,) = schema.hashed
-    assert hash64("68fd1e64", hashed.seed_of(3)) == hash64("68fd1e64", 3)
+    assert hashed.id_of("68fd1e64", 3) == hash64("68fd1e64", 3)
 
 
 def test_features_that_name_no_input_are_refused(export: Path) -> None:
@@ -229,3 +230,16 @@ def on(export: Path, ask: Any) -> None:
             await ask(served)
 
     asyncio.run(run())
+
+
+def test_an_export_knows_the_vocabulary_of_a_feature(tmp_path: Path) -> None:
+    features = Features(Categorical("input", vocabulary=("red", "blue")), label="y")
+    model = nn.Sequential(SparseEmbedding("color", 4), nn.Linear(4, 1))
+    model(torch.tensor([0, 1, 2]))  # creates the rows
+    save_inference_model(tmp_path, model, torch.tensor([1, 2]), onnx=False, features=features)
+    predictor = Predictor(tmp_path)
+    (hashed,) = predictor.schema.hashed
+    assert hashed.vocabulary == ("red", "blue")
+    found = predictor.predict({"input": np.array(["blue", "green", "red"])})
+    assert np.array_equal(found, predictor.predict({"input": np.array([2, 0, 1])}))
+    assert len(np.unique(found)) == 3

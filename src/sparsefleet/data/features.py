@@ -1,0 +1,471 @@
+"""The inputs of a model, described once: for reading, training, export and the online check.
+
+Letters: B examples, W columns of a feature, N values of all examples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+
+from sparsefleet.data.arrow_format import ArrowIpc
+from sparsefleet.data.arrow_stream import ArrowStream
+from sparsefleet.data.csv_format import Csv
+from sparsefleet.data.field import ColumnName, Field
+from sparsefleet.data.memory_data import MemoryData
+from sparsefleet.data.parquet_format import Parquet
+from sparsefleet.data.reader import Reader
+from sparsefleet.data.records import Records
+from sparsefleet.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Categorical", "Feature", "Features", "Label", "MultiValued", "Numeric", "Sequence"]
+
+_MAX_DIM = 2**16
+_CHUNK = 8192  # examples handed over at once by columns in memory
+Kind = TypeVar("Kind", bound="Feature")
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One input of a model. Base of all kinds of features."""
+
+    name: str
+    """The name of the input, and of its column unless `columns` says otherwise."""
+
+    @property
+    def field(self) -> Field:
+        """Return how it is read from a file with columns."""
+        raise NotImplementedError(f"{type(self).__name__} is not a kind of feature")
+
+    def _require(self, holds: bool, wanted: str, found: object) -> None:
+        if not holds:
+            raise ConfigError(f"feature '{self.name}': {wanted}, got {found!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numeric(Feature):
+    """Numbers, one per column: float32[B], or float32[B, W] from W columns.
+
+    The model computes ``(transform(x) - mean) / std``, so that an exported model takes the numbers
+    as they are in the file.
+
+    >>> Numeric("price", transform="log", missing=0.0).width
+    1
+    >>> Numeric("counts", columns=("I1", "I2")).field.shape
+    (2,)
+    """
+
+    columns: ColumnName | tuple[ColumnName, ...] | None = None
+    """The columns of the file; None: the one with the name of the feature."""
+
+    missing: float | None = None
+    """Replaces a missing number. None: a missing number is an error."""
+
+    transform: Literal["none", "log"] = "none"
+    """"log": sign(x) log(1 + |x|), for counts and prices."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    """Subtracted from the transformed number, and what the difference is divided by."""
+
+    def __post_init__(self) -> None:
+        self._require(
+            self.transform in ("none", "log"), "transform: 'none' or 'log'", self.transform
+        )
+        self._require(self.std > 0, "std must be a number > 0", self.std)
+        self.field  # noqa: B018  checks name, columns and missing
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns, W."""
+        return len(self.columns) if isinstance(self.columns, tuple) else 1
+
+    @property
+    def field(self) -> Field:
+        shape = (self.width,) if isinstance(self.columns, tuple) else ()
+        return Field(self.name, "float", shape, columns=self.columns, missing=self.missing)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdFeature(Feature):
+    """Ids that are looked up in a table. Base of the kinds that differ in how many there are."""
+
+    table: str = ""
+    """The table of the rows; features may share one. "": the name of the feature."""
+
+    dim: int = 8
+    """The width of a row; features that share a table have the same."""
+
+    columns: ColumnName | tuple[ColumnName, ...] | None = None
+    """The column of the file; None: the one with the name of the feature."""
+
+    hash_seed: int | None = None
+    """Hash strings to ids with this seed; features that share a table but not their strings need
+    different seeds. None: ids are numbers, or positions in the `vocabulary`."""
+
+    vocabulary: tuple[str, ...] | None = None
+    """All known strings; any other gets the id 0, and string i, from 0, the id i + 1."""
+
+    missing: int | None = None
+    """The id of a missing value. None: it is an error in a column of numbers, a string like any
+    other if hashed, and 0 with a vocabulary."""
+
+    def __post_init__(self) -> None:
+        holds = isinstance(self.dim, int) and 1 <= self.dim <= _MAX_DIM
+        self._require(holds, f"dim must be an int in 1..{_MAX_DIM}", self.dim)
+        self._require(isinstance(self.table, str), "table must be a name", self.table)
+        self.field  # noqa: B018  checks the rest
+
+    @property
+    def table_name(self) -> str:
+        """Return the name of the table."""
+        return self.table or self.name
+
+    @property
+    def _seed(self) -> int | None:
+        return 0 if self.hash_seed is None and self.vocabulary is not None else self.hash_seed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Categorical(IdFeature):
+    """One id per example, int64[B]; from a tuple of W columns int64[B, W], W fields of the model.
+
+    >>> city = Categorical("city", hash_seed=3, dim=16)
+    >>> city.field.hash_seed, city.table_name
+    (3, 'city')
+    >>> Categorical("sex", vocabulary=("Female", "Male")).field.vocabulary
+    ('Female', 'Male')
+    """
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns, W."""
+        return len(self.columns) if isinstance(self.columns, tuple) else 1
+
+    @property
+    def field(self) -> Field:
+        shape = (self.width,) if isinstance(self.columns, tuple) else ()
+        return Field(
+            self.name,
+            "uint64",
+            shape,
+            columns=self.columns,
+            missing=self.missing,
+            hash_seed=self._seed,
+            vocabulary=self.vocabulary,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ManyIds(IdFeature):
+    separator: str = ""
+    """For CSV: separates the values in a field, as "|" does; list columns of Parquet need none."""
+
+    max_length: int = 100
+    """Only the last ids of an example are used, at most this many."""
+
+    @property
+    def field(self) -> Field:
+        return Field(
+            self.name,
+            "uint64",
+            columns=self.columns,
+            missing=self.missing,
+            hash_seed=self._seed,
+            vocabulary=self.vocabulary,
+            separator=self.separator,
+            max_values=self.max_length,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiValued(_ManyIds):
+    """Any number of ids without order, such as tags; the model pools their rows to one.
+
+    A column is a pair (values int64[N], offsets int64[B]).
+
+    >>> MultiValued("genres", separator="|", hash_seed=1).field.max_values
+    100
+    """
+
+    pooling: Literal["mean", "sum", "sqrtn"] = "mean"
+    """How the rows become one; an example without ids gets zeros."""
+
+    def __post_init__(self) -> None:
+        IdFeature.__post_init__(self)
+        holds = self.pooling in ("mean", "sum", "sqrtn")
+        self._require(holds, "pooling must be 'mean', 'sum' or 'sqrtn'", self.pooling)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sequence(_ManyIds):
+    """Ids in order, oldest first, such as what a user has seen; models of sequences use them.
+
+    A column is a pair (values int64[N], offsets int64[B]).
+
+    >>> Sequence("seen", table="movies", separator=" ", max_length=50).table_name
+    'movies'
+    """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label(Feature):
+    """What the model learns to predict: float32[B], or float32[B, W] from W columns.
+
+    >>> Label("income", positive=">50K").field.vocabulary
+    ('>50K',)
+    """
+
+    columns: ColumnName | tuple[ColumnName, ...] | None = None
+    """The columns of the file, several for several tasks; None: the one named like the label."""
+
+    positive: str | None = None
+    """The string that is 1.0 while all others are 0.0. None: the column holds numbers."""
+
+    def __post_init__(self) -> None:
+        self.field  # noqa: B018  checks the settings
+
+    @property
+    def field(self) -> Field:
+        several = isinstance(self.columns, tuple)
+        shape = (len(self.columns),) if isinstance(self.columns, tuple) else ()
+        if self.positive is None:
+            return Field(self.name, "float", shape, columns=self.columns)
+        self._require(not several, "positive requires one column", self.columns)
+        known = (self.positive,)
+        return Field(self.name, "uint64", (), columns=self.columns, hash_seed=0, vocabulary=known)
+
+
+class Features:
+    """All inputs of a model, and its label.
+
+    Pass it to the reader, to a model of `sparsefleet.zoo` and to `Trainer.export`; see
+    docs/features.md.
+
+    >>> features = Features(
+    ...     Numeric("age", mean=40.0, std=15.0),
+    ...     Categorical("city", hash_seed=1),
+    ...     MultiValued("tags", separator="|", hash_seed=2),
+    ...     label="click",
+    ... )
+    >>> [field.name for field in features.fields]
+    ['age', 'city', 'tags', 'click']
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "day.csv"
+    >>> size = path.write_text("city,age,tags,click\\nUlm,31,a|b,1\\nBonn,50,,0\\n")
+    >>> inputs, clicks = next(iter(features.reader(path, features.csv(), batch_size=2)))
+    >>> inputs["age"], inputs["tags"][1], clicks
+    (array([31., 50.], dtype=float32), array([0, 2]), array([1., 0.], dtype=float32))
+    """
+
+    def __init__(self, *features: Feature, label: str | Label | None = None) -> None:
+        self.label = Label(label) if isinstance(label, str) else label
+        """The label; None for data without one."""
+        self._features = {one.name: one for one in map(_checked, features)}
+        names = [feature.name for feature in features]
+        names += [] if self.label is None else [self.label.name]
+        if not features:
+            raise ConfigError("Features needs at least one feature, got none")
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise ConfigError(f"Features: two inputs are named '{name}'; rename one")
+        self._check_tables()
+
+    def __getitem__(self, name: str) -> Feature:
+        if name not in self._features:
+            raise ConfigError(
+                f"there is no feature named {name!r}; the names are {', '.join(self._features)}"
+            )
+        return self._features[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._features
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self._features.values())
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __repr__(self) -> str:
+        return f"Features({', '.join(map(repr, self))}, label={self.label!r})"
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """Return the features of a kind, in order."""
+        return [feature for feature in self if isinstance(feature, kind)]
+
+    def only(self, *names: str) -> Features:
+        """Return a description with these features, in this order, and the same label."""
+        return Features(*(self[name] for name in names), label=self.label)
+
+    def without(self, *names: str) -> Features:
+        """Return a description without these features."""
+        for name in names:
+            self[name]  # raises for an unknown name
+        return self.only(*(name for name in self._features if name not in names))
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Return the fields of all features and of the label, for any format with columns."""
+        label = () if self.label is None else (self.label.field,)
+        return (*(feature.field for feature in self), *label)
+
+    @property
+    def _list_fields(self) -> tuple[Field, ...]:
+        """Return the fields for formats with list columns, which need no separators."""
+        return tuple(replace(field, separator="") for field in self.fields)
+
+    # -- formats and readers --------------------------------------------------------------------
+
+    def csv(self, **settings: Any) -> Csv:
+        """Return the format of CSV or TSV files; settings are those of `Csv`."""
+        return Csv(*self.fields, **settings)
+
+    def parquet(self) -> Parquet:
+        """Return the format of Parquet files."""
+        return Parquet(*self._list_fields)
+
+    def arrow(self) -> ArrowIpc:
+        """Return the format of Arrow IPC and Feather files."""
+        return ArrowIpc(*self._list_fields)
+
+    def arrow_stream(
+        self, function: Callable[[], Iterable[pa.Table | pa.RecordBatch]]
+    ) -> ArrowStream:
+        """Return the format of Arrow tables that a function yields; see `ArrowStream`."""
+        return ArrowStream(function, *self._list_fields)
+
+    def reader(
+        self,
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
+        format: Csv | Parquet | ArrowIpc | ArrowStream | None = None,  # noqa: A002
+        *,
+        batch_size: int,
+        **settings: Any,
+    ) -> Reader:
+        """Return a reader of files, with labels if there is a label.
+
+        format: as `csv()` and the others return it; None: by the suffix of the first file: .csv,
+            .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
+        settings: those of `Reader`.
+        """
+        chosen = self._format_of(files) if format is None else format
+        label = None if self.label is None else self.label.name
+        return Reader(files, chosen, batch_size, label=label, **settings)
+
+    def memory(
+        self,
+        columns: Mapping[str, Any],
+        batch_size: int,
+        *,
+        worker_index: int = 0,
+        worker_num: int = 1,
+    ) -> MemoryData:
+        """Return batches of columns that are in memory, which can be shuffled; see `MemoryData`.
+
+        columns: by name, for all features and the label: an array or list with an item for each
+            example, or for features with any number of ids also (values [N], offsets [B + 1]).
+            Columns that no feature has are ignored. Strings become ids as in a file.
+        worker_index, worker_num: which contiguous part of the examples this worker gets.
+        """
+        fields = [replace(field, columns=None, separator="") for field in self.fields]
+        taken = {field.name: _in_memory(field, columns) for field in fields}
+        sizes = {name: len(column) for name, column in taken.items()}
+        size = next(iter(sizes.values()))
+        for name, found in sizes.items():
+            if found != size:
+                raise ConfigError(
+                    f"column '{name}' has {found} examples, but '{next(iter(sizes))}' has {size}"
+                )
+        begin, end = (size * (worker_index + i) // worker_num for i in (0, 1))
+        if begin == end:
+            raise ConfigError(
+                f"worker {worker_index} of {worker_num} gets none of the {size} examples; use "
+                "fewer workers"
+            )
+
+        def examples() -> Iterator[dict[str, Any]]:
+            for at in range(begin, end, _CHUNK):
+                part = slice(at, min(at + _CHUNK, end))
+                yield {name: column.part(part) for name, column in taken.items()}
+
+        label = None if self.label is None else self.label.name
+        format = Records(examples, *fields, batches=True)  # noqa: A001
+        return MemoryData(Reader(None, format, batch_size, label=label))
+
+    def _format_of(self, files: Any) -> Csv | Parquet | ArrowIpc:
+        one = files if isinstance(files, (str, os.PathLike)) else next(iter(files or ()), "")
+        path = os.fspath(one)
+        for ending in (".gz", ".zst", ".zstd"):
+            path = path.removesuffix(ending)
+        if path.endswith(".csv"):
+            return self.csv()
+        if path.endswith(".tsv"):
+            return self.csv(separator="\t")
+        if path.endswith(".parquet"):
+            return self.parquet()
+        if path.endswith((".arrow", ".feather")):
+            return self.arrow()
+        raise ConfigError(
+            f"the suffix of {os.fspath(one)!r} does not tell its format: expected .csv, .tsv, "
+            ".parquet, .arrow or .feather; pass one, such as features.csv(...)"
+        )
+
+    def _check_tables(self) -> None:
+        dims: dict[str, IdFeature] = {}
+        for feature in self.of(IdFeature):
+            first = dims.setdefault(feature.table_name, feature)
+            if first.dim != feature.dim:
+                raise ConfigError(
+                    f"features '{first.name}' and '{feature.name}' share table "
+                    f"'{feature.table_name}' with dim {first.dim} and {feature.dim}; use the same"
+                )
+
+
+class _MemoryColumn:
+    """A column in memory, as `Records` takes batches of it."""
+
+    def __init__(self, values: Any, offsets: Any = None) -> None:
+        self._values = np.asarray(values)
+        self._offsets = None if offsets is None else np.asarray(offsets, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._values) if self._offsets is None else len(self._offsets) - 1
+
+    def part(self, rows: slice) -> Any:
+        if self._offsets is None:
+            return self._values[rows]
+        offsets = self._offsets[rows.start : rows.stop + 1]
+        return self._values[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
+    if field.name not in columns:
+        raise ConfigError(
+            f"there is no column '{field.name}'; found {', '.join(map(str, columns)) or 'none'}"
+        )
+    column = columns[field.name]
+    if field.shape is not None:
+        return _MemoryColumn(column)
+    if isinstance(column, tuple) and len(column) == 2:
+        return _MemoryColumn(*column)
+    lengths = [len(one) for one in column]
+    values = [value for one in column for value in one]
+    kind = object if values and isinstance(values[0], str) else np.int64
+    return _MemoryColumn(np.array(values, kind), np.cumsum([0, *lengths]))
+
+
+def _checked(feature: Feature) -> Feature:
+    if not isinstance(feature, Feature) or isinstance(feature, Label):
+        raise ConfigError(
+            "Features takes Numeric, Categorical, MultiValued and Sequence objects, got "
+            f"{feature!r:.100}; a Label goes to label="
+        )
+    return feature

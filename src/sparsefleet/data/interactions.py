@@ -1,0 +1,182 @@
+"""Who did what when: splits by time, histories and negative examples for recommendation models.
+
+Letters: N interactions, U users, I items, K negatives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsefleet.errors import ConfigError, ShapeError
+
+__all__ = ["Interactions"]
+
+Ids = NDArray[np.int64]
+Ragged = tuple[Ids, Ids]
+_MOST_ROUNDS = 100  # of drawing negatives again that were positives
+
+
+@dataclass(frozen=True, slots=True)
+class Interactions:
+    """N interactions of users with items, sorted by user and then by time.
+
+    >>> seen = Interactions.of([7, 8, 7, 7], items=[1, 2, 3, 4], times=[30, 10, 20, 40])
+    >>> seen.users.tolist(), seen.items.tolist()
+    ([7, 7, 7, 8], [3, 1, 4, 2])
+    >>> earlier, last = seen.leave_last_out()
+    >>> earlier.items.tolist(), last.items.tolist()
+    ([3, 1], [4])
+    """
+
+    users: Ids
+    """int64[N]."""
+    items: Ids
+    """int64[N]."""
+    times: NDArray[Any]
+    """Numbers [N], in any unit."""
+    rows: Ids
+    """int64[N], where each interaction was in the arrays given to `of`: for other columns."""
+
+    @staticmethod
+    def of(users: Any, items: Any, times: Any) -> Interactions:
+        """Return the interactions in order; equal times keep the order of the arrays."""
+        columns = [np.asarray(column) for column in (users, items, times)]
+        for name, column in zip(("users", "items", "times"), columns, strict=True):
+            if column.ndim != 1 or len(column) != len(columns[0]) or column.dtype.kind not in "iuf":
+                raise ShapeError(
+                    f"{name} must be one-dimensional numbers, as many as users, got "
+                    f"{column.dtype}{list(column.shape)}; hash strings with data.hash_ids"
+                )
+        rows = np.lexsort((columns[2], columns[0]))
+        return Interactions(
+            columns[0][rows].astype(np.int64),
+            columns[1][rows].astype(np.int64),
+            columns[2][rows],
+            rows.astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def take(self, chosen: Any) -> Interactions:
+        """Return the interactions of a mask bool[N] or of places int[M] in rising order."""
+        columns = (self.users, self.items, self.times, self.rows)
+        return Interactions(*(column[chosen] for column in columns))
+
+    def with_enough(self, *, per_user: int = 1, per_item: int = 1) -> Interactions:
+        """Return those of users and items with at least that many, repeated until all have."""
+        kept = self
+        while True:
+            enough = _counts(kept.users) >= per_user
+            enough &= _counts(kept.items) >= per_item
+            if enough.all():
+                return kept
+            kept = kept.take(enough)
+
+    def split_by_time(self, share: float) -> tuple[Interactions, Interactions]:
+        """Return the earliest `share` of all interactions, and the later ones.
+
+        Interactions of one moment stay together, in the later part.
+        """
+        if not 0 < share < 1:
+            raise ConfigError(f"share must be a number with 0 < share < 1, got {share!r}")
+        if not len(self):
+            return self, self
+        border = np.sort(self.times)[min(int(len(self) * share), len(self) - 1)]
+        early = self.times < border
+        return self.take(early), self.take(~early)
+
+    def leave_last_out(self, count: int = 1) -> tuple[Interactions, Interactions]:
+        """Return all but the last `count` of each user, and those; users with fewer are left
+        out of both.
+        """
+        _, sizes, place = self._by_user()
+        size_of = np.repeat(sizes, sizes)
+        is_kept = size_of > count
+        is_last = place >= size_of - count
+        return self.take(is_kept & ~is_last), self.take(is_kept & is_last)
+
+    def histories(self, max_length: int) -> Ragged:
+        """Return the items of the same user before each interaction, oldest first.
+
+        Ragged: values int64[M], offsets int64[N + 1]; at most the last `max_length` per history.
+
+        >>> seen = Interactions.of([7, 7, 7], items=[1, 2, 3], times=[1, 2, 3])
+        >>> seen.histories(max_length=1)
+        (array([1, 2]), array([0, 0, 1, 2]))
+        """
+        _, _, place = self._by_user()
+        lengths = np.minimum(place, max_length)
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        begins = np.repeat(np.arange(len(self)) - lengths - offsets[:-1], lengths)
+        return self.items[begins + np.arange(offsets[-1])], offsets
+
+    def negatives(
+        self, count: int, *, seed: int, known: Interactions | None = None, power: float = 0.0
+    ) -> Ids:
+        """Draw `count` items for each interaction that its user has nothing to do with.
+
+        known: what the users' own items are, and what items there are; None: these interactions.
+        power: an item is drawn in proportion to its frequency to this power: 0 is uniform, 1 by
+            popularity.
+        Returns int64[N, K], the same for the same seed.
+
+        >>> seen = Interactions.of([7, 7, 8], items=[1, 2, 3], times=[1, 2, 3])
+        >>> seen.negatives(2, seed=0).tolist()[0]
+        [3, 3]
+        """
+        known = self if known is None else known
+        items, item_of, frequency = np.unique(known.items, return_inverse=True, return_counts=True)
+        users, user_of = np.unique(known.users, return_inverse=True)
+        own = np.unique(user_of * len(items) + item_of)
+        user_at = np.searchsorted(users, self.users)
+        is_known = (user_at < len(users)) & (
+            users[np.minimum(user_at, len(users) - 1)] == self.users
+        )
+        first = np.where(is_known, user_at, len(users)) * len(items)
+        shares = np.cumsum(frequency.astype(np.float64) ** power)
+        rng = np.random.default_rng(seed)
+        drawn = np.empty((len(self), count), np.int64)
+        open_rows, open_columns = (part.reshape(-1) for part in np.indices(drawn.shape))
+        for _ in range(_MOST_ROUNDS):
+            chances = rng.random(len(open_rows)) * shares[-1]
+            picked = np.minimum(np.searchsorted(shares, chances, side="right"), len(items) - 1)
+            drawn[open_rows, open_columns] = items[picked]
+            again = _contains(own, first[open_rows] + picked)
+            open_rows, open_columns = open_rows[again], open_columns[again]
+            if not len(open_rows):
+                return drawn
+        user = int(self.users[open_rows[0]])
+        raise ConfigError(
+            f"user {user}: no negative item was found among {len(items)} in {_MOST_ROUNDS} draws; "
+            "the user has nearly all of them"
+        )
+
+    def _by_user(self) -> tuple[Ids, Ids, Ids]:
+        """Return the first place of each user, its number of interactions, and each interaction's
+        number among those of its user, from 0.
+        """
+        if not len(self):
+            empty = np.empty(0, np.int64)
+            return empty, empty, empty
+        starts = np.flatnonzero(np.concatenate(([True], self.users[1:] != self.users[:-1])))
+        sizes = np.diff(starts, append=len(self))
+        return starts, sizes, np.arange(len(self)) - np.repeat(starts, sizes)
+
+
+def _counts(ids: Ids) -> Ids:
+    """Return how often each id of the array occurs, int64[N]."""
+    _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse])
+
+
+def _contains(sorted_values: Ids, wanted: Ids) -> NDArray[np.bool_]:
+    if not len(sorted_values):
+        return np.zeros(len(wanted), bool)
+    at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
+    return np.asarray(sorted_values[at] == wanted)
