@@ -14,7 +14,7 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import LocalStore, RemoteStore, TableSpec
 
 if TYPE_CHECKING:
-    from sparsefleet import data, fluid, modes, nn, serving, train
+    from sparsefleet import data, fluid, modes, nn, serving, train, zoo
     from sparsefleet.serving import Predictor
     from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
@@ -39,6 +39,7 @@ __all__ = [
     "optim",
     "serving",
     "train",
+    "zoo",
 ]
 
 # torch and pyarrow take seconds to load: names that need them are loaded at first use.
@@ -55,6 +56,7 @@ __getattr__ = _lazy_names(
         "nn": "sparsefleet.nn",
         "serving": "sparsefleet.serving",
         "train": "sparsefleet.train",
+        "zoo": "sparsefleet.zoo",
     },
 )
 __dir__ = _listing(__all__)

@@ -28,6 +28,7 @@ ROOMS = [
     ["cli"],
     ["fluid"],
     ["launch"],
+    ["zoo"],
     ["train"],
     ["engine"],
     ["embed"],

@@ -8,7 +8,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -207,8 +207,7 @@ def _as_mapping(metrics: Metrics) -> Mapping[str, Metric]:
 def predictions_for(loss: Any) -> Callable[[Tensor], Tensor]:
     """Return a function from outputs to probabilities, as this loss interprets them.
 
-    Outputs of other losses are unchanged.
-
+    A loss with a method `predictions` decides itself. Outputs of other losses are unchanged.
 
     >>> predictions_for(nn.BCEWithLogitsLoss())(torch.tensor([0.0]))
     tensor([0.5000])
@@ -219,6 +218,9 @@ def predictions_for(loss: Any) -> Callable[[Tensor], Tensor]:
     """
     while isinstance(loss, functools.partial):
         loss = loss.func
+    own = getattr(loss, "predictions", None)
+    if callable(own):
+        return cast(Callable[[Any], Tensor], own)
     if isinstance(loss, nn.BCEWithLogitsLoss) or loss is _BCE_WITH_LOGITS:
         return torch.sigmoid
     if isinstance(loss, nn.CrossEntropyLoss) or loss is functional.cross_entropy:

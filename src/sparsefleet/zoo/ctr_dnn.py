@@ -1,0 +1,45 @@
+"""CTR-DNN: rows of all fields and the numbers, through a few layers, to one logit.
+
+Letters: B examples, F fields, D row width, M numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from sparsefleet.data.features import Features
+from sparsefleet.zoo.inputs import FeatureRows, Tables
+from sparsefleet.zoo.layers import mlp
+
+__all__ = ["CtrDnn"]
+
+
+class CtrDnn(nn.Module):
+    """The plain deep click model, as PaddleRec's `dnn`.
+
+    >>> import torch
+    >>> from sparsefleet.data.features import Categorical, Features
+    >>> model = CtrDnn(Features(Categorical("ad")), hidden=(16,))
+    >>> model(ad=torch.tensor([7, 8])).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        hidden: Sequence[int] = (400, 400, 400),
+        dropout: float = 0.0,
+        tables: Tables | None = None,
+    ) -> None:
+        super().__init__()
+        self.rows = FeatureRows(features, tables)
+        self.layers = mlp(self.rows.flat_width(), hidden, 1, dropout=dropout)
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """Return logits, float32[B]."""
+        logits: Tensor = self.layers(self.rows.flat(inputs))
+        return logits.squeeze(1)

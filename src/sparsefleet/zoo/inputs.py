@@ -1,0 +1,205 @@
+"""The inputs of a model as tensors: rows of its features' tables, and numbers.
+
+Letters: B examples, F embedded fields, D row width, M numbers, L longest sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefleet.data import features as kinds
+from sparsefleet.data.features import Features
+from sparsefleet.errors import ConfigError
+from sparsefleet.nn import SparseEmbedding
+from sparsefleet.store import AdmitAlways, AdmitByCount, AdmitByProbability, Evict, Initializer
+from sparsefleet.store.optimizers import Optimizer
+from sparsefleet.store.store import Unknown
+from sparsefleet.zoo.ragged import Padded, pad, pool
+
+__all__ = ["FeatureRows", "Inputs", "Tables"]
+
+Inputs = Mapping[str, Any]
+"""A batch by feature name: tensors, or pairs (values, offsets)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tables:
+    """Settings of all tables of a model."""
+
+    optimizer: Optimizer | None = None
+    """Updates the rows; None: the trainer's optimizer."""
+
+    initializer: Initializer | None = None
+    """The first values of rows; None: a normal distribution. Weights of width 1 start at 0."""
+
+    admission: AdmitAlways | AdmitByCount | AdmitByProbability = field(default_factory=AdmitAlways)
+    """Which ids get a row."""
+
+    eviction: Evict = field(default_factory=Evict)
+    """Which rows `Trainer.shrink` removes."""
+
+    seed: int = 0
+    """The seed of the first values."""
+
+    unknown: Unknown = "zeros"
+    """How ids without a row read in prediction: as zeros, or as first values ("initial")."""
+
+
+class FeatureRows(nn.Module):
+    """Looks up the tables of a feature description; each table is one module.
+
+    features: what to look up. The methods take names of features; None means all of their kind.
+    tables: settings of all tables.
+    suffix, dim, initializer: for a second set of tables with the same ids: appended to the names
+        of tables, and in place of the features' widths and the tables' first values.
+
+    >>> from sparsefleet.data.features import Categorical, Features, Numeric
+    >>> features = Features(Numeric("age"), Categorical("city", dim=4))
+    >>> rows = FeatureRows(features)
+    >>> batch = {"age": torch.tensor([31.0, 50.0]), "city": torch.tensor([7, 8])}
+    >>> rows.fields(batch).shape, rows.numbers(batch).shape
+    (torch.Size([2, 1, 4]), torch.Size([2, 1]))
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        tables: Tables | None = None,
+        *,
+        suffix: str = "",
+        dim: int | None = None,
+        initializer: Initializer | None = None,
+    ) -> None:
+        super().__init__()
+        tables = tables or Tables()
+        self.features = features
+        self._dim = dim
+        self._key_of: dict[str, str] = {}
+        self.tables = nn.ModuleDict()
+        for feature in features.of(kinds.IdFeature):
+            name = feature.table_name + suffix
+            key = name.replace(".", "_")
+            self._key_of[feature.name] = key
+            if key not in self.tables:
+                self.tables[key] = SparseEmbedding(
+                    name,
+                    dim or feature.dim,
+                    optimizer=tables.optimizer,
+                    initializer=initializer or tables.initializer,
+                    admission=tables.admission,
+                    eviction=tables.eviction,
+                    seed=tables.seed,
+                    unknown=tables.unknown,
+                )
+
+    # -- sizes ----------------------------------------------------------------------------------
+
+    def num_fields(self, names: Sequence[str] | None = None) -> int:
+        """Return F: a field per id feature, or per column of one with several."""
+        return sum(getattr(feature, "width", 1) for feature in self._ids(names))
+
+    @property
+    def num_numbers(self) -> int:
+        """Return M."""
+        return sum(feature.width for feature in self.features.of(kinds.Numeric))
+
+    def flat_width(self, names: Sequence[str] | None = None) -> int:
+        """Return the width of `flat`."""
+        return self.num_numbers + sum(
+            getattr(feature, "width", 1) * (self._dim or feature.dim)
+            for feature in self._ids(names)
+        )
+
+    def common_dim(self, names: Sequence[str] | None = None) -> int:
+        """Return D, the same for all id features; raise ConfigError if they differ."""
+        found = {self._dim or feature.dim: feature.name for feature in self._ids(names)}
+        if len(found) != 1:
+            shown = ", ".join(f"'{name}' has {dim}" for dim, name in found.items()) or "none"
+            raise ConfigError(f"this model needs id features of one dim, found {shown}")
+        return next(iter(found))
+
+    # -- tensors --------------------------------------------------------------------------------
+
+    def fields(self, inputs: Inputs, names: Sequence[str] | None = None) -> Tensor:
+        """Return one row per field, float32[B, F, D]; ids without number are pooled."""
+        parts = [self._field(feature, inputs) for feature in self._ids(names)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def flat(self, inputs: Inputs, names: Sequence[str] | None = None) -> Tensor:
+        """Return the rows of all fields and the numbers side by side, float32[B, flat_width]."""
+        parts = [self._field(feature, inputs).flatten(1) for feature in self._ids(names)]
+        if self.num_numbers:
+            parts.append(self.numbers(inputs))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def beside_numbers(self, fields: Tensor, inputs: Inputs) -> Tensor:
+        """Return fields, float32[B, F, D], and the numbers side by side, as `flat` does."""
+        if not self.num_numbers:
+            return fields.flatten(1)
+        return torch.cat([fields.flatten(1), self.numbers(inputs)], dim=1)
+
+    def numbers(self, inputs: Inputs) -> Tensor:
+        """Return the numbers of all numeric features, transformed: float32[B, M]."""
+        parts = [
+            _scaled(feature, _input(inputs, feature.name))
+            for feature in self.features.of(kinds.Numeric)
+        ]
+        if not parts:
+            raise ConfigError("this model needs numeric features, and there are none")
+        return torch.cat(parts, dim=1)
+
+    def one(self, name: str, inputs: Inputs) -> Tensor:
+        """Return the rows of one feature: float32[B, D], or [B, W, D] of W columns."""
+        feature = self.features[name]
+        rows = self._field(feature, inputs)
+        return rows if isinstance(getattr(feature, "columns", None), tuple) else rows.squeeze(1)
+
+    def sequence(self, name: str, inputs: Inputs) -> Padded:
+        """Return a sequence as rows float32[B, L, D] and a mask bool[B, L]."""
+        feature = self.features[name]
+        if not isinstance(feature, kinds.Sequence):
+            raise ConfigError(f"feature '{name}' must be a Sequence, got {feature!r:.100}")
+        values, offsets = _input(inputs, name)
+        return pad(self._table(feature)(values), offsets, feature.max_length)
+
+    def _ids(self, names: Sequence[str] | None) -> list[kinds.IdFeature]:
+        found = self.features.of(kinds.IdFeature)
+        return found if names is None else [one for one in found if one.name in names]
+
+    def _table(self, feature: kinds.Feature) -> nn.Module:
+        return self.tables[self._key_of[feature.name]]
+
+    def _field(self, feature: kinds.Feature, inputs: Inputs) -> Tensor:
+        """Return the rows of one feature as fields: float32[B, W, D], W being 1 for most."""
+        ids = _input(inputs, feature.name)
+        if isinstance(feature, kinds.Categorical):
+            rows: Tensor = self._table(feature)(ids)
+            return rows if rows.dim() == 3 else rows.unsqueeze(1)
+        assert isinstance(feature, (kinds.MultiValued, kinds.Sequence))
+        values, offsets = ids
+        pooling = feature.pooling if isinstance(feature, kinds.MultiValued) else "mean"
+        rows = self._table(feature)(values)
+        return pool(rows, offsets, feature.max_length, pooling).unsqueeze(1)
+
+
+def _scaled(feature: kinds.Numeric, values: Tensor) -> Tensor:
+    """Return float32[B, W]."""
+    if feature.transform == "log":
+        values = values.sign() * values.abs().log1p()
+    if (feature.mean, feature.std) != (0.0, 1.0):
+        values = (values - feature.mean) / feature.std
+    return values.view(values.shape[0], feature.width)
+
+
+def _input(inputs: Inputs, name: str) -> Any:
+    try:
+        return inputs[name]
+    except KeyError:
+        raise ConfigError(
+            f"the batch has no input '{name}'; it has {', '.join(inputs) or 'none'}"
+        ) from None

@@ -1,0 +1,77 @@
+"""Rows of ragged ids, pooled or padded; both can be recorded as a graph.
+
+Letters: B examples, N ids of all examples, L longest kept sequence, D row width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sparsefleet.nn.sparse_embedding_bag import bags_of_lengths, traced_bags
+from sparsefleet.nn.step_rows import is_traced
+
+__all__ = ["Padded", "pad", "pool"]
+
+
+class Padded(NamedTuple):
+    """Sequences of equal length: the oldest first, then zeros."""
+
+    rows: Tensor
+    """float32[B, L, D]."""
+    mask: Tensor
+    """bool[B, L], False for the zeros after the end."""
+
+
+def pad(rows: Tensor, offsets: Tensor, length: int) -> Padded:
+    """Return the last `length` rows of each example, padded.
+
+    rows: float32[N, D], offsets: int64[B], where each example starts.
+
+    >>> pad(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([0, 1]), 2).rows.squeeze(2)
+    tensor([[1., 0.],
+            [2., 3.]])
+    """
+    ends = torch.cat([offsets[1:], offsets.new_full((1,), rows.shape[0])])
+    kept = (ends - offsets).clamp(max=length)
+    place = torch.arange(length)
+    mask = place < kept.unsqueeze(1)
+    index = torch.where(mask, (ends - kept).unsqueeze(1) + place, rows.shape[0])
+    zero = rows.new_zeros(1, rows.shape[1])
+    return Padded(functional.embedding(index, torch.cat([rows, zero])), mask)
+
+
+def pool(rows: Tensor, offsets: Tensor, length: int, pooling: str) -> Tensor:
+    """Return one row per example, float32[B, D], of its last `length` rows; zeros without any.
+
+    pooling: "sum", "mean" or "sqrtn", the sum divided by the root of the number.
+
+    >>> pool(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 1, 1]), 5, "mean").squeeze(1)
+    tensor([1., 0., 3.])
+    """
+    ends = torch.cat([offsets[1:], offsets.new_full((1,), rows.shape[0])])
+    lengths = ends - offsets
+    if is_traced():
+        bag_end = _end_of_each(rows.shape[0], offsets, ends)
+        kept = bag_end - torch.arange(rows.shape[0]) <= length
+        total = traced_bags(bag_end, offsets)(rows * kept.unsqueeze(1), 0)
+    else:
+        if lengths.numel() and int(lengths.max()) > length:
+            bag_end = ends.repeat_interleave(lengths)
+            kept = bag_end - torch.arange(rows.shape[0]) <= length
+            rows = rows * kept.unsqueeze(1)
+        total = bags_of_lengths(lengths)(rows, 0)
+    if pooling == "sum":
+        return total
+    divisor = lengths.clamp(min=1, max=length).to(rows.dtype).unsqueeze(1)
+    return total / (divisor.sqrt() if pooling == "sqrtn" else divisor)
+
+
+def _end_of_each(num_ids: int, starts: Tensor, ends: Tensor) -> Tensor:
+    """Return the end of the example that each id belongs to, int64[N], by traceable operators."""
+    begins = starts.new_zeros(num_ids + 1).index_add(0, starts, torch.ones_like(starts))
+    example = begins.cumsum(0)[:num_ids] - 1
+    return ends[example]

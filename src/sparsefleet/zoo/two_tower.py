@@ -1,0 +1,121 @@
+"""Two towers (DSSM, Huang et al. 2013): vectors of a user and of an item, compared by a product.
+
+Letters: B examples, D width of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsefleet.data.features import Features
+from sparsefleet.errors import ConfigError
+from sparsefleet.zoo.inputs import FeatureRows, Inputs, Tables
+from sparsefleet.zoo.layers import mlp
+
+__all__ = ["InBatchSoftmax", "Towers", "TwoTower"]
+
+
+class Towers(NamedTuple):
+    """The output of a retrieval model."""
+
+    user: Tensor
+    """float32[B, D]."""
+    item: Tensor
+    """float32[B, D]."""
+    item_id: Tensor
+    """int64[B]."""
+    log_frequency: Tensor | None
+    """float32[B], the log of how often the item is among the examples, if it is known."""
+
+    @property
+    def score(self) -> Tensor:
+        """Return how well each user and item fit, float32[B]."""
+        return (self.user * self.item).sum(dim=1)
+
+
+class TwoTower(nn.Module):
+    """Layers over the user's features and over the item's; both vectors have length 1.
+
+    user, item: names of the features of each tower; item_id: the Categorical that tells items
+        apart.
+    log_frequency: a Numeric with the log of the item's share of all examples, for the loss.
+
+    >>> from sparsefleet.data.features import Categorical, Features
+    >>> features = Features(Categorical("user"), Categorical("movie"))
+    >>> model = TwoTower(features, user=["user"], item=["movie"], item_id="movie", hidden=(8,))
+    >>> model(user=torch.tensor([7, 8]), movie=torch.tensor([1, 2])).score.shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        user: Sequence[str],
+        item: Sequence[str],
+        item_id: str,
+        log_frequency: str | None = None,
+        hidden: Sequence[int] = (64,),
+        dim: int = 32,
+        tables: Tables | None = None,
+    ) -> None:
+        super().__init__()
+        self.user_rows = FeatureRows(features.only(*user), tables)
+        self.item_rows = FeatureRows(features.only(*item), tables)
+        self.item_id, self.log_frequency = item_id, log_frequency
+        self.user = mlp(self.user_rows.flat_width(), hidden, dim)
+        self.item = mlp(self.item_rows.flat_width(), hidden, dim)
+
+    def forward(self, **inputs: Any) -> Towers:
+        """Return the vectors of users and items."""
+        user = functional.normalize(self.user(self.user_rows.flat(inputs)), dim=1)
+        item = functional.normalize(self.item(self.item_rows.flat(inputs)), dim=1)
+        return towers(user, item, inputs, self.item_id, self.log_frequency)
+
+
+def towers(
+    user: Tensor, item: Tensor, inputs: Inputs, item_id: str, log_frequency: str | None
+) -> Towers:
+    """Return both vectors with what the loss needs to know of the items."""
+    frequency = None if log_frequency is None else inputs.get(log_frequency)
+    return Towers(user, item, inputs[item_id], frequency)
+
+
+class InBatchSoftmax:
+    """Cross entropy of choosing each user's own item among the items of all examples of the batch.
+
+    temperature: scores are divided by it; towers of length 1 need one far below 1.
+
+    An item that occurs twice in a batch is no negative of itself. If the output has frequencies,
+    their logs are subtracted from the scores, so that frequent items, which are negatives often,
+    do not lose by it (Yi et al. 2019). Labels are weights of the examples, float32[B].
+
+    >>> user = torch.eye(2)
+    >>> output = Towers(user, user, torch.tensor([5, 6]), None)
+    >>> round(InBatchSoftmax(temperature=1.0)(output, torch.ones(2)).item(), 4)
+    0.3133
+    """
+
+    def __init__(self, temperature: float = 0.05) -> None:
+        if not temperature > 0:
+            raise ConfigError(f"temperature must be a number > 0, got {temperature!r}")
+        self.temperature = temperature
+
+    def __call__(self, output: Towers, labels: Tensor) -> Tensor:
+        scores = output.user @ output.item.T / self.temperature
+        if output.log_frequency is not None:
+            scores = scores - output.log_frequency
+        ids = output.item_id
+        same = (ids.unsqueeze(0) == ids.unsqueeze(1)).fill_diagonal_(False)
+        scores = scores.masked_fill(same, -1e9)
+        chosen = functional.log_softmax(scores, dim=1).diagonal()
+        return -(chosen * labels).sum() / labels.sum().clamp(min=1e-9)
+
+    def predictions(self, output: Towers) -> Tensor:
+        """Return the score of each user and item in 0..1, float32[B]."""
+        return torch.sigmoid(output.score / self.temperature)
