@@ -261,8 +261,8 @@ class Features:
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "day.csv"
     >>> size = path.write_text("city,age,tags,click\\nUlm,31,a|b,1\\nBonn,50,,0\\n")
     >>> inputs, clicks = next(iter(features.reader(path, features.csv(), batch_size=2)))
-    >>> inputs["age"], inputs["tags"][1], clicks
-    (array([31., 50.], dtype=float32), array([0, 2]), array([1., 0.], dtype=float32))
+    >>> inputs["age"].tolist(), inputs["tags"][1].tolist(), clicks.tolist()
+    ([31.0, 50.0], [0, 2], [1.0, 0.0])
     """
 
     def __init__(self, *features: Feature, label: str | Label | None = None) -> None:
