@@ -64,8 +64,9 @@ Durability DurabilityOf(const std::string& name) {
   if (name == "off") return Durability::kOff;
   if (name == "process") return Durability::kProcess;
   if (name == "disk") return Durability::kDisk;
+  if (name == "replica") return Durability::kReplica;
   Raise(Status(Code::kInvalidArgument,
-               "durability must be 'off', 'process' or 'disk', got '" + name + "'"));
+               "durability must be 'off', 'process', 'disk' or 'replica', got '" + name + "'"));
 }
 
 ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
@@ -77,7 +78,8 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
                     const std::map<std::string, nb::bytes>& notes, nb::object log,
                     const std::string& durability, std::string log_dir,
                     std::uint64_t snapshot_bytes, std::vector<std::string> logged_commands,
-                    nb::object write_command_state) {
+                    nb::object write_command_state, std::string replica, double replica_wait_s,
+                    std::string replica_dir, bool replica_sync, bool take_over) {
   ServerOptions options;
   options.host = std::move(host);
   options.port = port;
@@ -101,6 +103,11 @@ ServerHandle* Start(std::string host, std::uint16_t port, nb::bytes job_key,
   options.log_dir = std::move(log_dir);
   options.snapshot_bytes = snapshot_bytes;
   options.logged_commands = std::move(logged_commands);
+  options.replica = std::move(replica);
+  options.replica_wait_s = replica_wait_s;
+  options.replica_dir = std::move(replica_dir);
+  options.replica_sync = replica_sync;
+  options.take_over = take_over;
   LogCallback state_callback(std::move(write_command_state));
   if (auto call = state_callback.function()) {
     options.write_command_state = [call] {
@@ -135,13 +142,19 @@ nb::object NextCommand(const ServerHandle& handle, double timeout_s) {
 void BindServer(nb::module_& m) {
   nb::class_<ServerHandle>(m, "Server", "Tables served over a listening socket.")
       .def(nb::new_(&Start), nb::kw_only(), "host"_a, "port"_a, "job_key"_a, "transport"_a,
-           "index"_a, "num_servers"_a, "num_threads"_a, "max_connections"_a, "max_unproven"_a,
-           "max_unproven_per_address"_a, "max_frame_bytes"_a, "peer_timeout_s"_a,
-           "handshake_timeout_s"_a, "frame_timeout_s"_a, "drain_timeout_s"_a, "notes"_a,
-           "log"_a.none(), "durability"_a = "off", "log_dir"_a = "",
-           "snapshot_bytes"_a = std::uint64_t{128} << 20,
+           "index"_a = 0, "num_servers"_a = 1, "num_threads"_a = 0,
+           "max_connections"_a = ServerOptions().max_connections, "max_unproven"_a = 0,
+           "max_unproven_per_address"_a = 0, "max_frame_bytes"_a = ServerOptions().max_frame_bytes,
+           "peer_timeout_s"_a = ServerOptions().peer_timeout_s,
+           "handshake_timeout_s"_a = ServerOptions().handshake_timeout_s,
+           "frame_timeout_s"_a = ServerOptions().frame_timeout_s,
+           "drain_timeout_s"_a = ServerOptions().drain_timeout_s,
+           "notes"_a = std::map<std::string, nb::bytes>(), "log"_a.none() = nb::none(),
+           "durability"_a = "off", "log_dir"_a = "", "snapshot_bytes"_a = ServerOptions().snapshot_bytes,
            "logged_commands"_a = std::vector<std::string>(),
-           "write_command_state"_a.none() = nb::none())
+           "write_command_state"_a.none() = nb::none(), "replica"_a = "",
+           "replica_wait_s"_a = ServerOptions().replica_wait_s, "replica_dir"_a = "",
+           "replica_sync"_a = true, "take_over"_a = false)
       .def(
           "take_recovered_commands",
           [](const ServerHandle& h) {

@@ -169,6 +169,13 @@ Result<std::vector<std::vector<DataMark>>> Client::AppliedData(double timeout_s)
   return all;
 }
 
+Result<std::vector<std::byte>> Client::Ask(MessageType type, GatheredBody body, double timeout_s) {
+  ServerPart part(0, std::move(body));
+  const CallSpec spec{type, "", std::string(MessageName(type)) + " at", timeout_s};
+  if (Status s = RunCall(*core_, spec, {&part, 1}); !s.ok()) return s;
+  return std::move(part.reply.body);
+}
+
 Status Client::Shutdown(double timeout_s) {
   core_->heartbeat->ExpectEnd();
   const CallSpec spec{MessageType::kShutdown, "", "shutting down", timeout_s};

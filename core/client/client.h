@@ -18,6 +18,8 @@
 namespace sparsefleet {
 
 struct ClientCore;
+struct GatheredBody;
+enum class MessageType : std::uint8_t;
 
 struct ClientOptions {
   std::vector<std::string> endpoints;  // "host:port" or "[v6]:port", in server order
@@ -93,6 +95,10 @@ class Client final : public Store {
                                          std::span<const std::byte> body,
                                          double timeout_s) override;
   Status Shutdown(double timeout_s) override;
+
+  // Sends a request of this type, which must not be a recorded one, to the first server; returns
+  // the body of its reply.
+  Result<std::vector<std::byte>> Ask(MessageType type, GatheredBody body, double timeout_s);
 
   // The latest mark of each stream of data that each server has applied pushes of, in the session.
   Result<std::vector<std::vector<DataMark>>> AppliedData(double timeout_s) override;

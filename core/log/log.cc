@@ -22,6 +22,7 @@ Status Log::BeginSegment() {
   if (!writer.ok()) return writer.status();
   if (writer_ != nullptr) ended_.push_back(std::move(writer_));
   writer_ = std::move(writer).value();
+  segment_ = next_lsn_;
   return Status::Ok();
 }
 
@@ -39,6 +40,22 @@ Result<std::uint64_t> Log::Append(std::uint32_t type, std::span<const iovec> pie
   }
   bytes_ += kRecordHeadBytes + payload.bytes;
   return next_lsn_++;
+}
+
+Status Log::AppendWhole(std::span<const std::byte> records, std::uint64_t next_lsn) {
+  std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return broken_;
+  if (writer_->bytes() >= options_.segment_bytes) {
+    if (Status s = BeginSegment(); !s.ok()) return s;
+  }
+  const Status written = writer_->AppendWhole(records);
+  if (!written.ok()) {
+    if (writer_->is_broken()) broken_ = written.WithPrefix("the log is broken: ");
+    return written;
+  }
+  bytes_ += records.size();
+  next_lsn_ = next_lsn;
+  return Status::Ok();
 }
 
 Result<std::uint64_t> Log::Rotate() {
@@ -71,6 +88,11 @@ Result<std::uint64_t> Log::Sync() {
   std::lock_guard lock(mutex_);
   broken_ = status.WithPrefix("the log is broken: ");
   return broken_;
+}
+
+Log::Tail Log::tail() const {
+  std::lock_guard lock(mutex_);
+  return {segment_, writer_->bytes(), next_lsn_};
 }
 
 std::uint64_t Log::next_lsn() const {

@@ -28,12 +28,22 @@ class Log {
   // Writes a record and returns its number. It outlives the process, but not a loss of power before
   // Sync(). On an error the record does not exist; the next call may succeed, unless is_broken().
   Result<std::uint64_t> Append(std::uint32_t type, std::span<const iovec> payload);
+  // The same for whole records that begin with the next number, as another log has them; returns
+  // the number after the last. REQUIRES: `next_lsn` is that number.
+  Status AppendWhole(std::span<const std::byte> records, std::uint64_t next_lsn);
   // Ends the segment; returns the number of the next record.
   Result<std::uint64_t> Rotate();
   // Blocks until all records appended before the call are on the disk; returns the number below
   // which all are. An error breaks the log for good.
   Result<std::uint64_t> Sync();
 
+  // How far the last segment is written.
+  struct Tail {
+    std::uint64_t segment = 0;   // the number in its name
+    std::uint64_t bytes = 0;     // of it
+    std::uint64_t next_lsn = 0;  // of the record to come
+  };
+  Tail tail() const;
   std::uint64_t next_lsn() const;
   std::uint64_t bytes() const;  // appended since Begin()
   // No further record is taken.
@@ -48,6 +58,7 @@ class Log {
   const LogOptions options_;
   mutable std::mutex mutex_;  // guards what follows
   std::uint64_t next_lsn_;
+  std::uint64_t segment_ = 0;  // the first record of the last segment
   std::uint64_t bytes_ = 0;
   Status broken_;
   std::shared_ptr<RecordWriter> writer_;
@@ -66,6 +77,7 @@ class SnapshotWriter {
   // removed. `sync`: also for a loss of power.
   Status Commit(std::uint32_t end_type, bool sync);
   std::uint64_t bytes() const { return writer_->bytes(); }
+  std::uint64_t lsn() const { return lsn_; }
 
  private:
   SnapshotWriter(const LogDirectory& directory, std::uint64_t lsn, std::string path)

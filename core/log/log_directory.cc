@@ -1,6 +1,8 @@
 #include "log/log_directory.h"
 
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 #include <thread>
 
@@ -36,10 +39,32 @@ std::optional<std::uint64_t> LsnIn(const std::string& name, std::string_view pre
   return number;
 }
 
-std::string HolderOf(int lock) {
+// The process that has locked the file, by what it wrote there; 0 if it did not yet.
+pid_t HolderOf(int lock) {
   char text[32] = {};
-  if (::pread(lock, text, sizeof(text) - 1, 0) <= 0) return "another process";
-  return "process " + std::string(text);
+  const ssize_t bytes = ::pread(lock, text, sizeof(text) - 1, 0);
+  pid_t holder = 0;
+  if (bytes > 0) std::from_chars(text, text + bytes, holder);
+  return holder;
+}
+
+// Kills the process that has locked the file. What is written there may be of one that has ended,
+// whose number another process has got since: the kernel's list of locks must say the same.
+void KillHolder(int lock) {
+  const pid_t holder = HolderOf(lock);
+  struct stat found{};
+  if (holder <= 0 || holder == ::getpid() || ::fstat(lock, &found) != 0) return;
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    long pid = 0;
+    unsigned long inode = 0;
+    if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %ld %*x:%*x:%lu", &pid, &inode) != 2)
+      continue;
+    if (pid == holder && inode == found.st_ino) {
+      ::kill(holder, SIGKILL);
+      return;
+    }
+  }
 }
 
 Status Corrupt(const std::string& path, const std::string& why) {
@@ -49,7 +74,7 @@ Status Corrupt(const std::string& path, const std::string& why) {
 }  // namespace
 
 Result<std::unique_ptr<LogDirectory>> LogDirectory::Open(const std::string& path, double wait_s,
-                                                         FileCalls& calls) {
+                                                         FileCalls& calls, bool take_over) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return Status(Code::kIo, "cannot make log directory " + path + ": " + error.message());
@@ -59,14 +84,18 @@ Result<std::unique_ptr<LogDirectory>> LogDirectory::Open(const std::string& path
   if (lock < 0) return FileError("cannot open", lock_path, errno);
   std::unique_ptr<LogDirectory> directory(new LogDirectory(path, lock, calls));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_s);
+  if (take_over && ::flock(lock, LOCK_EX | LOCK_NB) != 0) KillHolder(lock);
   while (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) {
       return FileError("cannot lock", lock_path, errno);
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return Status(Code::kIo, "log directory " + path + " belongs to " + HolderOf(lock) +
-                                   ", which still runs or is stopped: end it first, or use "
-                                   "another directory");
+      const pid_t holder = HolderOf(lock);
+      return Status(Code::kIo,
+                    "log directory " + path + " belongs to " +
+                        (holder > 0 ? "process " + std::to_string(holder) : "another process") +
+                        ", which still runs or is stopped: end it first (--take-over kills it), or "
+                        "use another directory");
     }
     std::this_thread::sleep_for(kLockRetry);
   }
@@ -183,7 +212,7 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& v
   return is_cut ? Status::Ok() : FileError("cannot cut the torn end off", path, error);
 }
 
-Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Visit& visit) {
+Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Visit& visit) const {
   auto listing = List();
   if (!listing.ok()) return listing.status();
   const auto& [segments, snapshots, unfinished] = listing.value();
@@ -203,6 +232,57 @@ Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Vis
   return found;
 }
 
+Status LogDirectory::RemoveFile(const std::string& path) const {
+  if (calls_.Remove(path.c_str()) == 0 || errno == ENOENT) return Status::Ok();
+  return FileError("cannot remove", path, errno);
+}
+
+Status LogDirectory::RemoveAll() const {
+  auto listing = List();
+  if (!listing.ok()) return listing.status();
+  // First what says that the rest is whole.
+  if (Status s = RemoveFile(path_ + "/EPOCH"); !s.ok()) return s;
+  for (const std::uint64_t lsn : listing.value().snapshots) {
+    if (Status s = RemoveFile(SnapshotPath(lsn)); !s.ok()) return s;
+  }
+  for (const std::uint64_t lsn : listing.value().segments) {
+    if (Status s = RemoveFile(SegmentPath(lsn)); !s.ok()) return s;
+  }
+  return Status::Ok();
+}
+
+Result<std::uint64_t> LogDirectory::ReadEpoch() const {
+  const std::string path = path_ + "/EPOCH";
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return std::uint64_t{0};
+  if (fd < 0) return FileError("cannot open", path, errno);
+  char text[32] = {};
+  const ssize_t bytes = ::read(fd, text, sizeof(text) - 1);
+  ::close(fd);
+  std::uint64_t epoch = 0;
+  const auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(bytes, 0), epoch);
+  if (error != std::errc() || epoch == 0) return Corrupt(path, "it holds no number");
+  return epoch;
+}
+
+Status LogDirectory::WriteEpoch(std::uint64_t epoch) const {
+  const std::string path = path_ + "/EPOCH";
+  const std::string unfinished = path + ".tmp";
+  const int fd = calls_.Open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("cannot create", unfinished, errno);
+  std::string text = std::to_string(epoch) + "\n";
+  const iovec piece{text.data(), text.size()};
+  const bool is_written =
+      calls_.Writev(fd, &piece, 1) == static_cast<ssize_t>(text.size()) && calls_.Sync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  if (!is_written) return FileError("cannot write", unfinished, error);
+  if (calls_.Rename(unfinished.c_str(), path.c_str()) != 0) {
+    return FileError("cannot rename", unfinished, errno);
+  }
+  return SyncNames();
+}
+
 Status LogDirectory::SyncNames() const {
   const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return FileError("cannot open", path_, errno);
@@ -216,17 +296,13 @@ Status LogDirectory::RemoveBefore(std::uint64_t lsn) const {
   auto listing = List();
   if (!listing.ok()) return listing.status();
   const auto& [segments, snapshots, unfinished] = listing.value();
-  const auto remove = [&](const std::string& path) {
-    if (calls_.Remove(path.c_str()) == 0 || errno == ENOENT) return Status::Ok();
-    return FileError("cannot remove", path, errno);
-  };
   for (const std::uint64_t snapshot : snapshots) {
     if (snapshot >= lsn) break;
-    if (Status s = remove(SnapshotPath(snapshot)); !s.ok()) return s;
+    if (Status s = RemoveFile(SnapshotPath(snapshot)); !s.ok()) return s;
   }
   // A segment ends where the next one begins.
   for (std::size_t i = 0; i + 1 < segments.size() && segments[i + 1] <= lsn; ++i) {
-    if (Status s = remove(SegmentPath(segments[i])); !s.ok()) return s;
+    if (Status s = RemoveFile(SegmentPath(segments[i])); !s.ok()) return s;
   }
   return Status::Ok();
 }

@@ -30,21 +30,37 @@ struct Recovered {
 class LogDirectory {
  public:
   // Makes the directory if need be, and locks it: kIo, naming the process that has it, if that does
-  // not release it within `wait_s`. Removes snapshots that were not finished.
+  // not release it within `wait_s`. Removes snapshots that were not finished. With `take_over` the
+  // process that has it is killed: also one that is stopped, and would go on later.
   static Result<std::unique_ptr<LogDirectory>> Open(const std::string& path, double wait_s,
-                                                    FileCalls& calls = FileCalls::System());
+                                                    FileCalls& calls = FileCalls::System(),
+                                                    bool take_over = false);
   ~LogDirectory();
 
   // Hands the records of the newest snapshot, then those of the segments after it, to `visit`; its
   // errors end the recovery. A snapshot counts if its last record has the type `end_of_snapshot`,
   // which is not handed on. Cuts off a torn end. kCorrupt where records are missing.
   using Visit = std::function<Status(bool is_snapshot, const Record& record)>;
-  Result<Recovered> Recover(std::uint32_t end_of_snapshot, const Visit& visit);
+  Result<Recovered> Recover(std::uint32_t end_of_snapshot, const Visit& visit) const;
 
   std::string SegmentPath(std::uint64_t lsn) const;
   std::string SnapshotPath(std::uint64_t lsn) const;
   const std::string& path() const { return path_; }
   FileCalls& calls() const { return calls_; }
+
+  struct Listing {
+    std::vector<std::uint64_t> segments;   // ascending
+    std::vector<std::uint64_t> snapshots;  // ascending
+    std::vector<std::string> unfinished;   // names
+  };
+  Result<Listing> List() const;
+
+  // Which process, in the order in which they took over, wrote what is here; 0: not known. Only
+  // directories that have a replica, or are one, keep it.
+  Result<std::uint64_t> ReadEpoch() const;
+  Status WriteEpoch(std::uint64_t epoch) const;  // lasts when it returns
+  // Removes all segments, snapshots and the epoch.
+  Status RemoveAll() const;
 
   // Makes renames and new files last.
   Status SyncNames() const;
@@ -54,12 +70,7 @@ class LogDirectory {
  private:
   LogDirectory(std::string path, int lock, FileCalls& calls)
       : path_(std::move(path)), lock_(lock), calls_(calls) {}
-  struct Listing {
-    std::vector<std::uint64_t> segments;   // ascending
-    std::vector<std::uint64_t> snapshots;  // ascending
-    std::vector<std::string> unfinished;   // names
-  };
-  Result<Listing> List() const;
+  Status RemoveFile(const std::string& path) const;
   Status ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Visit& visit,
                       Recovered& found) const;
   Status ReadSegment(std::uint64_t lsn, bool is_last, const Visit& visit, Recovered& found) const;

@@ -160,10 +160,24 @@ Status RecordWriter::WriteAll(std::span<iovec> pieces) {
   return Status::Ok();
 }
 
-Status RecordWriter::Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload) {
+Status RecordWriter::WriteOrUndo(std::uint64_t bytes) {
   if (is_broken_) {
     return {Code::kIo, path_ + ": an earlier write failed and could not be undone"};
   }
+  if (Status s = WriteAll(pieces_); !s.ok()) {
+    is_broken_ = calls_.Truncate(fd_, static_cast<off_t>(bytes_)) != 0;
+    return s;
+  }
+  bytes_ += bytes;
+  return Status::Ok();
+}
+
+Status RecordWriter::AppendWhole(std::span<const std::byte> records) {
+  pieces_.assign(1, {const_cast<std::byte*>(records.data()), records.size()});
+  return WriteOrUndo(records.size());
+}
+
+Status RecordWriter::Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload) {
   if (payload.bytes > UINT32_MAX) {
     return {Code::kTooLarge, path_ + ": a record of " + std::to_string(payload.bytes) + " bytes"};
   }
@@ -179,12 +193,7 @@ Status RecordWriter::Append(std::uint64_t lsn, std::uint32_t type, const Payload
   }
   const std::size_t padding = Padding(payload.bytes);
   if (padding > 0) pieces_.push_back({const_cast<std::byte*>(kZeros.data()), padding});
-  if (Status s = WriteAll(pieces_); !s.ok()) {
-    is_broken_ = calls_.Truncate(fd_, static_cast<off_t>(bytes_)) != 0;
-    return s;
-  }
-  bytes_ += kRecordHeadBytes + payload.bytes + padding;
-  return Status::Ok();
+  return WriteOrUndo(kRecordHeadBytes + payload.bytes + padding);
 }
 
 Status RecordWriter::Sync() const {

@@ -47,11 +47,14 @@ class RecordReader {
  public:
   // REQUIRES: `file` stays where it is, aligned to 8.
   explicit RecordReader(std::span<const std::byte> file) : file_(file) {}
+  // The same for records without a file around them, of which the first has this number.
+  RecordReader(std::span<const std::byte> records, std::uint64_t first_lsn)
+      : file_(records), next_lsn_(first_lsn) {}
 
   // kCorrupt unless the file begins with a whole head.
   Result<FileHead> Head();
   // The next record; nothing at the end of the file or at a torn record, see is_torn().
-  // REQUIRES: Head() was ok.
+  // REQUIRES: Head() was ok, if there is one.
   std::optional<Record> Next();
   // The bytes at position() are no record that belongs here.
   bool is_torn() const { return is_torn_; }
@@ -90,6 +93,8 @@ class RecordWriter {
   // Writes a record. On an error nothing is added: what was written in part is cut off again. If
   // even that fails, the writer is broken.
   Status Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
+  // The same for whole records, as they are in another file.
+  Status AppendWhole(std::span<const std::byte> records);
   bool is_broken() const { return is_broken_; }
   // Blocks until all that was appended before the call is on the disk. Thread-safe.
   Status Sync() const;
@@ -99,6 +104,8 @@ class RecordWriter {
   RecordWriter(std::string path, int fd, FileCalls& calls)
       : path_(std::move(path)), fd_(fd), calls_(calls) {}
   Status WriteAll(std::span<iovec> pieces);
+  // Writes pieces_, or nothing.
+  Status WriteOrUndo(std::uint64_t bytes);
 
   const std::string path_;
   const int fd_;

@@ -317,6 +317,11 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::Shutdown;
     case MessageType::kCommand:
       return &Dispatcher::TakeCommand;
+    case MessageType::kReplicaOpen:
+    case MessageType::kReplicaAppend:
+    case MessageType::kReplicaSnapshot:
+    case MessageType::kReplicaRead:
+      return &Dispatcher::Replicate;
   }
   return nullptr;
 }
@@ -373,6 +378,16 @@ Dispatcher::Answer Dispatcher::Shutdown(const Call& call) {
   hooks_.log(0, call.session->Describe() + " requested shutdown");
   hooks_.on_shutdown_request();
   return ReplyBody();
+}
+
+Dispatcher::Answer Dispatcher::Replicate(const Call& call) {
+  if (replicas_ == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  "this server holds no replicas: start one with `sparsefleet replica`");
+  }
+  auto reply = replicas_->Handle(call.to.request.type, call.body);
+  if (!reply.ok()) return reply.status();
+  return ReplyBody(std::move(reply).value());
 }
 
 }  // namespace sparsefleet

@@ -12,6 +12,7 @@
 #include <stop_token>
 #include <string>
 
+#include "replica/replica_store.h"
 #include "server/command_queue.h"
 #include "server/journal.h"
 #include "server/reply.h"
@@ -70,6 +71,8 @@ class Dispatcher {
   // From now on everything that changes state is logged, and replies wait until that is durable.
   // Not thread-safe: before the first request.
   void SetJournal(Journal* journal);
+  // Requests to a replica go there. Not thread-safe: before the first request.
+  void SetReplicaStore(ReplicaStore* replicas) { replicas_ = replicas; }
   std::uint64_t incarnation() const { return incarnation_; }
   std::pair<std::uint32_t, std::uint32_t> place() const {  // index and number of servers
     return {options_.index, options_.num_servers};
@@ -137,6 +140,7 @@ class Dispatcher {
   Answer Resume(const Call& call);
   Answer Stats(const Call& call);
   Answer Shutdown(const Call& call);
+  Answer Replicate(const Call& call);
   // dispatcher_tables.cc
   Answer DefineSparse(const Call& call);
   Answer DefineDense(const Call& call);
@@ -170,6 +174,7 @@ class Dispatcher {
   const DispatcherOptions options_;
   const DispatcherHooks hooks_;
   Journal* journal_ = nullptr;
+  ReplicaStore* replicas_ = nullptr;
   std::uint64_t incarnation_;
   TableSet& tables_;
   Coordinator& coordinator_;

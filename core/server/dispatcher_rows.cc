@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/dispatcher.h"
+#include "server/durable_state.h"
 #include "sync/mutex.h"
 #include "transport/plain_rows.h"
 
@@ -81,8 +82,7 @@ Dispatcher::Answer Dispatcher::OpenCut(const Call& call) {
   if (!table.ok()) return table.status();
   if (Status s = table.value()->CheckCut((flags & kCutOnlyDirty) != 0); !s.ok()) return s;
   if (journal_ != nullptr && (flags & kCutClearDirty) != 0) {
-    Status s = journal_->Append(LogRecord::kRemovals, EncodeText(request.value().table));
-    if (!s.ok()) return s;
+    if (Status s = LogRemovals(*journal_, *table.value()); !s.ok()) return s;
   }
   auto cut = table.value()->OpenCut((flags & kCutOnlyDirty) != 0, (flags & kCutClearDirty) != 0);
   auto id = call.session->AddCut(std::move(cut), RowBytes(*table.value()));

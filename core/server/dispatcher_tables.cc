@@ -237,6 +237,7 @@ Status Dispatcher::LogPush(const Call& call, const PushRequest& request, std::ui
   logged.marks = request.marks;
   for (const auto& section : request.sections) {
     if (section.wants_rows) continue;
+    journal_->CountRows(section.keys.size());
     logged.sections.push_back(section);
     logged.sections.back().wants_values = false;
   }

@@ -77,6 +77,7 @@ Result<PushResult> DurableState::Apply(const std::string& group, std::uint64_t r
     logged.values = section.gradients;
     logged.count = section.dense ? section.gradients.size() : section.keys.size();
     logged.dim = 1;
+    journal_.CountRows(section.keys.size());
     if (!section.dense) {
       auto table = parts_.tables.Sparse(section.table);
       if (!table.ok()) return table.status();
@@ -103,11 +104,18 @@ Status DurableState::AppendCommandState(const std::string& name, std::span<const
   return journal_.Append(LogRecord::kCommandState, Encode(CommandRequest{name, state}));
 }
 
+Status LogRemovals(Journal& journal, SparseTable& table) {
+  const auto logged = journal.Enter();
+  Status s = journal.Append(LogRecord::kRemovals, EncodeText(table.spec().name));
+  if (s.ok()) table.KeepRemoved();
+  return s;
+}
+
 Status DurableState::OnClearingCut(const std::vector<std::string>& tables) {
-  const auto logged = journal_.Enter();
-  for (const std::string& table : tables) {
-    if (!parts_.tables.Sparse(table).ok()) continue;
-    if (Status s = journal_.Append(LogRecord::kRemovals, EncodeText(table)); !s.ok()) return s;
+  for (const std::string& name : tables) {
+    auto table = parts_.tables.Sparse(name);
+    if (!table.ok()) continue;
+    if (Status s = LogRemovals(journal_, *table.value()); !s.ok()) return s;
   }
   return Status::Ok();
 }

@@ -110,6 +110,9 @@ class DurableState final : public RoundLog {
 
 // Bodies of records; docs/log_format.md.
 Body EncodeSession(Session& session, bool with_replies);
+// Logs that the keys removed from a table are kept from now on, and has it keep them: a snapshot
+// then knows of it too.
+Status LogRemovals(Journal& journal, SparseTable& table);
 Body EncodeMember(const GroupMember& member, const RequestHead* cause);
 
 }  // namespace sparsefleet

@@ -8,6 +8,12 @@
 namespace sparsefleet {
 namespace {
 
+// What a replay costs, about: dense values are read and added, rows are looked up.
+constexpr double kReplaySPerByte = 0.4e-9;
+constexpr double kReplaySPerRow = 150e-9;
+constexpr double kLongestReplayS = 0.5;
+constexpr std::uint64_t kShortestLog = 32ull << 20;
+
 iovec PieceOf(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
@@ -22,13 +28,24 @@ Result<std::unique_ptr<Journal>> Journal::Open(JournalOptions options) {
   std::unique_ptr<Journal> journal(new Journal(std::move(options)));
   const JournalOptions& given = journal->options_;
   FileCalls& calls = given.calls == nullptr ? FileCalls::System() : *given.calls;
-  auto directory = LogDirectory::Open(given.directory, given.lock_wait_s, calls);
+  auto directory = LogDirectory::Open(given.directory, given.lock_wait_s, calls, given.take_over);
   if (!directory.ok()) return directory.status();
   journal->directory_ = std::move(directory).value();
+  if (given.durability != Durability::kReplica) return journal;
+  if (given.replica.endpoint.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "durability 'replica' needs the address of a replica: set replica (--replica)");
+  }
+  ReplicaLinkOptions link = given.replica;
+  link.end_of_snapshot = static_cast<std::uint32_t>(LogRecord::kEndOfSnapshot);
+  link.on_fenced = given.on_failure;
+  auto replica = ReplicaLink::Open(*journal->directory_, std::move(link));
+  if (!replica.ok()) return replica.status();
+  journal->replica_ = std::move(replica).value();
   return journal;
 }
 
-Journal::~Journal() = default;
+Journal::~Journal() { Interrupt(); }
 
 Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit) {
   const auto begun = std::chrono::steady_clock::now();
@@ -46,6 +63,18 @@ Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& vi
   if (options_.durability == Durability::kDisk) {
     if (Status s = directory_->SyncNames(); !s.ok()) return s;
     commit_ = std::make_unique<GroupCommit>([this] { return log_->Sync(); }, options_.on_failure);
+  }
+  if (replica_ != nullptr) {
+    replica_->Start(*log_, owner_);
+    commit_ = std::make_unique<GroupCommit>(
+        [this]() -> Result<std::uint64_t> {
+          const std::uint64_t end = log_->next_lsn();
+          if (Status s = replica_->AwaitRecords(end); !s.ok()) return s;
+          return end;
+        },
+        [this](const Status& status) {
+          if (status.code() != Code::kShuttingDown) options_.on_failure(status);
+        });
   }
   recovery_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   return Status::Ok();
@@ -79,6 +108,7 @@ Status Journal::Append(std::string_view table, std::span<const Key> keys, std::u
   head.PutString(table);
   head.Put(static_cast<std::uint64_t>(keys.size()));
   head.Pad();
+  CountRows(keys.size());
   const iovec pieces[] = {PieceOf(head.bytes()), PieceOf(std::as_bytes(keys))};
   return Append(LogRecord::kBirths, pieces);
 }
@@ -88,13 +118,16 @@ void Journal::WhenDurable(std::function<void()> done) {
   commit_->When(log_->next_lsn(), std::move(done));
 }
 
-void Journal::Drain() {
-  if (commit_ != nullptr) commit_->Drain();
+void Journal::Interrupt() {
+  if (replica_ != nullptr) replica_->Stop();
 }
 
 Result<std::uint64_t> Journal::BeginSnapshot() {
   auto lsn = log_->Rotate();
-  if (lsn.ok()) bytes_at_snapshot_ = log_->bytes();
+  if (lsn.ok()) {
+    bytes_at_snapshot_ = log_->bytes();
+    rows_ = 0;
+  }
   return lsn;
 }
 
@@ -109,13 +142,17 @@ Status Journal::CommitSnapshot(SnapshotWriter& snapshot, double seconds) {
   snapshot_size_ = snapshot.bytes();
   snapshot_s_ = seconds;
   ++snapshots_;
-  return Status::Ok();
+  return replica_ == nullptr ? Status::Ok() : replica_->AwaitSnapshot(snapshot.lsn());
 }
 
 bool Journal::IsSnapshotDue() const {
   std::uint64_t grown = log_->bytes() - bytes_at_snapshot_;
   if (snapshots_ == 0) grown += recovered_.bytes;
-  return grown > std::max(options_.snapshot_bytes, snapshot_size_.load());
+  if (grown <= snapshot_size_) return false;
+  if (grown > options_.snapshot_bytes) return true;
+  const double replay_s = kReplaySPerByte * static_cast<double>(grown) +
+                          kReplaySPerRow * static_cast<double>(rows_.load());
+  return grown > kShortestLog && replay_s > kLongestReplayS;
 }
 
 void Journal::AddStats(StatMap& stats) const {
@@ -136,6 +173,7 @@ void Journal::AddStats(StatMap& stats) const {
                          ? 0
                          : log_->next_lsn() - std::min(log_->next_lsn(), commit_->durable_end()));
   add("replies_waiting", commit_ == nullptr ? 0 : commit_->num_waiting());
+  if (replica_ != nullptr) replica_->AddStats(stats);
 }
 
 }  // namespace sparsefleet

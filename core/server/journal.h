@@ -17,6 +17,7 @@
 #include "log/group_commit.h"
 #include "log/log.h"
 #include "log/log_directory.h"
+#include "replica/replica_link.h"
 #include "status/status.h"
 #include "store/store.h"
 #include "table/birth_log.h"
@@ -30,6 +31,7 @@ enum class Durability : std::uint8_t {
   kOff,      // nothing is kept
   kProcess,  // replies wait until the record is written: it outlives the process
   kDisk,     // and until it is on the disk: it outlives a loss of power
+  kReplica,  // and until another machine has it: it outlives the loss of this one
 };
 
 // Format: append only.
@@ -74,9 +76,11 @@ struct JournalOptions {
   Durability durability = Durability::kOff;
   std::string directory;
   double lock_wait_s = 10.0;  // for a predecessor that is just ending
+  bool take_over = false;     // a predecessor that still runs is killed
   std::uint64_t segment_bytes = 64ull << 20;
-  std::uint64_t snapshot_bytes = 128ull << 20;  // a snapshot is due after at least this much log
-  FileCalls* calls = nullptr;                   // null: the system's
+  std::uint64_t snapshot_bytes = 1ull << 30;  // a snapshot is due after this much log, or earlier
+  FileCalls* calls = nullptr;                 // null: the system's
+  ReplicaLinkOptions replica;                 // kReplica
   // The log is broken: no reply may go out any more.
   std::function<void(const Status&)> on_failure;
 };
@@ -84,7 +88,7 @@ struct JournalOptions {
 // Thread-safe after Recover().
 class Journal final : public BirthLog {
  public:
-  // Locks the directory.
+  // Locks the directory; with a replica, takes over from any predecessor and fetches what it left.
   static Result<std::unique_ptr<Journal>> Open(JournalOptions options);
   ~Journal() override;
 
@@ -105,15 +109,18 @@ class Journal final : public BirthLog {
   // Calls `done` when everything appended so far is as durable as was asked for; never after the
   // log has broken.
   void WhenDurable(std::function<void()> done);
-  // Sends no reply from now on; waits for those under way.
-  void Drain();
+  // No longer waits for a replica: replies that do are not sent.
+  void Interrupt();
 
   // REQUIRES: EnterAlone() is held. Begins a segment; its first record is the next after the
   // snapshot.
   Result<std::uint64_t> BeginSnapshot();
   Result<std::unique_ptr<SnapshotWriter>> WriteSnapshot(std::uint64_t lsn) const;
   Status CommitSnapshot(SnapshotWriter& snapshot, double seconds);
+  // Whether the log is so long that a recovery would take long, and longer than the last snapshot.
   bool IsSnapshotDue() const;
+  // Rows that the records appended so far change: replaying them costs more than their bytes.
+  void CountRows(std::size_t rows) { rows_.fetch_add(rows, std::memory_order_relaxed); }
 
   void AddStats(StatMap& stats) const;
   std::atomic<std::uint64_t> duplicates_dropped{0};
@@ -128,7 +135,9 @@ class Journal final : public BirthLog {
   double recovery_s_ = 0;
   CutGate gate_;
   std::unique_ptr<Log> log_;
-  std::unique_ptr<GroupCommit> commit_;  // kDisk
+  std::unique_ptr<ReplicaLink> replica_;  // kReplica
+  std::unique_ptr<GroupCommit> commit_;   // kDisk and kReplica
+  std::atomic<std::uint64_t> rows_{0};    // since the last snapshot
   std::atomic<std::uint64_t> bytes_at_snapshot_{0};
   std::atomic<std::uint64_t> snapshot_size_{0};
   std::atomic<std::uint64_t> snapshots_{0};

@@ -123,6 +123,7 @@ struct Server::Impl {
   void AddStats(StatMap& stats) const;
   void RequestShutdown();
   Status Closed() const;
+  void OpenReplicaStore();
   Status Recover();
   Status WriteSnapshot();
   void SnapshotIfDue();
@@ -144,8 +145,9 @@ struct Server::Impl {
   CommandQueue commands;
   SessionTable sessions;
   Dispatcher dispatcher;
-  std::unique_ptr<Journal> journal;       // null: not durable
-  std::unique_ptr<DurableState> durable;  // null: not durable
+  std::unique_ptr<Journal> journal;        // null: not durable
+  std::unique_ptr<DurableState> durable;   // null: not durable
+  std::unique_ptr<ReplicaStore> replicas;  // null: holds no logs of others
   std::atomic<bool> snapshot_runs{false};
   mutable Mutex failure_mutex;
   Status failure;
@@ -323,7 +325,19 @@ void Server::Impl::AddStats(StatMap& stats) const {
   stats["server.tls_key_updates"] = static_cast<double>(factory->key_updates());
   stats["server.threads"] = static_cast<double>(num_threads);
   if (journal != nullptr) journal->AddStats(stats);
+  if (replicas != nullptr) replicas->AddStats(stats);
   counters.AddTo(stats);
+}
+
+void Server::Impl::OpenReplicaStore() {
+  if (options.replica_dir.empty()) return;
+  ReplicaStoreOptions held;
+  held.directory = options.replica_dir;
+  held.sync = options.replica_sync;
+  held.end_of_snapshot = static_cast<std::uint32_t>(LogRecord::kEndOfSnapshot);
+  held.calls = options.file_calls;
+  replicas = std::make_unique<ReplicaStore>(std::move(held));
+  dispatcher.SetReplicaStore(replicas.get());
 }
 
 Status Server::Impl::Recover() {
@@ -333,6 +347,15 @@ Status Server::Impl::Recover() {
   journal_options.directory = options.log_dir;
   journal_options.snapshot_bytes = options.snapshot_bytes;
   journal_options.calls = options.file_calls;
+  journal_options.take_over = options.take_over;
+  journal_options.replica.endpoint = options.replica;
+  journal_options.replica.security = options.security;
+  journal_options.replica.server = options.index;
+  journal_options.replica.wait_s = options.replica_wait_s;
+  journal_options.replica.start_wait_s = options.replica_start_wait_s;
+  journal_options.replica.log = [this](int severity, const std::string& text) {
+    log.Write(severity, text);
+  };
   journal_options.on_failure = [this](const Status& status) { Fail(status); };
   auto opened = Journal::Open(std::move(journal_options));
   if (!opened.ok()) return opened.status();
@@ -439,6 +462,7 @@ void Server::Impl::Stop() {
   for (const auto& connection : connections.All()) connection->FinishAndClose();
   const auto deadline = DeadlineAfter(options.drain_timeout_s);
   connections.AwaitEmpty(deadline);
+  if (journal != nullptr) journal->Interrupt();
   if (!jobs.AwaitIdle(deadline)) {
     log.Write(kWarning, "a save, load or shrink did not finish in time and was cancelled");
     dispatcher.CancelJobs();
@@ -478,6 +502,7 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
     for (const auto& [key, value] : impl->options.notes) {
       if (Status noted = impl->coordinator.PutNote(key, value); !noted.ok()) return noted;
     }
+    impl->OpenReplicaStore();
     if (Status s = impl->Recover(); !s.ok()) return s;
     Status s = impl->Listen();
     if (!s.ok()) return s;

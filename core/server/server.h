@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,8 +41,17 @@ struct ServerOptions {
   // What outlives the process, and where its log is kept: see docs/running_servers.md.
   Durability durability = Durability::kOff;
   std::string log_dir;
-  std::uint64_t snapshot_bytes = 128ull << 20;  // log after which a snapshot is written, at least
-  FileCalls* file_calls = nullptr;              // null: the system's
+  std::uint64_t snapshot_bytes = 1ull << 30;  // log after which a snapshot is written, or earlier
+  FileCalls* file_calls = nullptr;            // null: the system's
+  // Durability::kReplica: the process that holds a copy of the log, and how long replies wait for
+  // it while it is lost before they go out without it.
+  std::string replica;
+  double replica_wait_s = std::numeric_limits<double>::infinity();
+  double replica_start_wait_s = 60;  // Start(): for a replica that does not answer
+  bool take_over = false;  // a process that still holds log_dir, stopped or not, is killed
+  // This server holds copies of the logs of others, below this directory; empty: it does not.
+  std::string replica_dir;
+  bool replica_sync = true;  // it answers when records are on the disk
   // Commands whose names begin so are logged; the program writes their state with
   // AppendCommandState() when `write_command_state` is called, which happens with each snapshot.
   std::vector<std::string> logged_commands;

@@ -45,6 +45,10 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kTakeChanges, "take changes", true},
     {MessageType::kShutdown, "shutdown", false},
     {MessageType::kCommand, "command", true},
+    {MessageType::kReplicaOpen, "replica open", false},
+    {MessageType::kReplicaAppend, "replica append", false},
+    {MessageType::kReplicaSnapshot, "replica snapshot", false},
+    {MessageType::kReplicaRead, "replica read", false},
 };
 
 const TypeRow* FindType(MessageType type) {

@@ -50,6 +50,10 @@ enum class MessageType : std::uint8_t {
   // 60 and 61 saved and loaded tables in a former format: do not reuse them.
   kShutdown = 70,
   kCommand = 80,
+  kReplicaOpen = 90,
+  kReplicaAppend = 91,
+  kReplicaSnapshot = 92,
+  kReplicaRead = 93,
 };
 
 // True for types whose effect must not happen twice: their requests carry a sequence > 0 and the
