@@ -138,7 +138,8 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         choices=get_args(DurabilityName),
         default=os.environ.get("SPARSEFLEET_DURABILITY", "off"),
         help="failures that acknowledged changes survive: off (none, the default), process "
-        "(kill -9 of a server) or disk (also power loss)",
+        "(kill -9 of a server), disk (also power loss) or replica (the loss of a server's machine: "
+        "each node runs a `sparsefleet replica` for the servers of the node before it)",
     )
     parser.add_argument("--quiet", action="store_true", help="show failures only")
     parser.add_argument(

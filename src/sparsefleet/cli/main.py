@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -54,7 +55,8 @@ from sparsefleet.cli.verify import VERIFY_DESCRIPTION, add_verify_flags, run_ver
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.launch import run_job
-from sparsefleet.server import ServerConfig, run_server
+from sparsefleet.server import ReplicaConfig, ServerConfig, run_replica, run_server
+from sparsefleet.server.run_replica import replica_place
 from sparsefleet.server.run_server import DurabilityName, TransportName, durable_settings
 
 __all__ = ["main"]
@@ -115,6 +117,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sparsefleet {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_server_command(commands)
+    _add_replica_command(commands)
     _add_stats_command(commands)
     _add_launch_command(commands)
     _add_file_commands(commands)
@@ -210,7 +213,8 @@ def _add_server_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
         choices=get_args(DurabilityName),
         default=os.environ.get("SPARSEFLEET_DURABILITY", "off"),
         help="failures that acknowledged changes survive: off (none), process (kill -9 of this "
-        "process) or disk (also power loss); default: SPARSEFLEET_DURABILITY, else off",
+        "process), disk (also power loss) or replica (the loss of this machine); default: "
+        "SPARSEFLEET_DURABILITY, else off",
     )
     parser.add_argument(
         "--log-dir",
@@ -218,6 +222,58 @@ def _add_server_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
         default="",
         help="where a durable server keeps its log and snapshots, and recovers them from; each "
         "server needs its own (default: server-INDEX in SPARSEFLEET_LOG_DIR)",
+    )
+    parser.add_argument(
+        "--replica",
+        metavar="HOST:PORT",
+        default="",
+        help="the `sparsefleet replica` that holds a copy of the log, for --durability replica "
+        "(default: this server's entry of SPARSEFLEET_REPLICAS)",
+    )
+    parser.add_argument(
+        "--replica-wait",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="replies wait this long for a lost replica, then the server continues without it "
+        "(default: until it is back)",
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="kill a process that still holds --log-dir, such as a stopped predecessor",
+    )
+    _add_log_level(parser, "info")
+
+
+def _add_replica_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add_command(
+        commands,
+        "replica",
+        "keep copies of the logs of durable servers",
+        "Keeps copies of the logs of durable servers (`sparsefleet server --durability replica`),\n"
+        "of which they recover when their machine is lost. Run it on another machine than theirs.\n"
+        "It holds no tables in memory. Prints one line when it is ready; ends with SIGTERM.",
+    )
+    parser.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT",
+        default="127.0.0.1:9200",
+        help="address to listen on; port 0 picks a free port (default %(default)s: this machine "
+        "only)",
+    )
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIRECTORY",
+        default="",
+        help="where the copies are kept, the log of server K in server-K (default: replica in "
+        "SPARSEFLEET_LOG_DIR)",
+    )
+    parser.add_argument(
+        "--durability",
+        choices=("process", "disk"),
+        default="disk",
+        help="answer when records are on disk (disk, the default) or written (process)",
     )
     _add_log_level(parser, "info")
 
@@ -371,10 +427,27 @@ def _run_server_command(options: argparse.Namespace) -> int:
             save_root=options.save_root,
             durability=options.durability,
             log_dir=options.log_dir or durable_settings(options.index)["log_dir"],
+            replica=options.replica or durable_settings(options.index)["replica"],
+            replica_wait_s=options.replica_wait,
+            take_over=options.take_over,
         )
     except ConfigError as error:
         raise _UsageError(str(error)) from error
     run_server(config)
+    return 0
+
+
+def _run_replica_command(options: argparse.Namespace) -> int:
+    try:
+        config = ReplicaConfig(
+            endpoint=options.endpoint,
+            log_dir=options.log_dir or replica_place(),
+            durability=options.durability,
+            transport=options.transport,
+        )
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+    run_replica(config)
     return 0
 
 
@@ -434,6 +507,7 @@ _COMMANDS = {
     "launch": _run_launch_command,
     "predict": run_predict_command,
     "push-rows": _run_push_rows_command,
+    "replica": _run_replica_command,
     "serve": run_serve_command,
     "serve-switch": run_switch_command,
     "server": _run_server_command,

@@ -24,6 +24,7 @@ from sparsefleet.launch.job_plan import (
     child_environment,
     fixed_endpoints,
     fixed_meeting_point,
+    fixed_replicas,
     is_traffic_exposed,
     link_port,
     plan_node,
@@ -130,6 +131,7 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
         ports = stack.enter_context(PortReservation())
         endpoints = _take_endpoints(config, ports)
         meeting_point = _take_meeting_point(config, ports)
+        replicas = _take_replicas(config, ports)
         guard = stack.enter_context(Guard(config.grace_s))
         told: dict[str, str] = {}
         if not has_key:
@@ -157,7 +159,7 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
             told["SPARSEFLEET_JOB_ID"] = f"{job_id}-{restarts}"
             job = NodeJob(config, signals, display, link, restarts=restarts)
             try:
-                for plan in plan_node(config, endpoints, meeting_point, restarts):
+                for plan in plan_node(config, endpoints, meeting_point, restarts, replicas):
                     if signals.count or not job_id:
                         break
                     job.start(plan, child_environment(environ, config, told, plan), guard)
@@ -200,6 +202,17 @@ def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
     if not config.nodes:
         ports.take(fixed)
     return fixed
+
+
+def _take_replicas(config: LaunchConfig, ports: PortReservation) -> list[str]:
+    """Return the endpoints of all nodes' replicas; that of this node is reserved."""
+    if config.num_servers == 0 or config.durability != "replica":
+        return []
+    replicas = fixed_replicas(config)
+    if not replicas:
+        return [f"127.0.0.1:{ports.take_free(1)[0]}"]
+    ports.take(replicas[config.node_rank])
+    return replicas
 
 
 def _open_link(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -19,6 +19,7 @@ __all__ = [
     "deal",
     "fixed_endpoints",
     "fixed_meeting_point",
+    "fixed_replicas",
     "is_traffic_exposed",
     "link_port",
     "plan_node",
@@ -48,9 +49,9 @@ EXPOSED_TRAFFIC = (
 class ProcessPlan:
     """A process to start."""
 
-    role: Literal["server", "worker"]
+    role: Literal["server", "worker", "replica"]
     index: int
-    """Its index among all servers, or all workers, of the job."""
+    """Its index among all servers, workers or replicas of the job; replicas are one per node."""
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     """Its own environment variables."""
@@ -58,7 +59,7 @@ class ProcessPlan:
     appends_log: bool = False
     """Append to an existing log."""
     endpoint: str = ""
-    """The address it listens on, if it is a server."""
+    """The address it listens on, if it is a server or a replica."""
     incarnation: int = 0
     """How many times it has been restarted alone."""
 
@@ -126,10 +127,30 @@ def fixed_meeting_point(config: LaunchConfig) -> str:
     return str(Endpoint(_bare(config.nodes[0]), link_port(config) + 1))
 
 
+def fixed_replicas(config: LaunchConfig) -> list[str]:
+    """Return the replicas' endpoints, one per node, if they are known without asking for a free
+    port, otherwise [].
+    """
+    if config.start_port == 0 or not config.nodes:
+        return []
+    return [
+        str(
+            Endpoint(_bare(host), config.start_port + len(part) + 2)
+        )  # after link and meeting point
+        for host, part in zip(
+            config.nodes, deal(config.num_servers, len(config.nodes)), strict=True
+        )
+    ]
+
+
 def plan_node(
-    config: LaunchConfig, endpoints: list[str], meeting_point: str = "", restarts: int = 0
+    config: LaunchConfig,
+    endpoints: list[str],
+    meeting_point: str = "",
+    restarts: int = 0,
+    replicas: Sequence[str] = (),
 ) -> list[ProcessPlan]:
-    """Return the processes of this node, servers first."""
+    """Return the processes of this node: its replica, if the job has them, servers, workers."""
     num_nodes = max(1, len(config.nodes))
     servers = deal(config.num_servers, num_nodes)[config.node_rank]
     workers = deal(config.num_workers, num_nodes)[config.node_rank]
@@ -138,7 +159,9 @@ def plan_node(
         "SPARSEFLEET_MEETING_POINT": meeting_point,
         "SPARSEFLEET_WORKERS_PER_NODE": str(len(workers)),
     }
-    plans = [_plan_server(config, endpoints, index) for index in servers]
+    plans = [_plan_replica(config, replicas[config.node_rank])] if replicas else []
+    told["SPARSEFLEET_REPLICAS"] = ",".join(_replica_of_each(config, replicas))
+    plans += [_plan_server(config, endpoints, index) for index in servers]
     plans += [_plan_worker(config, index, index - workers.start) for index in workers]
     return [
         replace(
@@ -192,6 +215,30 @@ def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> Proc
         },
         log_path=os.path.join(config.log_dir, f"serverlog.{index}"),
         endpoint=endpoints[index],
+    )
+
+
+def _replica_of_each(config: LaunchConfig, replicas: Sequence[str]) -> list[str]:
+    """Return the replica of each server: the one on the next node."""
+    parts = deal(config.num_servers, max(1, len(config.nodes)))
+    return [
+        replicas[(node + 1) % len(replicas)]
+        for node, part in enumerate(parts)
+        for _ in part
+        if replicas
+    ]
+
+
+def _plan_replica(config: LaunchConfig, endpoint: str) -> ProcessPlan:
+    index = config.node_rank
+    flags = ["--endpoint", endpoint, "--transport", config.transport]
+    return ProcessPlan(
+        role="replica",
+        index=index,
+        command=(sys.executable, "-u", "-m", "sparsefleet", "replica", *flags),
+        variables={"SPARSEFLEET_ROLE": "replica", "SPARSEFLEET_INDEX": str(index)},
+        log_path=os.path.join(config.log_dir, f"replicalog.{index}"),
+        endpoint=endpoint,
     )
 
 

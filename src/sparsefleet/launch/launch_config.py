@@ -15,7 +15,7 @@ __all__ = ["LaunchConfig", "PaddleWorkers", "TransportName"]
 # The server room has the same type, but importing it would load the native extension, which the
 # launcher does not need.
 TransportName = Literal["auto", "tls", "plain"]
-DurabilityName = Literal["off", "process", "disk"]
+DurabilityName = Literal["off", "process", "disk", "replica"]
 
 _MAX_PROCESSES = 2**16
 

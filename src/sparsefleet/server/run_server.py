@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from sparsefleet import _core
 from sparsefleet.endpoint import Endpoint, parse_endpoint
-from sparsefleet.field_checks import require, require_int, require_positive
+from sparsefleet.field_checks import (
+    require,
+    require_int,
+    require_not_negative,
+    require_positive,
+)
 from sparsefleet.job_key import find_job_key
 from sparsefleet.server.command_loop import CommandLoop
 from sparsefleet.server.command_states import CommandStates
@@ -25,14 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DurabilityName",
+    "EndingSignals",
     "ServerConfig",
     "TransportName",
     "durable_settings",
     "run_server",
+    "wait_for_the_end",
+    "write_log",
 ]
 
 TransportName = Literal["auto", "tls", "plain"]
-DurabilityName = Literal["off", "process", "disk"]
+DurabilityName = Literal["off", "process", "disk", "replica"]
 
 _MAX_CONNECTIONS = 2**20
 
@@ -97,15 +106,28 @@ class ServerConfig:
     durability: DurabilityName = "off"
     """Failures that an acknowledged change survives: "off": none; "process": the death of this
     process (`kill -9`), since records are written before replies are sent; "disk": also power loss,
-    since replies wait until records are on disk. See docs/running_servers.md."""
+    since replies wait until records are on disk; "replica": the loss of this machine, since replies
+    wait until `replica` has the records on its disk. See docs/running_servers.md."""
 
     log_dir: str = ""
     """Directory of the log and its snapshots, for this server alone; required unless `durability`
     is "off". Its contents are recovered at the start."""
 
-    snapshot_bytes: int = 128 << 20
-    """Minimum log size before a snapshot is written; the log must also be as large as the last
-    snapshot. Smaller: faster recovery, more writing."""
+    snapshot_bytes: int = 1 << 30
+    """Log size after which a snapshot is written at the latest; earlier if replaying the log would
+    take more than half a second. The log must also be larger than the last snapshot. Smaller:
+    faster recovery, more writing."""
+
+    replica: str = ""
+    """HOST:PORT of the `sparsefleet replica` that holds a copy of the log; required if `durability`
+    is "replica". The server starts only when it answers."""
+
+    replica_wait_s: float = math.inf
+    """Seconds that replies wait for a lost replica before the server continues without it, as with
+    "process". Infinite: it waits until the replica is back."""
+
+    take_over: bool = False
+    """Whether to kill a process that still holds `log_dir`, such as a stopped predecessor."""
 
     notes: Mapping[str, bytes] = field(default_factory=dict)
     """Initial notes; clients read those of the first server."""
@@ -120,6 +142,12 @@ class ServerConfig:
         require(self.durability in get_args(DurabilityName), self, "durability", wanted)
         has_place = self.durability == "off" or bool(self.log_dir)
         require(has_place, self, "log_dir", "a directory, since durability is not 'off'")
+        if self.durability == "replica":
+            require(bool(self.replica), self, "replica", "the HOST:PORT of a `sparsefleet replica`")
+        if self.replica:
+            parse_endpoint(self.replica)
+        if self.replica_wait_s != math.inf:
+            require_not_negative(self, "replica_wait_s")
         require_int(self, "snapshot_bytes", 1, 2**62)
         require_int(self, "num_threads", 0, 1024)
         require_int(self, "max_connections", 1, _MAX_CONNECTIONS)
@@ -136,10 +164,11 @@ class ServerConfig:
 
 
 class DurableSettings(TypedDict):
-    """Two fields of `ServerConfig`."""
+    """Fields of `ServerConfig`."""
 
     durability: DurabilityName
     log_dir: str
+    replica: str
 
 
 def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> DurableSettings:
@@ -147,13 +176,15 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
 
     >>> asked = {"SPARSEFLEET_DURABILITY": "process", "SPARSEFLEET_LOG_DIR": "/tmp/job"}
     >>> durable_settings(1, asked)
-    {'durability': 'process', 'log_dir': '/tmp/job/server-1'}
+    {'durability': 'process', 'log_dir': '/tmp/job/server-1', 'replica': ''}
     """
     environ = os.environ if environ is None else environ
     durability = environ.get("SPARSEFLEET_DURABILITY", "off")
     log_dir = environ.get("SPARSEFLEET_LOG_DIR", "")
     place = os.path.join(log_dir, f"server-{index}") if log_dir else ""
-    return {"durability": durability, "log_dir": place}  # type: ignore[typeddict-item]
+    replicas = [text.strip() for text in environ.get("SPARSEFLEET_REPLICAS", "").split(",")]
+    replica = replicas[index % len(replicas)]
+    return {"durability": durability, "log_dir": place, "replica": replica}  # type: ignore[typeddict-item]
 
 
 _log = logging.getLogger("sparsefleet.server")
@@ -169,7 +200,7 @@ def run_server(config: ServerConfig) -> None:
     in the main thread, where Python handles signals; restores the signal handlers.
     Raises OSError if the log of a durable server failed; its successor recovers.
     """
-    with _EndingSignals() as ending:
+    with EndingSignals() as ending:
         states = CommandStates()
         server = _start(config, states)
         handlers = default_handlers(
@@ -191,7 +222,7 @@ def run_server(config: ServerConfig) -> None:
                 f"listening on {endpoint} ({config.transport})",
                 flush=True,
             )
-            _log.info("draining: %s", _wait_for_the_end(server, ending))
+            _log.info("draining: %s", wait_for_the_end(server, ending))
         finally:
             commands.stop(config.drain_timeout_s)
             failure = server.failure
@@ -201,7 +232,7 @@ def run_server(config: ServerConfig) -> None:
         _log.info("drained, exiting")
 
 
-def _wait_for_the_end(server: _core.Server, ending: _EndingSignals) -> str:
+def wait_for_the_end(server: _core.Server, ending: EndingSignals) -> str:
     """Wait until the server should end; return the reason."""
     while ending.received is None:
         if server.wait_for_shutdown_request(_SIGNAL_LATENCY_S):
@@ -228,20 +259,24 @@ def _start(config: ServerConfig, states: CommandStates) -> _core.Server:
         frame_timeout_s=config.frame_timeout_s,
         drain_timeout_s=config.drain_timeout_s,
         notes=dict(config.notes),
-        log=_write_log,
+        log=write_log,
         durability=config.durability,
         log_dir=config.log_dir,
         snapshot_bytes=config.snapshot_bytes,
+        replica=config.replica,
+        replica_wait_s=config.replica_wait_s,
+        take_over=config.take_over,
         logged_commands=list(states.prefixes),
         write_command_state=states.write,
     )
 
 
-def _write_log(severity: int, message: str) -> None:
+def write_log(severity: int, message: str) -> None:
+    """Write a line of the native server to the log."""
     _log.log(_LEVELS[severity], message)
 
 
-class _EndingSignals:
+class EndingSignals:
     """Records the first SIGTERM or SIGINT; the next one has its default effect."""
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ from sparsefleet.launch.job_plan import (
     deal,
     fixed_endpoints,
     fixed_meeting_point,
+    fixed_replicas,
     is_traffic_exposed,
     link_port,
     plan_node,
@@ -136,3 +137,31 @@ def test_settings_of_gloo_reach_the_workers() -> None:
     for plan in plan_node(job, [], "127.0.0.1:9100"):
         environment = child_environment(exported, job, {}, plan)
         assert {**exported, **dict(flags)}.items() <= environment.items()
+
+
+def test_each_node_runs_the_replica_of_the_servers_before_it() -> None:
+    told = []
+    for rank in range(2):
+        job = config(
+            num_servers=3,
+            start_port=9100,
+            nodes=("a", "b"),
+            node_rank=rank,
+            durability="replica",
+        )
+        replicas = fixed_replicas(job)
+        assert replicas == ["a:9104", "b:9103"]
+        first, *others = plan_node(job, fixed_endpoints(job), replicas=replicas)
+        assert (first.name, first.endpoint) == (f"replica {rank}", replicas[rank])
+        assert "replica" in first.command
+        told += [plan.variables["SPARSEFLEET_REPLICAS"] for plan in others]
+    assert set(told) == {"b:9103,b:9103,a:9104"}
+
+
+def test_without_replicas_no_process_is_added() -> None:
+    job = config(num_servers=2, durability="process", start_port=9100)
+    assert [plan.role for plan in plan_node(job, fixed_endpoints(job))] == [
+        "server",
+        "server",
+        "worker",
+    ]

@@ -4,6 +4,7 @@ import pytest
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.server import ServerConfig
+from sparsefleet.server.run_server import durable_settings
 
 
 def test_default_is_this_machine_only_and_encrypted() -> None:
@@ -28,6 +29,8 @@ def test_default_is_this_machine_only_and_encrypted() -> None:
         {"peer_timeout_s": 0},
         {"handshake_timeout_s": 0},
         {"drain_timeout_s": float("inf")},
+        {"replica_wait_s": -1.0},
+        {"durability": "copy"},
     ],
 )
 def test_bad_field_is_refused_by_name(fields: dict[str, object]) -> None:
@@ -39,3 +42,17 @@ def test_bad_field_is_refused_by_name(fields: dict[str, object]) -> None:
 def test_bad_endpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match="endpoint 'here'"):
         ServerConfig(endpoint="here")
+
+
+def test_replica_needs_an_address() -> None:
+    with pytest.raises(ConfigError, match=r"^ServerConfig\.replica must be the HOST:PORT"):
+        ServerConfig(durability="replica", log_dir="log")
+    with pytest.raises(ConfigError, match="endpoint 'there'"):
+        ServerConfig(durability="replica", log_dir="log", replica="there")
+
+
+def test_replica_of_a_server_comes_from_the_environment() -> None:
+    environ = {"SPARSEFLEET_DURABILITY": "replica", "SPARSEFLEET_REPLICAS": "a:1,b:2"}
+    assert durable_settings(1, environ)["replica"] == "b:2"
+    assert durable_settings(1, {"SPARSEFLEET_REPLICAS": "a:1"})["replica"] == "a:1"
+    assert durable_settings(1, {})["replica"] == ""
