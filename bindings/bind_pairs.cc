@@ -110,11 +110,11 @@ nb::tuple Train(const SkipGram& model, const Array<const std::uint32_t>& words,
 }  // namespace
 
 void BindPairs(nb::module_& m) {
-  nb::enum_<TextForm>(m, "TextForm", "How a text is cut into words and sentences.")
-      .value("lines", TextForm::kLines, "White space between words, a sentence per line.")
+  nb::enum_<TextForm>(m, "TextForm", "How a text is split into words and sentences.")
+      .value("lines", TextForm::kLines, "White space between words, one sentence per line.")
       .value("separated", TextForm::kSeparated, "0x1F after each word, 0x1E after each sentence.");
 
-  nb::class_<WordIndex>(m, "WordIndex", "Numbers the words of a text by how often they occur.")
+  nb::class_<WordIndex>(m, "WordIndex", "Numbers the words of a text by frequency.")
       .def(nb::init<>())
       .def("count", &Count, "text"_a, "form"_a, "Counts the words of `text`; returns how many.")
       .def(

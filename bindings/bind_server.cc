@@ -169,7 +169,8 @@ void BindServer(nb::module_& m) {
           },
           nb::sig("def take_recovered_commands(self) -> list[tuple[bool, str, str, int, bytes, "
                   "bytes]]"),
-          "Logged commands found at the start: (is a state, name, client, session, body, reply).")
+          "Logged commands recovered at the start: (is a state, name, client, session, body, "
+          "reply).")
       .def(
           "append_command_state",
           [](const ServerHandle& h, const std::string& name, const nb::bytes& state) {
@@ -182,7 +183,7 @@ void BindServer(nb::module_& m) {
             }
             Check(status);
           },
-          "name"_a, "state"_a, "Logs the state that the commands of this name have led to.")
+          "name"_a, "state"_a, "Logs the state that results from the commands of this name.")
       .def(
           "change_in_bulk",
           [](const ServerHandle& h, const nb::callable& change) {
@@ -205,7 +206,8 @@ void BindServer(nb::module_& m) {
             Check(status);
           },
           "change"_a,
-          "Calls `change`, which changes tables without requests; durable when it returns.")
+          "Calls `change`, which changes tables without requests; the change is durable when it "
+          "returns.")
       .def(
           "snapshot",
           [](const ServerHandle& h) {
@@ -219,7 +221,7 @@ void BindServer(nb::module_& m) {
           "Writes a snapshot of a durable server, and removes the log before it.")
       .def_prop_ro(
           "failure", [](const ServerHandle& h) -> std::string { return (*h).failure().message(); },
-          "Why the server cannot go on, or nothing.")
+          "Why the server cannot continue; empty if it can.")
       .def_prop_ro("port", [](const ServerHandle& h) { return (*h).port(); })
       .def(
           "has_client",

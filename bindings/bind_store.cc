@@ -266,7 +266,7 @@ void BindStore(nb::module_& m) {
             return tuples;
           },
           "timeout_s"_a,
-          "By server: the latest (stream, epoch, position) of each stream that it has applied.")
+          "By server: the latest (stream, epoch, position) it has applied of each stream.")
       .def_prop_ro(
           "num_servers",
           [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })

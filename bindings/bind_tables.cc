@@ -131,7 +131,7 @@ void BindTables(nb::module_& m, nb::class_<StoreHandle>& store) {
           nb::sig("def open_cuts(self, only_dirty: bool, clear_dirty: bool, commit: str = "
                   "'at_end', tables: collections.abc.Sequence[str] | None = None) -> "
                   "dict[str, Cut | DenseCut]"),
-          "Opens all tables, or those named, as of one moment, which splits no push. With "
+          "Opens all tables, or those named, as of one moment that splits no push. With "
           "`clear_dirty` "
           "rows count as saved once their cut is at its end or, if commit is \"explicit\", has got "
           "commit().")

@@ -15,7 +15,7 @@ namespace {
 
 using TimePoint = SteadyClock::time_point;
 
-// Servers that restart are looked for this often, at least.
+// Servers that are restarting are contacted at least this often.
 constexpr double kFailoverBackoffS = 0.2;
 // How often a call checks whether the heartbeat has declared a server lost.
 constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
@@ -255,7 +255,7 @@ void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
   const double chance = static_cast<double>(Mix64(core_.next_request_id++) >> 11) * 0x1p-53;
   const double pause = longest * (0.5 + 0.5 * chance);
   state.next_try = now + ToDuration(pause);
-  // A server that has never answered is most likely still starting: no reason to alarm anybody.
+  // A server that has never answered is most likely still starting, which is no reason for alarm.
   const bool is_starting = !state.link->was_greeted() && now - begun_ < kQuietStart;
   core_.Log(is_starting ? 0 : 1, Where(state) + ": try " + std::to_string(state.tries) +
                                      " failed: " + cause.message() + "; retrying in " +

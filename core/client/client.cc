@@ -53,7 +53,7 @@ std::uint64_t IdOfSession(std::string_view session) {
   return Mix64(id);
 }
 
-// The calls of the process that had the session before are over; ours come after them.
+// The calls of the session's previous process are over; ours follow them.
 Status TakeSessionOver(ClientCore& core, double timeout_s) {
   const CallSpec spec{MessageType::kResume, "", "taking the session over at", timeout_s};
   auto replies = CallAll(core, spec, Encode(ResumeRequest{true}));

@@ -26,8 +26,8 @@ struct ClientOptions {
   SecurityOptions security;
   std::string name = "client";  // this client's name in server messages, e.g. "worker-0"
 
-  // Servers know clients of the same text as one: a process that takes the place of another one
-  // continues its sequences, and learns which data is applied. Empty: a session of its own.
+  // Clients with the same session text are one client to the servers: a process that replaces
+  // another continues its sequences and learns which data was applied. Empty: a new session.
   std::string session;
 
   // Behaviour.
@@ -35,8 +35,8 @@ struct ClientOptions {
   double try_timeout_s = 10.0;        // per try of a call; a lost connection is noticed sooner
   double heartbeat_interval_s = 2.0;  // to each server, on a separate connection
   double peer_timeout_s = 10.0;       // a server silent for this long is considered lost
-  // A server that went away may come back, with its tables, within this: until then it does not
-  // count as lost, and calls to it are tried again as long as their own time allows. 0: not.
+  // How long an unreachable server may take to return with its tables. Until then it is not lost,
+  // and calls to it are retried until their own deadline. 0: it is lost at once.
   double failover_wait_s = 0;
   double first_backoff_s = 0.05;  // doubles with every try
   double max_backoff_s = 2.0;

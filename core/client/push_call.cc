@@ -63,7 +63,7 @@ PushCall::PushCall(ClientCore& core, std::span<const PushSection> sections, std:
   requests_.resize(core.num_servers());
   replies_.resize(core.num_servers());
   for (auto& request : requests_) request.step = step;
-  // They are no section of a table.
+  // Marks are not a section of any table.
   for (const PushSection& section : sections) {
     if (section.marks.empty()) continue;
     for (auto& request : requests_) request.marks = section.marks;

@@ -18,7 +18,7 @@ class Sequences {
     return next_++;
   }
 
-  // Numbers go on from here, if they have not come so far.
+  // Continues from here, unless the numbers are already past it.
   void BeginAt(std::uint64_t next) {
     MutexLock lock(mutex_);
     next_ = std::max(next_, next);

@@ -43,15 +43,15 @@ std::uint64_t Load64(const std::byte* at) {
   return word;
 }
 
-// Checksums of three blocks of this size run side by side: the instruction takes three cycles, and
-// one can start in each.
+// The checksums of three blocks of this size are computed in parallel: the instruction has a
+// latency of three cycles, and one can start in each cycle.
 constexpr std::size_t kBlock = 2048;
 
-// What a checksum becomes when `kBlock` zero bytes follow, for each of its four bytes.
+// The effect of `kBlock` following zero bytes on a checksum, for each of its four bytes.
 constexpr std::array<Table, 4> MakeShift() {
   std::array<Table, 4> shift{};
   for (std::size_t place = 0; place < 4; ++place) {
-    // Linear: the shifts of single bits give those of all values.
+    // Linear: the shifts of single bits determine those of all values.
     std::array<std::uint32_t, 8> bits{};
     for (std::size_t bit = 0; bit < 8; ++bit) {
       std::uint32_t crc = 1u << (8 * place + bit);
@@ -112,7 +112,7 @@ __attribute__((target("+crc"))) std::uint32_t Crc32cHardware(std::uint32_t crc,
 #if defined(__linux__)
 bool HasHardware() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
 #else
-bool HasHardware() { return true; }  // every 64-bit ARM of Apple
+bool HasHardware() { return true; }  // on every 64-bit ARM by Apple
 #endif
 
 #else

@@ -1,4 +1,4 @@
-// CRC32C (Castagnoli), by the processor's instruction where there is one.
+// CRC32C (Castagnoli), computed with the processor's instruction where available.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace sparsefleet {
 
-// The checksum of the bytes checksummed so far (`crc`, 0 at the start) followed by `bytes`.
+// Extends `crc`, the checksum of the bytes so far (0 at the start), by `bytes`.
 std::uint32_t Crc32c(std::uint32_t crc, std::span<const std::byte> bytes);
 
-// The same by tables, on any processor; for tests.
+// The same in portable code; for tests.
 std::uint32_t Crc32cPortable(std::uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace sparsefleet

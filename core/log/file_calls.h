@@ -1,4 +1,4 @@
-// The system calls of the log, so that tests can make them fail. Header only.
+// The log's system calls, replaceable so that tests can make them fail. Header only.
 #pragma once
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 namespace sparsefleet {
 
-// Each is the system call of its name: -1 and errno on failure. Thread-safe.
+// Each function is the system call of that name: -1 and errno on failure. Thread-safe.
 class FileCalls {
  public:
   virtual ~FileCalls() = default;
@@ -19,7 +19,7 @@ class FileCalls {
     return ::writev(fd, pieces, count);
   }
   virtual int Truncate(int fd, off_t size) { return ::ftruncate(fd, size); }
-  // The data and, as far as reading it needs that, the length.
+  // Flushes the data and the metadata needed to read it.
   virtual int Sync(int fd) {
 #if defined(__APPLE__)
     return ::fcntl(fd, F_FULLFSYNC);

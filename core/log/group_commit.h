@@ -16,18 +16,18 @@ namespace sparsefleet {
 // Thread-safe.
 class GroupCommit {
  public:
-  // `sync` makes durable what was appended before its call, and returns the number below which all
-  // records are; it runs on a thread of its own. After its first error nothing is durable any more:
-  // `on_failure` is called once, waiting callbacks never are.
+  // `sync` makes everything appended before its call durable and returns the number of the first
+  // record that may not be; it runs on a separate thread. After its first error nothing becomes
+  // durable any more: `on_failure` is called once, and pending callbacks are never called.
   GroupCommit(std::function<Result<std::uint64_t>()> sync,
               std::function<void(const Status&)> on_failure);
-  ~GroupCommit();  // the callbacks that still wait are not called
+  ~GroupCommit();  // pending callbacks are not called
 
-  // Calls `done` when all records below `end` are durable: at once, or on the thread that syncs.
+  // Calls `done` once all records below `end` are durable: immediately, or on the syncing thread.
   void When(std::uint64_t end, std::function<void()> done);
-  std::uint64_t durable_end() const;  // all records below are durable
+  std::uint64_t durable_end() const;  // all records below this are durable
   std::size_t num_waiting() const;
-  // Returns when nothing waits, or after an error.
+  // Returns when no callback is pending, or after an error.
   void Drain();
 
  private:
@@ -42,7 +42,7 @@ class GroupCommit {
   bool has_failed_ = false;
   bool is_calling_ = false;
   std::multimap<std::uint64_t, std::function<void()>> waiting_;  // by end
-  std::jthread thread_;                                          // last: it uses the others
+  std::jthread thread_;                                          // last: it uses the members above
 };
 
 }  // namespace sparsefleet

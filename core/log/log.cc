@@ -15,7 +15,7 @@ Result<std::unique_ptr<Log>> Log::Begin(const LogDirectory& directory, std::uint
 
 Status Log::BeginSegment() {
   const std::string path = directory_.SegmentPath(next_lsn_);
-  // One of this number that exists holds no record: a start that came no further.
+  // An existing segment with this number is empty: an earlier start got no further.
   directory_.calls().Remove(path.c_str());
   auto writer = RecordWriter::Create(path, {next_lsn_, options_.owner, FileKind::kSegment},
                                      directory_.calls());
@@ -27,7 +27,7 @@ Status Log::BeginSegment() {
 }
 
 Result<std::uint64_t> Log::Append(std::uint32_t type, std::span<const iovec> pieces) {
-  const Payload payload(pieces);  // its checksum takes a while: outside the lock
+  const Payload payload(pieces);  // checksummed outside the lock, as that takes a while
   std::lock_guard lock(mutex_);
   if (!broken_.ok()) return broken_;
   if (writer_->bytes() >= options_.segment_bytes) {

@@ -15,26 +15,27 @@ namespace sparsefleet {
 
 struct LogOptions {
   std::uint64_t owner = 1;                    // the server's incarnation
-  std::uint64_t segment_bytes = 64ull << 20;  // a segment that has this many ends
+  std::uint64_t segment_bytes = 64ull << 20;  // a segment ends once it has this many
 };
 
 // Thread-safe.
 class Log {
  public:
-  // Begins a new segment with record `next_lsn`. `directory` must outlive the log.
+  // Starts a new segment at record `next_lsn`. `directory` must outlive the log.
   static Result<std::unique_ptr<Log>> Begin(const LogDirectory& directory, std::uint64_t next_lsn,
                                             const LogOptions& options);
 
-  // Writes a record and returns its number. It outlives the process, but not a loss of power before
-  // Sync(). On an error the record does not exist; the next call may succeed, unless is_broken().
+  // Writes a record and returns its number. The record survives the process, but a power loss only
+  // after Sync(). After an error the record does not exist; the next call may succeed, unless
+  // is_broken().
   Result<std::uint64_t> Append(std::uint32_t type, std::span<const iovec> payload);
   // The same for whole records that begin with the next number, as another log has them; returns
   // the number after the last. REQUIRES: `next_lsn` is that number.
   Status AppendWhole(std::span<const std::byte> records, std::uint64_t next_lsn);
   // Ends the segment; returns the number of the next record.
   Result<std::uint64_t> Rotate();
-  // Blocks until all records appended before the call are on the disk; returns the number below
-  // which all are. An error breaks the log for good.
+  // Blocks until all records appended before the call are on disk; returns the number of the first
+  // record that may not be. An error breaks the log permanently.
   Result<std::uint64_t> Sync();
 
   // How far the last segment is written.
@@ -46,7 +47,7 @@ class Log {
   Tail tail() const;
   std::uint64_t next_lsn() const;
   std::uint64_t bytes() const;  // appended since Begin()
-  // No further record is taken.
+  // Whether the log accepts no more records.
   bool is_broken() const;
 
  private:
@@ -56,13 +57,13 @@ class Log {
 
   const LogDirectory& directory_;
   const LogOptions options_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::uint64_t next_lsn_;
   std::uint64_t segment_ = 0;  // the first record of the last segment
   std::uint64_t bytes_ = 0;
   Status broken_;
   std::shared_ptr<RecordWriter> writer_;
-  std::vector<std::shared_ptr<RecordWriter>> ended_;  // segments that were not synced since
+  std::vector<std::shared_ptr<RecordWriter>> ended_;  // closed segments not synced yet
 };
 
 // Writes a snapshot: the state after all records below `lsn`. Not thread-safe.
@@ -70,11 +71,11 @@ class SnapshotWriter {
  public:
   static Result<std::unique_ptr<SnapshotWriter>> Begin(const LogDirectory& directory,
                                                        std::uint64_t owner, std::uint64_t lsn);
-  ~SnapshotWriter();  // removes what was not committed
+  ~SnapshotWriter();  // removes an uncommitted snapshot
 
   Status Append(std::uint32_t type, std::span<const iovec> payload);
-  // Ends the snapshot with a record of this type and gives it its name; then what it replaces is
-  // removed. `sync`: also for a loss of power.
+  // Ends the snapshot with a record of this type, gives it its final name and removes what it
+  // replaces. `sync`: make this survive a power loss too.
   Status Commit(std::uint32_t end_type, bool sync);
   std::uint64_t bytes() const { return writer_->bytes(); }
   std::uint64_t lsn() const { return lsn_; }

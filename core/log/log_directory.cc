@@ -77,7 +77,8 @@ Result<std::unique_ptr<LogDirectory>> LogDirectory::Open(const std::string& path
                                                          FileCalls& calls, bool take_over) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) return Status(Code::kIo, "cannot make log directory " + path + ": " + error.message());
+  if (error)
+    return Status(Code::kIo, "cannot create log directory " + path + ": " + error.message());
   std::filesystem::permissions(path, std::filesystem::perms::owner_all, error);
   const std::string lock_path = path + "/LOCK";
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -149,7 +150,7 @@ Status LogDirectory::ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Vi
   auto head = reader.Head();
   if (!head.ok()) return Corrupt(path, head.status().message());
   if (head.value().kind != FileKind::kSnapshot || head.value().first_lsn != lsn) {
-    return Corrupt(path, "its head is that of another file");
+    return Corrupt(path, "its header belongs to another file");
   }
   found.owner = head.value().owner;
   found.snapshot_lsn = lsn;
@@ -158,7 +159,7 @@ Status LogDirectory::ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Vi
     if (record->type == end) return Status::Ok();
     if (Status s = visit(true, *record); !s.ok()) return s.WithPrefix(path + ": ");
   }
-  return Corrupt(path, "it ends or is damaged at byte " + std::to_string(reader.position()) +
+  return Corrupt(path, "it is truncated or damaged at byte " + std::to_string(reader.position()) +
                            ", before its last record");
 }
 
@@ -171,21 +172,22 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& v
   RecordReader reader(bytes);
   auto head = reader.Head();
   if (!head.ok()) {
-    // The process ended while it began the segment.
+    // The process ended while it was starting this segment.
     if (!is_last || bytes.size() >= kFileHeadBytes) return Corrupt(path, head.status().message());
     found.torn_bytes += bytes.size();
     if (calls_.Remove(path.c_str()) != 0) return FileError("cannot remove", path, errno);
     return Status::Ok();
   }
   if (head.value().kind != FileKind::kSegment || head.value().first_lsn != lsn) {
-    return Corrupt(path, "its head is that of another file");
+    return Corrupt(path, "its header belongs to another file");
   }
   if (found.owner != 0 && head.value().owner != found.owner) {
-    return Corrupt(path, "it belongs to another server than the files before it");
+    return Corrupt(path, "it belongs to a different server than the files before it");
   }
   if (lsn > found.next_lsn) {
     return Corrupt(path, "records " + std::to_string(found.next_lsn) + " to " +
-                             std::to_string(lsn - 1) + " are missing before it");
+                             std::to_string(lsn - 1) +
+                             " are missing between it and the previous file");
   }
   found.owner = head.value().owner;
   while (const auto record = reader.Next()) {
@@ -200,7 +202,7 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& v
   if (!reader.is_torn()) return Status::Ok();
   if (!is_last) {
     return Corrupt(path, "the record at byte " + std::to_string(reader.position()) +
-                             " is damaged, and there are later ones");
+                             " is damaged, but valid records follow it");
   }
   found.torn_bytes += bytes.size() - reader.position();
   const int fd = calls_.Open(path.c_str(), O_WRONLY | O_CLOEXEC, 0);
@@ -209,7 +211,7 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& v
       calls_.Truncate(fd, static_cast<off_t>(reader.position())) == 0 && calls_.Sync(fd) == 0;
   const int error = errno;
   ::close(fd);
-  return is_cut ? Status::Ok() : FileError("cannot cut the torn end off", path, error);
+  return is_cut ? Status::Ok() : FileError("cannot cut off the torn end of", path, error);
 }
 
 Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Visit& visit) const {
@@ -222,7 +224,7 @@ Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Vis
     Status s = ReadSnapshot(snapshots.back(), end_of_snapshot, visit, found);
     if (!s.ok()) return s;
   }
-  // Of segments that begin at or below the snapshot only the last may reach beyond it.
+  // Of the segments that start at or below the snapshot, only the last can extend past it.
   auto first = std::ranges::upper_bound(segments, found.next_lsn);
   if (first != segments.begin()) --first;
   for (auto it = first; it != segments.end(); ++it) {
@@ -300,7 +302,7 @@ Status LogDirectory::RemoveBefore(std::uint64_t lsn) const {
     if (snapshot >= lsn) break;
     if (Status s = RemoveFile(SnapshotPath(snapshot)); !s.ok()) return s;
   }
-  // A segment ends where the next one begins.
+  // A segment ends where the next one starts.
   for (std::size_t i = 0; i + 1 < segments.size() && segments[i + 1] <= lsn; ++i) {
     if (Status s = RemoveFile(SegmentPath(segments[i])); !s.ok()) return s;
   }

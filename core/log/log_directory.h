@@ -15,10 +15,10 @@
 
 namespace sparsefleet {
 
-// What a recovery has found.
+// The outcome of a recovery.
 struct Recovered {
   std::uint64_t owner = 0;     // of the files; 0: there were none
-  std::uint64_t next_lsn = 1;  // of the first record to come
+  std::uint64_t next_lsn = 1;  // of the next record to be written
   std::uint64_t snapshot_lsn = 0;
   std::uint64_t snapshot_bytes = 0;
   std::uint64_t records = 0;  // of segments
@@ -37,9 +37,10 @@ class LogDirectory {
                                                     bool take_over = false);
   ~LogDirectory();
 
-  // Hands the records of the newest snapshot, then those of the segments after it, to `visit`; its
-  // errors end the recovery. A snapshot counts if its last record has the type `end_of_snapshot`,
-  // which is not handed on. Cuts off a torn end. kCorrupt where records are missing.
+  // Passes the records of the newest snapshot, then those of the segments after it, to `visit`; an
+  // error of `visit` ends the recovery. A snapshot is valid if its last record has the type
+  // `end_of_snapshot`, which is not passed on. Cuts off a torn end. kCorrupt if records are
+  // missing.
   using Visit = std::function<Status(bool is_snapshot, const Record& record)>;
   Result<Recovered> Recover(std::uint32_t end_of_snapshot, const Visit& visit) const;
 
@@ -64,7 +65,7 @@ class LogDirectory {
 
   // Makes renames and new files last.
   Status SyncNames() const;
-  // Removes snapshots and segments that a snapshot at `lsn` makes superfluous.
+  // Removes snapshots and segments that a snapshot at `lsn` makes obsolete.
   Status RemoveBefore(std::uint64_t lsn) const;
 
  private:

@@ -1,5 +1,5 @@
-// libFuzzer entry: one input is the file of a segment, or damage to a valid one. Recovery must
-// end, hand on whole records alone, and leave a directory that recovers to the same records.
+// libFuzzer entry: one input is a segment file, or damage to a valid one. Recovery must end, return
+// only complete records, and leave a directory that recovers to the same records.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -45,8 +45,8 @@ class Fuzzer {
     valid_ = ReadFile(segment_);
   }
 
-  // The first byte picks: a whole file, or pairs of a place (two bytes) and a value for the valid
-  // one, cut off at the last place.
+  // The first byte chooses: a whole file, or pairs of a position (two bytes) and a value to write
+  // into the valid one, which is cut off at the last position.
   void Feed(std::span<const std::uint8_t> input) {
     if (input.empty()) return;
     std::string file(input.begin() + 1, input.end());

@@ -31,7 +31,7 @@ std::span<const std::byte> BytesOf(const std::string& text) {
 }
 
 Result<std::uint64_t> Append(Log& log, const std::string& text, std::uint32_t type = 7) {
-  // In two pieces, one of them empty at times.
+  // In two pieces, one of them sometimes empty.
   const std::size_t half = text.size() / 2;
   auto* first = const_cast<char*>(text.data());
   const iovec pieces[] = {{first, half}, {first + half, text.size() - half}};
@@ -76,7 +76,7 @@ std::vector<std::string> FilesIn(const std::string& path) {
   return names;
 }
 
-const Test kKnownSums("checksums are those of RFC 3720, in hardware and by tables", [] {
+const Test kKnownSums("checksums match RFC 3720, in hardware and in portable code", [] {
   const std::string zeros(32, '\0');
   ExpectEqual(Crc32c(0, BytesOf(zeros)), 0x8a9136aau);
   ExpectEqual(Crc32c(0, BytesOf(std::string(32, '\xff'))), 0x62a8ab43u);
@@ -93,7 +93,7 @@ const Test kKnownSums("checksums are those of RFC 3720, in hardware and by table
   }
 });
 
-const Test kRecovers("records come back in order, over segments and restarts", [] {
+const Test kRecovers("records come back in order, across segments and restarts", [] {
   const TemporaryDirectory place;
   std::vector<Seen> wanted;
   for (int life = 0; life < 3; ++life) {
@@ -144,7 +144,7 @@ const Test kTorn("recovery stops at a record torn at any byte, and cuts it off",
   }
 });
 
-const Test kHole("a damaged record before later segments is an error, not the end", [] {
+const Test kHole("a damaged record with segments after it is an error, not the end", [] {
   const TemporaryDirectory place;
   {
     const Recovery empty = Recover(place.path());
@@ -191,7 +191,7 @@ const Test kSnapshot("a snapshot replaces the records before it, once it is comm
   const Recovery found = Recover(place.path());
   Expect(found.seen == std::vector<Seen>{{true, 4, 2, "state"}, {false, 4, 7, "new"}});
   ExpectEqual(found.found.next_lsn, 5u);
-  // One that lost its end under its final name is not skipped.
+  // A snapshot that lost its end under its final name is not skipped.
   const auto files = FilesIn(place.path());
   std::filesystem::resize_file(files.back(), std::filesystem::file_size(files.back()) - 8);
   ExpectEqual(found.directory->Recover(kEnd, [](bool, const Record&) { return Status::Ok(); })
@@ -200,7 +200,7 @@ const Test kSnapshot("a snapshot replaces the records before it, once it is comm
               Code::kCorrupt);
 });
 
-const Test kLocked("a directory belongs to one process until it lets go of it", [] {
+const Test kLocked("a directory belongs to one process until that releases it", [] {
   const TemporaryDirectory place;
   auto first = LogDirectory::Open(place.path(), 0);
   Require(first.ok());
@@ -222,7 +222,7 @@ const Test kShort("short writes are continued, failed ones leave no trace", [] {
     for (const int error : {ENOSPC, EIO}) {
       for (std::uint64_t room = 0; room < 60; room += 7) {
         files.FailWritesAfter(room, error);
-        auto failed = Append(*log, "a record of more than sixty bytes, so that no room is enough");
+        auto failed = Append(*log, "a record of more than sixty bytes, too large for any room");
         ExpectEqual(failed.status().code(), Code::kIo);
         Expect(!log->is_broken());
       }
@@ -238,7 +238,7 @@ const Test kShort("short writes are continued, failed ones leave no trace", [] {
   ExpectEqual(found.found.torn_bytes, 0u);
 });
 
-const Test kBroken("a write that cannot be undone breaks the log, its record is torn", [] {
+const Test kBroken("a write that cannot be undone breaks the log and leaves a torn record", [] {
   const TemporaryDirectory place;
   FaultyFiles files;
   {
@@ -258,7 +258,7 @@ const Test kBroken("a write that cannot be undone breaks the log, its record is 
   ExpectEqual(found.found.torn_bytes, 30u);
 });
 
-const Test kSyncs("many waits share one sync, and a failed sync is never tried again", [] {
+const Test kSyncs("many waits share one sync, and a failed sync is never retried", [] {
   const TemporaryDirectory place;
   FaultyFiles files;
   const Recovery empty = Recover(place.path(), files);

@@ -36,7 +36,8 @@ T Get(const std::byte* at) {
 
 std::size_t Padding(std::uint64_t bytes) { return static_cast<std::size_t>((8 - bytes % 8) % 8); }
 
-// Of the payload, then the head: so that the payload's can be had before the record has a number.
+// Covers the payload, then the header, so that the payload can be summed before the record has a
+// number.
 std::uint32_t RecordCrc(std::uint32_t payload, std::span<const std::byte> head) {
   return Crc32c(payload, head.subspan(4, kRecordHeadBytes - 4));
 }
@@ -57,7 +58,7 @@ Status FileError(const std::string& what, const std::string& path, int error) {
 Result<FileHead> RecordReader::Head() {
   if (file_.size() < kFileHeadBytes) {
     return Status(Code::kCorrupt, "the file has " + std::to_string(file_.size()) +
-                                      " bytes, its head alone has " +
+                                      " bytes, but its header alone has " +
                                       std::to_string(kFileHeadBytes));
   }
   const std::byte* head = file_.data();
@@ -69,7 +70,7 @@ Result<FileHead> RecordReader::Head() {
   const auto kind = Get<std::uint32_t>(head + 24);
   if (Get<std::uint32_t>(head + 28) != Crc32c(0, file_.first(28)) ||
       kind > static_cast<std::uint32_t>(FileKind::kSnapshot)) {
-    return Status(Code::kCorrupt, "the head of the file is damaged");
+    return Status(Code::kCorrupt, "the file header is damaged");
   }
   at_ = kFileHeadBytes;
   next_lsn_ = Get<std::uint64_t>(head + 8);
@@ -78,7 +79,7 @@ Result<FileHead> RecordReader::Head() {
 
 std::optional<Record> RecordReader::Next() {
   if (is_torn_ || at_ == file_.size()) return std::nullopt;
-  is_torn_ = true;  // until it is known to be whole
+  is_torn_ = true;  // until proven complete
   const auto rest = file_.subspan(at_);
   if (rest.size() < kRecordHeadBytes) return std::nullopt;
   const std::uint64_t bytes = Get<std::uint32_t>(rest.data() + 4);

@@ -34,7 +34,7 @@ struct Record {
   std::span<const std::byte> payload;  // aligned to 8
 };
 
-// A record's content as it is written: pieces that follow one another, with their checksum.
+// The content of a record to write: consecutive pieces and their checksum.
 struct Payload {
   explicit Payload(std::span<const iovec> parts);
   std::span<const iovec> pieces;
@@ -45,20 +45,20 @@ struct Payload {
 // Reads records out of a file's bytes. Not thread-safe.
 class RecordReader {
  public:
-  // REQUIRES: `file` stays where it is, aligned to 8.
+  // REQUIRES: `file` is aligned to 8 and outlives the reader.
   explicit RecordReader(std::span<const std::byte> file) : file_(file) {}
   // The same for records without a file around them, of which the first has this number.
   RecordReader(std::span<const std::byte> records, std::uint64_t first_lsn)
       : file_(records), next_lsn_(first_lsn) {}
 
-  // kCorrupt unless the file begins with a whole head.
+  // kCorrupt unless the file starts with a complete header.
   Result<FileHead> Head();
   // The next record; nothing at the end of the file or at a torn record, see is_torn().
   // REQUIRES: Head() was ok, if there is one.
   std::optional<Record> Next();
-  // The bytes at position() are no record that belongs here.
+  // Whether the bytes at position() are not a record that belongs here.
   bool is_torn() const { return is_torn_; }
-  std::size_t position() const { return at_; }  // the end of the last whole record
+  std::size_t position() const { return at_; }  // the end of the last complete record
 
  private:
   const std::span<const std::byte> file_;
@@ -67,7 +67,7 @@ class RecordReader {
   bool is_torn_ = false;
 };
 
-// A file's bytes in memory, read only. Moves only.
+// A file mapped read-only. Move-only.
 class MappedFile {
  public:
   static Result<MappedFile> Open(const std::string& path);
@@ -82,21 +82,21 @@ class MappedFile {
   std::size_t size_;
 };
 
-// Writes records to the end of a new file. Not thread-safe, but for Sync().
+// Appends records to a new file. Not thread-safe, except Sync().
 class RecordWriter {
  public:
-  // kIo if the file exists or cannot be made.
+  // kIo if the file exists or cannot be created.
   static Result<std::unique_ptr<RecordWriter>> Create(const std::string& path, const FileHead& head,
                                                       FileCalls& calls);
   ~RecordWriter();
 
-  // Writes a record. On an error nothing is added: what was written in part is cut off again. If
-  // even that fails, the writer is broken.
+  // Writes a record. After an error nothing is added: a partial write is cut off again. If even
+  // that fails, the writer is broken.
   Status Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
   // The same for whole records, as they are in another file.
   Status AppendWhole(std::span<const std::byte> records);
   bool is_broken() const { return is_broken_; }
-  // Blocks until all that was appended before the call is on the disk. Thread-safe.
+  // Blocks until everything appended before the call is on disk. Thread-safe.
   Status Sync() const;
   std::uint64_t bytes() const { return bytes_; }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t kMaxWindow = 1000;
 constexpr std::uint32_t kMaxNegatives = 1000;
-constexpr std::size_t kLossInterval = 16;  // places between two whose loss is measured
+constexpr std::size_t kLossInterval = 16;  // positions between two whose loss is measured
 constexpr double kTwo32 = 4294967296.0;
 
 std::uint32_t AsFraction(double share) {
@@ -78,7 +78,7 @@ Status SkipGramConfig::Validate() const {
   return Status::Ok();
 }
 
-// Spin locks over groups of rows. A window takes those of its rows in ascending order.
+// Spin locks over groups of rows. A window locks those of its rows in ascending order.
 struct SkipGram::Locks {
   static constexpr std::size_t kCount = 4096;
   std::array<std::atomic_flag, kCount> flags{};
@@ -160,7 +160,7 @@ Result<std::shared_ptr<SkipGram>> SkipGram::Create(const SkipGramConfig& config,
   return std::shared_ptr<SkipGram>(new SkipGram(config, counts, width));
 }
 
-// One call of Train(): its buffers, and its random numbers.
+// One call of Train(), with its buffers and random numbers.
 class SkipGram::Worker {
  public:
   Worker(const SkipGram& model, const RowPlane& inputs, const RowPlane& targets,
@@ -207,12 +207,12 @@ class SkipGram::Worker {
   const SkipGramResult& result() const { return result_; }
 
  private:
-  // The word and its noise become the targets; their rows are on their way to the cache.
+  // The word and its noise become the targets; their rows are prefetched.
   void DrawTargets(std::uint32_t word) {
     target_words_[0] = word;
     const auto size = static_cast<std::uint32_t>(model_.noise_.size());
     for (std::size_t t = 1; t < target_words_.size(); ++t) {
-      // A vocabulary of one word has no other to draw: then the noise is that word.
+      // A vocabulary of one word has no other to draw: the noise is then that word.
       for (int tries = 0; tries < 16; ++tries) {
         const std::uint32_t slot = random_.Below(size);
         const NoiseSlot& drawn = model_.noise_[slot];
@@ -306,16 +306,16 @@ Result<SkipGramResult> SkipGram::Train(std::span<const std::uint32_t> words,
                                        std::uint64_t seed) const {
   for (const std::uint32_t word : words) {
     if (word >= num_words()) {
-      return Status(Code::kInvalidArgument, "the text has word number " + std::to_string(word) +
-                                                ", but the vocabulary ends at " +
-                                                std::to_string(num_words() - 1));
+      return Status(Code::kInvalidArgument,
+                    "the text contains word number " + std::to_string(word) +
+                        ", but the vocabulary ends at " + std::to_string(num_words() - 1));
     }
   }
   std::uint64_t begin = 0;
   for (const std::uint64_t end : ends) {
     if (end < begin || end > words.size()) {
       return Status(Code::kInvalidArgument, "a sentence ends at " + std::to_string(end) +
-                                                ", expected an end from " + std::to_string(begin) +
+                                                ", expected a value from " + std::to_string(begin) +
                                                 " to " + std::to_string(words.size()));
     }
     begin = end;

@@ -183,7 +183,7 @@ const Test kRefused("bad settings and texts are refused by name", [] {
       model->Train(std::vector<std::uint32_t>{2}, std::vector<std::uint64_t>{1}, plane, plane, 0, 0)
           .status()
           .message(),
-      std::string("the text has word number 2, but the vocabulary ends at 1"));
+      std::string("the text contains word number 2, but the vocabulary ends at 1"));
   Expect(
       !model
            ->Train(std::vector<std::uint32_t>{1}, std::vector<std::uint64_t>{2}, plane, plane, 0, 0)

@@ -13,7 +13,7 @@ inline constexpr std::size_t kRowStep = 8;
 inline constexpr std::size_t kSigmoidSlots = 4096;
 inline constexpr float kMaxLogit = 6.0F;
 
-// N inputs (the words around one place) against T targets (the word at that place, then noise).
+// N inputs (the words around a position) against T targets (the word at the position, then noise).
 struct WindowRows {
   float* const* inputs;
   std::size_t num_inputs;
@@ -27,13 +27,13 @@ struct WindowRows {
   float* lanes;          // [2 N, kRowStep], scratch
 };
 
-// Computes all products with the rows as they are, then moves every input along the sum of its
-// targets' steps and every target along the sum of its inputs'.
+// Computes all products with the current rows, then moves every input by the sum of its targets'
+// steps and every target by the sum of its inputs' steps.
 using WindowStep = void (*)(const WindowRows& rows);
 
 void WindowStepBaseline(const WindowRows& rows);
 void WindowStepAvx2(const WindowRows& rows);  // x86-64 only; REQUIRES: AVX2 and FMA
-// The fastest one this processor runs.
+// The fastest one that this processor supports.
 WindowStep BestWindowStep();
 
 }  // namespace sparsefleet

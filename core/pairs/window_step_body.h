@@ -16,7 +16,7 @@
 namespace sparsefleet {
 namespace {
 
-// As many floats as a register holds.
+// The number of floats in a register.
 #if defined(__AVX2__)
 typedef float Lane __attribute__((vector_size(32)));
 #else
@@ -90,7 +90,7 @@ SPARSEFLEET_RACY inline void MoveLane(const WindowRows& rows, std::size_t first,
   }
 }
 
-// Calls visit<T>(first) for groups of at most kGroup targets: as many as registers hold.
+// Calls visit<T>(first) for groups of at most kGroup targets, which fit in registers.
 constexpr std::size_t kGroup = 6;
 
 template <typename Visit>

@@ -1,4 +1,4 @@
-// Numbers the words of a text by how often they occur.
+// Numbers the words of a text by frequency.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace sparsefleet {
 
-// How a text is cut into words and sentences.
+// How a text is split into words and sentences.
 enum class TextForm : std::uint8_t {
-  kLines = 0,  // ASCII white space between words, a sentence per line
-  kSeparated,  // 0x1F after each word, 0x1E after each sentence; for words that hold white space
+  kLines = 0,  // ASCII white space between words, one sentence per line
+  kSeparated,  // 0x1F after each word, 0x1E after each sentence; for words that contain white space
 };
 
-// A sentence longer than this is cut, as gensim does: a text without line breaks has no others.
+// Longer sentences are split, as in gensim: a text without line breaks would be a single one.
 inline constexpr std::size_t kMaxSentenceWords = 10'000;
 
 // Words as numbers. Sentence i ends before words[ends[i]].
@@ -27,28 +27,28 @@ struct EncodedText {
   std::vector<std::uint64_t> ends;
 };
 
-// A vocabulary that is first counted, then frozen. Not thread-safe while it counts; afterwards any
+// A vocabulary that is counted first, then frozen. Not thread-safe while counting; afterwards any
 // thread may read it.
 class WordIndex {
  public:
   WordIndex();
 
-  // Counts the words of `text`, which ends between two words. Returns how many it has.
-  // kTooLarge when there are 2^32 - 2 distinct words.
+  // Counts the words of `text`, which must not end within a word. Returns how many there are.
+  // kTooLarge beyond 2^32 - 2 distinct words.
   Result<std::uint64_t> Count(std::string_view text, TextForm form);
 
-  // Adds one word with a count, for a vocabulary that comes from elsewhere.
+  // Adds a word with a count, for a vocabulary from another source.
   Status Add(std::string_view word, std::uint64_t count);
 
   // Drops words with a lower count, and the rarest beyond `max_words` unless that is 0. Numbers the
-  // others from 0, most frequent first, words of equal count in order of their bytes.
+  // others from 0, most frequent first, ties in byte order.
   void Keep(std::uint64_t min_count, std::size_t max_words);
 
-  // Replaces the counts, in order of the numbers. REQUIRES: counts.size() == size().
+  // Replaces the counts, in the order of the numbers. REQUIRES: counts.size() == size().
   void SetCounts(std::span<const std::uint64_t> counts);
 
-  // Appends the numbers of the words of `text` to `out`; unknown words are left out, and so are
-  // sentences without a known word. Returns how many words the text has, known or not.
+  // Appends the numbers of the words of `text` to `out`, without unknown words and without
+  // sentences that have no known word. Returns the number of words in the text, known or not.
   std::uint64_t Encode(std::string_view text, TextForm form, EncodedText& out) const;
 
   std::size_t size() const { return counts_.size(); }
@@ -65,8 +65,8 @@ class WordIndex {
   void Rebuild(std::size_t num_slots);
   void Append(std::string_view word, std::uint64_t count, std::uint64_t hash);
 
-  std::uint64_t salt_;  // secret: nobody can choose words that collide
-  std::string bytes_;   // all words, one after another
+  std::uint64_t salt_;  // secret, so that nobody can choose words that collide
+  std::string bytes_;   // all words, concatenated
   std::vector<std::uint64_t> starts_{0};
   std::vector<std::uint64_t> counts_;
   struct Slot {

@@ -19,8 +19,8 @@ Status CheckEmpty(std::span<const std::byte> body, const char* what) {
   return BodyReader(body).Finish(what);
 }
 
-// Requests that change state by themselves, at once, and the same way when they are carried out
-// again: they are logged as they came.
+// Requests that change state immediately, on their own, and the same way when replayed: they are
+// logged verbatim.
 bool IsLoggedWhole(MessageType type) {
   switch (type) {
     case MessageType::kDefineSparse:

@@ -33,14 +33,14 @@ struct DispatcherOptions {
   std::uint64_t max_frame_bytes = 256ull << 20;
   std::uint64_t max_dense_bytes = UINT64_MAX;  // all dense tables with their optimizer state
   double peer_timeout_s = 10.0;
-  // Commands whose names begin so are logged with their replies.
+  // Commands whose names start with this are logged with their replies.
   std::vector<std::string> logged_commands;
 };
 
 // Callbacks into the server. All must be set.
 struct DispatcherHooks {
   std::function<void(std::function<void()>)> run_job;   // runs long work off the request threads
-  std::function<void(Coordinator::TimePoint)> on_wait;  // a wait with this deadline began
+  std::function<void(Coordinator::TimePoint)> on_wait;  // a wait with this deadline has started
   std::function<void()> on_shutdown_request;
   std::function<void(StatMap&)> add_stats;  // adds the server's own counters
   std::function<void(int severity, const std::string&)> log;
@@ -68,8 +68,8 @@ class Dispatcher {
   Status Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
                 const ReplyTo& to, const TakeBody& take_body = {});
 
-  // From now on everything that changes state is logged, and replies wait until that is durable.
-  // Not thread-safe: before the first request.
+  // From now on every change of state is logged, and replies wait until it is durable. Not
+  // thread-safe: call before the first request.
   void SetJournal(Journal* journal);
   // Requests to a replica go there. Not thread-safe: before the first request.
   void SetReplicaStore(ReplicaStore* replicas) { replicas_ = replicas; }
@@ -101,7 +101,7 @@ class Dispatcher {
   // Logs the request, then runs it; see Journal.
   Answer RunLogged(const Call& call, std::shared_lock<std::shared_mutex>& logged);
   static RequestHead HeadOf(const Call& call);
-  // The reply to a push that was applied before.
+  // The reply to a push that was already applied.
   Result<ReplyBody> RebuildPush(const Call& call, const PushResult& result);
   Status LogPush(const Call& call, const PushRequest& request, std::uint32_t seconds);
   Result<ReplyBody> ShrinkLogged(SparseTable& table, std::uint64_t step, RequestHead head);
@@ -127,7 +127,7 @@ class Dispatcher {
     std::vector<PullSection> rows;  // where they go in the body
     DenseReads values;
   };
-  // Nothing if the push is new; else its answer: it was applied before, by its marks.
+  // Nothing if the push is new, otherwise its reply: its marks show that it was applied before.
   Answer AnswerOfMarks(const Call& call, const PushRequest& request, PushAnswer& answer);
   Result<PushAnswer> BeginPushAnswer(const PushRequest& request) const;
   // Call after the push. REQUIRES: the keys of the request are still valid.

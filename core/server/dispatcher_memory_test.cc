@@ -57,7 +57,7 @@ void FailEverywhere(FuzzTarget& target, const std::string& what, const auto& fra
       Expect(false, what + ": no answer after allocation " + std::to_string(n) + " failed");
     }
   }
-  Expect(n > 2 && n < kMost, what + ": the failures were not where they should be");
+  Expect(n > 2 && n < kMost, what + ": no failure occurred where expected");
 }
 
 const Test kEverywhere(
@@ -110,7 +110,7 @@ const Test kAllOrNothing("a push that runs out of memory anywhere applies nothin
     whole.size = dense.size();
     whole.optimizer.learning_rate = 1.0;
     RequireOk(tables.Define(whole));
-    // Some rows are there, and kept by a cut when they change; others are new.
+    // Some rows exist, and a cut keeps their old values when they change; others are new.
     auto table = RequireOk(tables.Sparse("a"));
     const auto some = std::span(keys).first(kKeys / 2);
     RequireOk(table->Push(some, std::span(gradients).first(kKeys), 1, true).status());
@@ -142,7 +142,7 @@ const Test kAllOrNothing("a push that runs out of memory anywhere applies nothin
     ExpectEqual(RequireOk(tables.Version("a")), is_applied ? 1u : 0u);
     ExpectEqual(changes->Take(true, 0, 1000).size(), is_applied ? kKeys : 0u);
   }
-  Expect(n > 20, "the failures were not where they should be");
+  Expect(n > 20, "no failure occurred where expected");
 });
 
 }  // namespace

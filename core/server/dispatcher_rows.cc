@@ -37,8 +37,8 @@ Dispatcher::Answer Dispatcher::Shrink(const Call& call) {
                   });
 }
 
-// Nothing else changes the table while rows go: a push to one of them comes before or after it in
-// the log as it does in the table.
+// Nothing else changes the table while rows are removed: a push to one of them has the same order
+// in the log as in the table.
 Result<ReplyBody> Dispatcher::ShrinkLogged(SparseTable& table, std::uint64_t step,
                                            RequestHead head) {
   std::uint64_t evicted = 0;

@@ -203,11 +203,13 @@ Result<ReplyBody> Dispatcher::FinishPushAnswer(PushAnswer& answer, const PushRes
     if (!answer.rows.empty()) {
       Status s = tables_.Pull(answer.rows, PullMode::kTrain, step);
       if (!s.ok()) {
-        return Status(Code::kAnswerLost, "push: it was applied; the rows after it: " + s.message());
+        return Status(Code::kAnswerLost,
+                      "push: it was applied, but its rows cannot be read: " + s.message());
       }
     }
   } catch (const std::bad_alloc&) {
-    return Status(Code::kAnswerLost, "applied");  // no memory for new rows; short: takes none
+    // Out of memory for new rows; the message is too short to allocate.
+    return Status(Code::kAnswerLost, "applied");
   }
   return answer.body.Append(answer.values);
 }
@@ -226,11 +228,11 @@ Dispatcher::Answer Dispatcher::AnswerOfMarks(const Call& call, const PushRequest
   }
   return Status(Code::kInvalidArgument,
                 "push: of its " + std::to_string(request.marks.size()) +
-                    " marks some name data that was applied before and some do not; nothing was "
-                    "applied: send the gradients of each stream apart");
+                    " marks, some name data that was already applied and some do not; nothing was "
+                    "applied: push the gradients of each stream separately");
 }
 
-// Without what only the reply is made of.
+// Without the parts that only the reply needs.
 Status Dispatcher::LogPush(const Call& call, const PushRequest& request, std::uint32_t seconds) {
   PushRequest logged;
   logged.step = request.step;
@@ -289,7 +291,7 @@ Result<ReplyBody> Dispatcher::RebuildPush(const Call& call, const PushResult& re
   }
   auto answer = BeginPushAnswer(push);
   if (!answer.ok()) {
-    return Status(Code::kAnswerLost, "push: it was applied; " + answer.status().message());
+    return Status(Code::kAnswerLost, "push: it was applied, but: " + answer.status().message());
   }
   return FinishPushAnswer(answer.value(), result, push.step);
 }

@@ -95,7 +95,7 @@ Dispatcher::Finish Dispatcher::CommandFinisher(const Call& call,
     const Body body = out.Take();
     const iovec piece{const_cast<std::byte*>(body.data()), body.size()};
     const Status s = journal_->Append(LogRecord::kCommand, head, {&piece, 1});
-    // Its effect is there: an answer that says otherwise would have it tried again.
+    // Its effect exists: an error reply would cause a retry.
     SendAnswer(*session, to, s.ok() ? result : Status(Code::kAnswerLost, s.message()));
   };
 }

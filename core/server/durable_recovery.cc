@@ -1,4 +1,4 @@
-// From the records of a log and its snapshot back to the state of a server.
+// Restores the state of a server from a snapshot and the log after it.
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -14,14 +14,14 @@ constexpr std::size_t kMaxName = 1 << 20;
 
 Status Malformed(LogRecord type) {
   return {Code::kCorrupt, "a record of type " + std::to_string(static_cast<std::uint32_t>(type)) +
-                              " is malformed or of another version"};
+                              " is malformed or has another version"};
 }
 
 Status Checked(const BodyReader& in, LogRecord type) {
   return in.Finish("").ok() ? Status::Ok() : Malformed(type);
 }
 
-// The head that a record begins with.
+// The header at the start of a record.
 std::optional<RequestHead> HeadOf(std::span<const std::byte> payload) {
   RequestHead head;
   if (payload.size() < sizeof(head)) return std::nullopt;
@@ -38,7 +38,7 @@ Status DurableState::Recover(std::uint64_t incarnation) {
     return Visit(is_snapshot, record);
   });
   if (!s.ok()) return s;
-  // Clients have the peer timeout from now on to come back, however long the recovery took.
+  // Clients have the full peer timeout from now on to come back, however long the recovery took.
   for (const auto& session : parts_.sessions.All()) {
     session->Touch(std::chrono::steady_clock::now());
   }
@@ -134,11 +134,11 @@ Status DurableState::Visit(bool /*is_snapshot*/, const Record& record) {
                               " is unknown: the log was written by a newer version"};
 }
 
-// Carries the request out as it was before, with nobody to reply to.
+// Replays the request, with nobody to reply to.
 Status DurableState::Replay(const RequestHead& head, std::span<const std::byte> body) {
   const auto session = parts_.sessions.Find(head.client_id);
   if (session == nullptr) {
-    return {Code::kCorrupt, "a request of an unknown session"};
+    return {Code::kCorrupt, "a request from an unknown session"};
   }
   const PinnedSeconds pinned(head.seconds);
   ReplyTo nobody;
@@ -152,7 +152,7 @@ Status DurableState::ReplayPush(std::span<const std::byte> payload) {
   const auto head = HeadOf(payload);
   if (!head) return Malformed(LogRecord::kPush);
   if (Status s = Replay(*head, payload.subspan(sizeof(RequestHead))); !s.ok()) return s;
-  // What else the reply had is not in the log: it is made again should the client ask for it.
+  // The rest of the reply is not in the log: it is rebuilt if the client asks for it.
   parts_.sessions.Find(head->client_id)->replies(MessageType::kPush).KeepPushed(head->sequence);
   return Status::Ok();
 }
@@ -351,7 +351,7 @@ Status DurableState::RestoreSparse(std::span<const std::byte> payload) {
   if (!table.ok()) return table.status();
   if (table.value()->record_bytes() != record_bytes) {
     return {Code::kCorrupt, "table '" + spec.value().name + "': rows of " +
-                                std::to_string(record_bytes) + " bytes, wanted " +
+                                std::to_string(record_bytes) + " bytes, expected " +
                                 std::to_string(table.value()->record_bytes())};
   }
   table.value()->Restore(extra);

@@ -1,4 +1,4 @@
-// Servers that are killed and come back: nothing acknowledged is lost, nothing applied twice.
+// Servers that are killed and restarted: no acknowledged change is lost or applied twice.
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -47,7 +47,7 @@ DenseSpec DenseLedger(std::uint64_t size) {
   return spec;
 }
 
-// Kills and restarts the server until told to stop, at random moments.
+// Kills and restarts the server at random moments until it is told to stop.
 class Killer {
  public:
   Killer(DurableProcess& server, unsigned seed, int longest_ms)
@@ -110,7 +110,8 @@ void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills)
           auto result = client->Push(sections, 1, kTimeout);
           Require(result.ok(), result.status().message());
           for (const Key key : keys) ++wanted[key];
-          for (const float value : rows) Expect(value >= 1.0F, "rows after the push lack it");
+          for (const float value : rows)
+            Expect(value >= 1.0F, "rows read after the push do not include it");
           ++pushes;
         }
       });
@@ -134,14 +135,15 @@ void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills)
   Expect(pushes > 10, "hardly any push was made");
 }
 
-const Test kProcess("pushes are applied exactly once over kills of the server: process",
+const Test kProcess("pushes are applied exactly once across kills of the server: process",
                     [] { CheckLedger(Durability::kProcess, 1ull << 30, 12); });
-const Test kProcessSnapshots("the same with snapshots all the time",
-                             [] { CheckLedger(Durability::kProcess, 50'000, 12); });
-const Test kDisk("pushes are applied exactly once over kills of the server: disk",
+const Test kProcessSnapshots(
+    "pushes are applied exactly once across kills, with constant snapshots",
+    [] { CheckLedger(Durability::kProcess, 50'000, 12); });
+const Test kDisk("pushes are applied exactly once across kills of the server: disk",
                  [] { CheckLedger(Durability::kDisk, 300'000, 6); });
 
-// Rounds of two workers with adagrad and random gradients; returns the rows at the end.
+// Rounds of two workers with adagrad and random gradients; returns the final rows.
 std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, int pause_ms = 0) {
   constexpr std::size_t kKeys = 40;
   SparseSpec spec = LedgerSpec("t", 4);
@@ -182,7 +184,7 @@ std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, int pa
   return rows;
 }
 
-const Test kRounds("rounds over kills of the server give the bits of rounds without any", [] {
+const Test kRounds("rounds across kills of the server give the same bits as without kills", [] {
   LocalStore local;
   const auto wanted = TrainInRounds(local, local, 60);
   const TemporaryDirectory place;
@@ -200,7 +202,7 @@ const Test kRounds("rounds over kills of the server give the bits of rounds with
   Expect(kills > 2, "the server was hardly ever killed");
 });
 
-const Test kOtherState("everything else a server knows comes back, from log and snapshot", [] {
+const Test kOtherState("all other state of a server is recovered, from log and snapshot", [] {
   for (const bool with_snapshot : {false, true}) {
     const TemporaryDirectory place;
     DurableProcess server(place.path(), Durability::kProcess, with_snapshot ? 1 : 1ull << 30);
@@ -219,7 +221,7 @@ const Test kOtherState("everything else a server knows comes back, from log and 
       RequireOk(client->Pull({&pulled, 1}, PullMode::kTrain, step, kTimeout));
     };
     const auto settle = [&] {
-      // Long enough for the server to look whether a snapshot is due.
+      // Long enough for the server to check whether a snapshot is due.
       if (with_snapshot) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
       server.Restart();
     };
@@ -268,7 +270,7 @@ const Test kOtherState("everything else a server knows comes back, from log and 
   }
 });
 
-const Test kMarks("a process that takes a session over learns what is applied, and adds nothing",
+const Test kMarks("a process that takes over a session learns what was applied and adds nothing",
                   [] {
                     const TemporaryDirectory place;
                     DurableProcess server(place.path(), Durability::kProcess);
@@ -298,8 +300,8 @@ const Test kMarks("a process that takes a session over learns what is applied, a
                       ExpectEqual(push(*before, {2, 0, 4}), 1u);
                       server.Restart();
                       ExpectEqual(push(*before, {1, 0, 11}), 0u);
-                      // The next process comes while this one still is there, as if it had been
-                      // killed.
+                      // The next process starts while this one still exists, as if this one had
+                      // been killed.
                       auto after = ConnectTo(server, "worker-3", "job/worker-3");
                       auto applied = RequireOk(after->AppliedData(kTimeout));
                       Expect(applied.size() == 1 &&
@@ -310,7 +312,7 @@ const Test kMarks("a process that takes a session over learns what is applied, a
                     }
                   });
 
-const Test kLocked("a server that runs keeps others off its directory", [] {
+const Test kLocked("a running server keeps others out of its directory", [] {
   const TemporaryDirectory place;
   DurableProcess server(place.path(), Durability::kProcess);
   JournalOptions options;

@@ -1,4 +1,4 @@
-// The state of a server as the records of a snapshot, written while it serves.
+// Writes the state of a server as a snapshot while the server keeps running.
 #include <chrono>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace sparsefleet {
 namespace {
 
-constexpr std::size_t kRowsBytes = 1 << 20;  // of one record
+constexpr std::size_t kRowsBytes = 1 << 20;  // per record
 
 iovec PieceOf(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -19,7 +19,7 @@ Status Append(SnapshotWriter& to, LogRecord type, std::span<const std::byte> hea
   return to.Append(static_cast<std::uint32_t>(type), pieces);
 }
 
-// Requests whose effect, and so their reply, ends with the process.
+// Requests whose effect, and therefore their reply, ends with the process.
 bool IsForgotten(MessageType type) {
   return type == MessageType::kOpenCut || type == MessageType::kNextCut ||
          type == MessageType::kCloseCut || type == MessageType::kTakeChanges;
@@ -71,7 +71,7 @@ Status DurableState::Snapshot(const std::function<Status()>& write_commands) {
   const auto begun = std::chrono::steady_clock::now();
   std::map<std::string, AnyCut> cuts;
   std::map<std::string, TableSet::Meta> metas;
-  std::vector<std::pair<LogRecord, Body>> small;  // what is copied at the moment
+  std::vector<std::pair<LogRecord, Body>> small;  // being copied
   std::uint64_t lsn = 0;
   {
     const auto alone = journal_.EnterAlone();

@@ -25,7 +25,7 @@ Body EncodeMember(const GroupMember& member, const RequestHead* cause) {
   return out.Take();
 }
 
-// A log that cannot be written is noticed by the next request, which fails.
+// If the log cannot be written, the next request fails and reports it.
 void DurableState::OnMember(const GroupMember& member) {
   (void)journal_.Append(LogRecord::kMember, EncodeMember(member, Cause::Take()));
 }

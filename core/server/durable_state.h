@@ -1,4 +1,4 @@
-// What a durable server must not forget, on its way to the log and back: tables, sessions, groups,
+// The state that a durable server writes to its log and recovers from it: tables, sessions, groups,
 // notes, watches, and the effects of commands.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace sparsefleet {
 
-// A command that the server's program answered, or a state that its program wrote, as recovered.
+// A recovered command that the server's program answered, or a state that it wrote.
 struct RecoveredCommand {
   bool is_state = false;
   std::string name;
@@ -43,20 +43,20 @@ class DurableState final : public RoundLog {
   };
   DurableState(Journal& journal, Parts parts) : journal_(journal), parts_(parts) {}
 
-  // Brings back what the directory holds, then has all parts log what they do.
+  // Restores the contents of the directory, then makes all parts log their changes.
   Status Recover(std::uint64_t incarnation);
   std::vector<RecoveredCommand> TakeCommands() { return std::exchange(commands_, {}); }
 
   // Writes a snapshot and removes the log before it. `write_commands` must append the state of the
-  // server's program, unless it is empty. One at a time.
+  // server's program, unless it is empty. One call at a time.
   Status Snapshot(const std::function<Status()>& write_commands);
-  // No snapshot begins while this is held: the tables are half changed.
+  // No snapshot starts while this is held, because the tables are partly changed.
   std::unique_lock<std::mutex> HoldSnapshots() { return std::unique_lock(snapshot_mutex_); }
 
   Status AppendCommandState(const std::string& name, std::span<const std::byte> state);
   Status OnClearingCut(const std::vector<std::string>& tables);
 
-  // The request by which the calling thread changes a group: logged with the first change.
+  // The request with which the calling thread changes a group: logged with the first change.
   class Cause {
    public:
     explicit Cause(const RequestHead& head) { current_ = &head; }

@@ -84,7 +84,7 @@ Status Journal::Append(LogRecord type, std::span<const iovec> pieces) {
   auto lsn = log_->Append(static_cast<std::uint32_t>(type), pieces);
   if (lsn.ok()) return Status::Ok();
   if (log_->is_broken() && options_.on_failure) options_.on_failure(lsn.status());
-  return lsn.status().WithPrefix("nothing was changed, the server cannot write its log: ");
+  return lsn.status().WithPrefix("nothing was changed: the server cannot write its log: ");
 }
 
 Status Journal::Append(LogRecord type, std::span<const std::byte> payload) {

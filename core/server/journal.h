@@ -1,10 +1,9 @@
-// The log of a server, as its parts write to it: requests, births of rows, and when a reply may go
-// out. Format of the records: docs/log_format.md.
+// The log of a server as its parts use it: requests, created rows, and when a reply may be sent.
+// Record format: docs/log_format.md.
 //
-// Whoever changes state that is logged holds Enter() from before the append until the change, and
-// the memory of its reply, are complete; a snapshot begins under EnterAlone(). So a change is
-// either in a snapshot or in the log after it. Enter() comes before any lock of tables and is not
-// taken twice.
+// Whoever changes logged state holds Enter() from before the append until the change is complete
+// and its reply is stored; a snapshot starts under EnterAlone(). A change is therefore either in
+// the snapshot or in the log after it. Enter() is taken before any table lock and never twice.
 #pragma once
 
 #include <atomic>
@@ -50,7 +49,7 @@ enum class LogRecord : std::uint32_t {
   kRemovals = 12,
   kCommand = 13,
   kCommandState = 14,
-  // Of snapshots alone.
+  // Only in snapshots.
   kSparseTable = 101,
   kRows = 102,
   kWords = 103,
@@ -61,12 +60,12 @@ enum class LogRecord : std::uint32_t {
   kEndOfSnapshot = 199,
 };
 
-// What a record keeps of the request that caused it. Format: do not change.
+// The part of the causing request that a record keeps. Format: do not change.
 struct RequestHead {
   std::uint64_t client_id = 0;
   std::uint64_t sequence = 0;
   std::uint64_t acked_below = 0;
-  std::uint32_t seconds = 0;  // since 1970, for rows that keep it
+  std::uint32_t seconds = 0;  // since 1970, for tables that record it
   std::uint8_t type = 0;
   std::uint8_t reserved[3] = {};
 };
@@ -92,7 +91,8 @@ class Journal final : public BirthLog {
   static Result<std::unique_ptr<Journal>> Open(JournalOptions options);
   ~Journal() override;
 
-  // Hands on what the directory holds, then begins to log. A new directory gets `incarnation`.
+  // Passes on the contents of the directory, then starts logging. A new directory gets
+  // `incarnation`.
   Status Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit);
   std::uint64_t incarnation() const { return owner_; }
 
@@ -101,18 +101,18 @@ class Journal final : public BirthLog {
 
   Status Append(LogRecord type, std::span<const iovec> pieces);
   Status Append(LogRecord type, std::span<const std::byte> payload);
-  // A request with its head.
+  // A request with its header.
   Status Append(LogRecord type, const RequestHead& head, std::span<const iovec> body);
   Status Append(std::string_view table, std::span<const Key> keys, std::uint64_t step,
                 std::uint32_t seconds) override;
 
-  // Calls `done` when everything appended so far is as durable as was asked for; never after the
-  // log has broken.
+  // Calls `done` once everything appended so far has the requested durability; never after the log
+  // has broken.
   void WhenDurable(std::function<void()> done);
   // No longer waits for a replica: replies that do are not sent.
   void Interrupt();
 
-  // REQUIRES: EnterAlone() is held. Begins a segment; its first record is the next after the
+  // REQUIRES: EnterAlone() is held. Starts a segment, whose first record is the first one after the
   // snapshot.
   Result<std::uint64_t> BeginSnapshot();
   Result<std::unique_ptr<SnapshotWriter>> WriteSnapshot(std::uint64_t lsn) const;

@@ -62,8 +62,8 @@ ReplyMemory::Verdict ReplyMemory::Begin(const ReplyTo& to) {
   Verdict verdict;
   if (!record.done) {
     verdict.kind = Verdict::Kind::kInProgress;
-    // A client numbers its tries, so an older one that was delayed on its way is known by its id:
-    // nobody waits on its connection any more.
+    // A client numbers its tries, so an older one that was delayed can be told by its id: nobody
+    // waits on its connection any more.
     const bool is_stale = to.request.request_id < record.to.request.request_id;
     const ReplyTo before = is_stale ? to : std::exchange(record.to, to);
     lock.unlock();
@@ -77,7 +77,7 @@ ReplyMemory::Verdict ReplyMemory::Begin(const ReplyTo& to) {
   }
   if (record.bytes_dropped) {
     return Refuse(Code::kAnswerLost, to,
-                  "it was carried out, but its reply is no longer remembered: over " +
+                  "it was applied, but its reply is no longer remembered: over " +
                       std::to_string(kMaxReplyBytes) + " bytes are not acknowledged");
   }
   verdict.kind = Verdict::Kind::kAnswered;

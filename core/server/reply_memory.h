@@ -25,7 +25,7 @@ class ReplyMemory {
       kRun,         // new: run it, then call Finish()
       kInProgress,  // running; its reply will go to the retry
       kAnswered,    // ran before: send `reply` again
-      kRebuild,     // a push carried out before: make its reply again, from `pushed`
+      kRebuild,     // an applied push: rebuild its reply from `pushed`
       kRefused,     // send `status`
     };
     Kind kind = Kind::kRun;
@@ -41,11 +41,11 @@ class ReplyMemory {
   // Records the reply; returns its destination: the newest try of the request.
   ReplyTo Finish(std::uint64_t sequence, const Reply& reply);
 
-  // The push is applied; should its reply get lost with the server, or be too large to be kept, it
-  // is made again from this. Takes no memory.
+  // The push is applied. If its reply is lost with the server, or is too large to keep, it is
+  // rebuilt from this. Does not allocate.
   void SetPushed(std::uint64_t sequence, const PushResult& result);
 
-  // The same for a reply that was remembered and consists of the result alone.
+  // The same for a remembered reply that consists of the result alone.
   void KeepPushed(std::uint64_t sequence);
 
   // For snapshots and recovery.
@@ -59,7 +59,7 @@ class ReplyMemory {
   std::vector<Remembered> Export() const;  // of requests that were applied
   void Restore(const Remembered& remembered);
   std::uint64_t acked_below() const;
-  std::uint64_t next_sequence() const;  // above all that were seen
+  std::uint64_t next_sequence() const;  // greater than all seen
 
  private:
   struct Record {

@@ -107,7 +107,7 @@ const Test kBytes("large unacknowledged replies lose their bytes, oldest first",
   Expect(memory.Begin(Try(3)).kind == Kind::kAnswered);
 });
 
-const Test kPushed("the reply to a push that lost its bytes is made again from its result", [] {
+const Test kPushed("the reply to a push that lost its bytes is rebuilt from its result", [] {
   ReplyMemory memory;
   for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
     Expect(memory.Begin(Try(sequence)).kind == Kind::kRun);
@@ -119,12 +119,12 @@ const Test kPushed("the reply to a push that lost its bytes is made again from i
   ExpectEqual(verdict.pushed.applied, 1u);
 });
 
-const Test kExported("what was applied and is not acknowledged is exported and restored", [] {
+const Test kExported("applied but unacknowledged requests are exported and restored", [] {
   ReplyMemory memory;
   for (std::uint64_t sequence = 1; sequence <= 4; ++sequence) memory.Begin(Try(sequence));
   memory.Finish(1, ReplyOf(8));
   memory.Finish(2, ReplyOf(8));
-  memory.SetPushed(3, {.applied = 7});  // applied, its reply is still being made
+  memory.SetPushed(3, {.applied = 7});  // applied, its reply is not complete yet
   memory.Acknowledge(2);
   ReplyMemory restored;
   restored.Acknowledge(memory.acked_below());

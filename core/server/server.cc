@@ -380,20 +380,20 @@ void Server::Impl::SnapshotIfDue() {
   if (journal == nullptr || !journal->IsSnapshotDue() || snapshot_runs.exchange(true)) return;
   jobs.Run([this] {
     if (Status s = WriteSnapshot(); !s.ok()) {
-      log.Write(kWarning, "no snapshot was written, the log grows on: " + s.message());
+      log.Write(kWarning, "cannot write a snapshot, so the log keeps growing: " + s.message());
     }
     snapshot_runs = false;
   });
 }
 
-// No reply that says otherwise may go out: connections end, and the process is to follow.
+// No reply that says otherwise may be sent: connections close, and the process must end.
 void Server::Impl::Fail(const Status& status) {
   {
     MutexLock lock(failure_mutex);
     if (!failure.ok()) return;
     failure = status;
   }
-  log.Write(kError, "the server ends: " + status.message());
+  log.Write(kError, "the server is stopping: " + status.message());
   for (const auto& connection : connections.All()) connection->CloseNow();
   RequestShutdown();
 }

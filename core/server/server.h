@@ -38,7 +38,7 @@ struct ServerOptions {
   // Notes (see Store::PutNote) that exist before the first client connects.
   std::map<std::string, std::string> notes;
 
-  // What outlives the process, and where its log is kept: see docs/running_servers.md.
+  // What survives the process, and where its log is kept: see docs/running_servers.md.
   Durability durability = Durability::kOff;
   std::string log_dir;
   std::uint64_t snapshot_bytes = 1ull << 30;  // log after which a snapshot is written, or earlier
@@ -94,14 +94,14 @@ class Server {
   // Returns true when a client requested shutdown or Stop() was called, false after timeout_s.
   bool WaitForShutdownRequest(double timeout_s);
 
-  // Of a durable server: logged commands and states, in order, as found at the start; once.
+  // On a durable server: the logged commands and states found at the start, in order; once.
   std::vector<RecoveredCommand> TakeRecoveredCommands();
   Status AppendCommandState(const std::string& name, std::span<const std::byte> state);
-  // Runs `change`, which changes tables past the log, and writes a snapshot before it returns; no
-  // other snapshot is written meanwhile. A server that is not durable only runs it.
+  // Runs `change`, which changes tables without logging, and writes a snapshot before returning; no
+  // other snapshot is written meanwhile. A server that is not durable just runs it.
   Status ChangeInBulk(const std::function<Status()>& change);
   Status Snapshot();
-  // Not ok once the log is broken: the process must end, its successor recovers.
+  // Not ok once the log is broken: the process must end, and its successor recovers.
   Status failure() const;
 
   // The next command from a client, for the caller to answer; null if none arrived within

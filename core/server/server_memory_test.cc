@@ -1,4 +1,4 @@
-// A server that is out of memory for a request says so, under TLS and without.
+// A server that is out of memory for a request says so, with and without TLS.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -59,9 +59,9 @@ void ExpectReason(TransportKind kind) {
   Expect(reply.status.message().find("out of memory") != std::string::npos, reply.status.message());
 }
 
-const Test kTls("a request that does not fit into memory is answered with that, under TLS",
+const Test kTls("a request that does not fit into memory gets an error that says so, under TLS",
                 [] { ExpectReason(TransportKind::kTls); });
-const Test kPlain("a request that does not fit into memory is answered with that, plain",
+const Test kPlain("a request that does not fit into memory gets an error that says so, plain",
                   [] { ExpectReason(TransportKind::kPlain); });
 
 }  // namespace

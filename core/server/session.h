@@ -59,13 +59,13 @@ class Session {
   Result<std::shared_ptr<SessionCut>> FindCut(std::uint64_t id) const;
   Status CloseCut(std::uint64_t id);
 
-  // Of several marks of a push: none was applied before, all were, or some.
+  // Whether the data of a push's marks was applied before: none of it, all of it, or some.
   enum class MarkState : std::uint8_t { kNew, kApplied, kMixed };
   MarkState Judge(std::span<const DataMark> marks) const;
   void Remember(std::span<const DataMark> marks);
   std::vector<DataMark> Marks() const;
 
-  // The tables that are watched, and the keys to be handed out; for snapshots.
+  // The watched tables and the keys to be returned; for snapshots.
   std::map<std::string, std::vector<Key>> Watches() const;
 
   // The keys that have changed in the table since the first call.

@@ -103,7 +103,7 @@ std::shared_ptr<Session> SessionTable::Restore(std::uint64_t id, std::uint64_t n
   Entry& entry = entries_[id];
   if (entry.session == nullptr || entry.session->number() != number) {
     entry = {};
-    // It began before everything that the server can remember.
+    // The session started before anything that the server can remember.
     entry.session = std::make_shared<Session>(id, number, name, TimePoint());
     entry.session->SetAddress("before a restart");
   }

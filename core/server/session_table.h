@@ -42,13 +42,13 @@ class SessionTable {
   void End(const Session& session);
 
   // Calls `drop` for each client lost since the last call. A client that comes back meanwhile joins
-  // when that is over, so that nothing it does then is undone.
+  // after that, so that nothing it does is undone.
   void DropLost(TimePoint now, const std::function<void(Session&)>& drop);
 
   // For snapshots and recovery.
   std::vector<std::shared_ptr<Session>> All() const;
   std::shared_ptr<Session> Find(std::uint64_t id) const;  // null if there is none
-  // One that was known before a restart: it may come back within the peer timeout from `now`.
+  // A client known before a restart: it may come back within the peer timeout from `now`.
   std::shared_ptr<Session> Restore(std::uint64_t id, std::uint64_t number, const std::string& name,
                                    TimePoint now);
   void Remove(std::uint64_t id);

@@ -33,7 +33,7 @@ const Test kBackWhileDropped("a client that comes back while it is dropped joins
     client = std::jthread([&] {
       is_asking = true;
       const auto again = table.Join(HelloOf(1), "here", begun + 2s);
-      Expect(is_dropped, "it joined while what it holds was being dropped");
+      Expect(is_dropped, "it joined while its state was being dropped");
       Expect(again.was_lost);
     });
     while (!is_asking) std::this_thread::yield();

@@ -35,7 +35,7 @@ enum class Code : std::uint16_t {
   kInternal = 17,         // a defect in sparsefleet itself
   kCheckpoint = 18,       // saved tables that cannot be written or do not fit
   kNotOwner = 19,         // the rank, mailbox or list belongs to another live client
-  kAnswerLost = 20,       // the request was applied, but its answer cannot be given any more
+  kAnswerLost = 20,       // the request was applied, but its answer is no longer available
 };
 
 // "UNKNOWN_TABLE" for kUnknownTable, and so on; "CODE_99" for a number not listed.

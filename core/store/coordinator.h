@@ -64,7 +64,7 @@ class Coordinator {
   // Ends every wait with `status`; later ones end immediately.
   void Close(Status status);
 
-  // From now on told of barriers; null: no longer. Not thread-safe: before the first call.
+  // Reports barriers to `log` from now on; null: stops. Not thread-safe: call before the first use.
   void SetLog(RoundLog* log) { log_ = log; }
   std::map<std::string, std::string> Notes() const;  // for snapshots
 

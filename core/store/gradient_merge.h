@@ -24,8 +24,7 @@ struct Contribution {
   std::uint64_t step = 0;
   std::string refusal;  // if not empty: why the round must be rejected for all members
   std::shared_ptr<const void> memory;
-  // For whoever logs the round: the request it came with, and what is to be done once it is
-  // applied.
+  // For the log of rounds: the request it came with, and what to do once it is applied.
   std::vector<std::byte> request = {};
   std::function<void(const PushResult&)> on_applied = {};
 };

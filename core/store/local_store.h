@@ -22,7 +22,7 @@ struct ServedTables {
   const std::uint32_t num_servers;
   TableSet tables;
   Coordinator coordinator;
-  // Called before a cut that clears dirty bits opens: from then on removed keys matter.
+  // Called before a cut that clears dirty bits opens: from then on, removed keys are recorded.
   std::function<Status(const std::vector<std::string>& tables)> on_clearing_cut = {};
 };
 

@@ -1,4 +1,4 @@
-// Told of what a server must not forget about groups, barriers and rounds.
+// Receives the changes of groups, barriers and rounds that a server must remember.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sparsefleet {
 
-// A member of a group as it is now, and what its group is.
+// A member of a group, and the properties of its group.
 struct GroupMember {
   std::string group;
   std::uint32_t size = 0;
@@ -25,18 +25,18 @@ struct GroupMember {
   std::uint64_t owner_id = 0;
   std::string owner_name;
   std::uint64_t owner_session = 0;
-  std::uint8_t presence = 0;  // 0 here, 1 left, 2 lost
+  std::uint8_t presence = 0;  // 0 present, 1 left, 2 lost
   bool was_lost = false;
   std::uint64_t clock = 0;
 };
 
-// Thread-safe. All but Apply() are called under the lock of the caller: they must not call back.
+// Thread-safe. All functions except Apply() run under the caller's lock and must not call back.
 class RoundLog {
  public:
   virtual ~RoundLog() = default;
   virtual void OnMember(const GroupMember& member) = 0;
   virtual void OnGroupGone(const std::string& group) = 0;
-  // All have arrived; called before the first of them is told. Each is (owner, ticket).
+  // All members have arrived; called before the first is notified. Each is (owner, ticket).
   virtual Status OnBarrier(std::span<const std::pair<std::uint64_t, std::uint64_t>> members) = 0;
   // Applies a round as one push.
   virtual Result<PushResult> Apply(const std::string& group, std::uint64_t round,

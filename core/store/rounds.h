@@ -93,7 +93,8 @@ class Rounds {
 
   std::size_t num_groups() const;
 
-  // From now on told of all changes; null: no longer. Not thread-safe: before the first call.
+  // Reports all changes to `log` from now on; null: stops. Not thread-safe: call before the first
+  // use.
   void SetLog(RoundLog* log) { log_ = log; }
   // For snapshots and recovery.
   std::vector<GroupMember> Export() const;

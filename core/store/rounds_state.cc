@@ -1,4 +1,4 @@
-// What a durable server keeps of groups: reported as it changes, exported and restored.
+// The state of groups that a durable server logs: reported as it changes, exported and restored.
 #include <algorithm>
 #include <chrono>
 
@@ -48,7 +48,7 @@ void Rounds::Restore(const GroupMember& member) {
   group.size = member.size;
   group.continue_without_lost = member.continue_without_lost;
   group.past_clocks = member.past_clocks;
-  // Clients that come after the restart were not here at the loss.
+  // Clients that connect after the restart were not present at the loss.
   if (member.has_losses) group.last_loss = std::chrono::steady_clock::now();
   Member& known = group.members[member.rank];
   known.owner = {member.owner_id, member.owner_name, member.owner_session};

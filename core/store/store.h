@@ -141,7 +141,8 @@ class Store {
                                                  std::span<const std::byte> body,
                                                  double timeout_s) = 0;
 
-  // The latest mark of each stream of data, by server, of pushes applied for this client's session.
+  // The latest mark of each data stream, by server, among the pushes applied in this client's
+  // session.
   virtual Result<std::vector<std::vector<DataMark>>> AppliedData(double /*timeout_s*/) {
     return std::vector<std::vector<DataMark>>{};
   }

@@ -113,7 +113,7 @@ class CondVar {
     const Adopted lock(mutex.mutex_);
     changed_.wait_until(lock.native, deadline);
   }
-  // Returns ready(), at the deadline at the latest.
+  // Returns ready() when it is true, or at the deadline.
   template <typename Clock, typename Duration, typename Ready>
   bool WaitUntil(Mutex& mutex, std::chrono::time_point<Clock, Duration> deadline, Ready ready)
       REQUIRES(mutex) NO_THREAD_SAFETY_ANALYSIS {
@@ -128,7 +128,7 @@ class CondVar {
   }
 
  private:
-  // The caller's lock as the standard library wants it; still held afterwards.
+  // The caller's lock in the form the standard library needs; still held afterwards.
   struct Adopted {
     explicit Adopted(std::mutex& mutex) : native(mutex, std::adopt_lock) {}
     ~Adopted() { native.release(); }

@@ -1,5 +1,5 @@
-// Told of the keys that training pulls ask for and that have no row: such a pull may create rows,
-// or count keys towards admission.
+// Receives the keys without a row that training pulls ask for: such a pull may create rows, or
+// count keys towards admission.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace sparsefleet {
 class BirthLog {
  public:
   virtual ~BirthLog() = default;
-  // Held while rows are created; taken before any lock of a table.
+  // Held while rows are created; taken before any table lock.
   virtual std::shared_lock<std::shared_mutex> Enter() = 0;
-  // Called before they are. After an error no row is created.
+  // Called before the rows are created. After an error none is.
   virtual Status Append(std::string_view table, std::span<const Key> keys, std::uint64_t step,
                         std::uint32_t seconds) = 0;
 };

@@ -69,7 +69,7 @@ std::vector<Key> ChangeSet::Take(bool begin, std::uint64_t received, std::size_t
     for (const Key key : last_) Insert(key);
     num_taken_ = received;
   } else if (received != UINT64_MAX) {
-    num_taken_ = received;  // more than were counted here: the server was restarted meanwhile
+    num_taken_ = received;  // more than were counted here: the server has restarted in between
   }
   last_.clear();
   if (begin) {

@@ -17,12 +17,12 @@ namespace sparsefleet {
 class ChangeSet {
  public:
   void Add(std::span<const Key> keys);
-  // Takes the memory for this many keys to be added, beyond those reserved already, until
-  // Unreserve(). Throws std::bad_alloc, then nothing is reserved.
+  // Allocates memory for this many more keys, in addition to those already reserved, until
+  // Unreserve(). Throws std::bad_alloc; then nothing is reserved.
   void Reserve(std::size_t keys);
   void Unreserve(std::size_t keys);
 
-  // All keys that are still to be handed out, or may not have arrived; for snapshots.
+  // All keys that are not returned yet or may not have arrived; for snapshots.
   std::vector<Key> Pending() const;
 
   // The next keys, up to `max_keys`; empty at the end. `begin` starts over: it covers all changes
@@ -39,7 +39,7 @@ class ChangeSet {
 
  private:
   void Insert(Key key) REQUIRES(mutex_);
-  void Grow(std::size_t keys) REQUIRES(mutex_);  // makes room for this many keys in all
+  void Grow(std::size_t keys) REQUIRES(mutex_);  // allocates for this many keys in total
 
   mutable Mutex mutex_;
   const KeyHash hash_;

@@ -61,8 +61,8 @@ class DenseTable {
   Status CheckPush(DenseParts gradient) const;
   // Push or Add without the checks. REQUIRES: CheckPush() is ok.
   Result<PushResult> Change(DenseParts input, bool add);
-  // The same in two steps: after the first, which takes all memory, the second cannot fail. `input`
-  // must stay where it is until then.
+  // The same in two steps: the first allocates all memory, so the second cannot fail. `input` must
+  // stay valid until then.
   Result<std::function<PushResult()>> Prepare(DenseParts input, bool add);
 
   // State as state_dim() consecutive arrays of size() floats. If step counts within a stripe

@@ -73,7 +73,7 @@ void KeyWords::EraseUpTo(std::uint32_t word) noexcept {
     if (words_[place] == 0 || words_[place] > word) {
       ++place;
     } else {
-      Erase(keys_[place], SlotHashOf(keys_[place]));  // another may move into the place
+      Erase(keys_[place], SlotHashOf(keys_[place]));  // another may move into this slot
     }
   }
   if (size_ == 0) Clear();

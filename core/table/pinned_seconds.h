@@ -1,5 +1,5 @@
-// The second at which a thread's changes to tables happen, where it is not the present one: a
-// change that is logged must give the same rows when it is replayed. Header only.
+// Pins the time at which a thread's changes to tables happen: a logged change must produce the same
+// rows when it is replayed. Header only.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ class PinnedSeconds {
   ~PinnedSeconds() { pinned_ = before_; }
   PinnedSeconds(const PinnedSeconds&) = delete;
 
-  // The thread's pinned second, else the system's, since 1970.
+  // The thread's pinned time, or else the system's, in seconds since 1970.
   static std::uint32_t Now() {
     if (pinned_) return *pinned_;
     const auto now = std::chrono::system_clock::now().time_since_epoch();

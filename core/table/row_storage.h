@@ -30,13 +30,13 @@ class RowStorage {
 
   // Appends a row with unspecified content. Throws std::bad_alloc, or std::length_error at 2^32 - 1
   // rows; then nothing has changed.
-  // With `is_reserved` it takes one of the places reserved before, and takes no memory.
+  // With `is_reserved` it uses a row reserved before, and does not allocate.
   void Append(bool is_reserved = false);
-  // Keeps room for this many more rows, beyond those reserved already, until Unreserve(). Throws as
-  // Append() does, then nothing is reserved.
+  // Reserves memory for this many more rows, in addition to those already reserved, until
+  // Unreserve(). Throws like Append(); then nothing is reserved.
   void Reserve(std::uint32_t rows);
   void Unreserve(std::uint32_t rows) noexcept { reserved_ -= rows; }
-  // Whether Reserve() of this many would take no memory.
+  // Whether Reserve() of this many would not allocate.
   bool HasRoomFor(std::uint64_t rows) const {
     return std::uint64_t{size_} + reserved_ + rows <= capacity();
   }
@@ -47,7 +47,7 @@ class RowStorage {
 
  private:
   void GrowFirstChunk();
-  void MakeRoom(std::uint64_t rows);  // in all
+  void MakeRoom(std::uint64_t rows);  // in total
   std::uint64_t capacity() const {
     return chunks_.empty() ? 0
                            : first_chunk_rows_ + (chunks_.size() - 1) * std::uint64_t{chunk_rows()};

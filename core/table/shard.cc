@@ -194,7 +194,7 @@ std::uint32_t Shard::Reserve(std::span<const BatchItem> items, bool creates) {
   const auto has_room = [&](std::uint64_t rows) REQUIRES(mutex_) {
     return storage_.HasRoomFor(rows) && storage_.size() + reserved_ + rows <= index_.capacity();
   };
-  // As if all were new: costs no look at the index, as long as there is room.
+  // Assumes that all are new: that needs no index lookup, as long as there is room.
   if (!cuts_.empty() || (creates && !has_room(wanted))) {
     std::uint32_t missing = 0;
     for (const BatchItem& item : items) {

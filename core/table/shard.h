@@ -76,13 +76,13 @@ class alignas(64) Shard {
     float* scratch;             // dim floats
     std::vector<Key>* changed;  // gets the keys of the rows that changed; or null
   };
-  // `reserved`: what Reserve() has returned for these items; it is given back.
+  // `reserved`: the result of Reserve() for these items, which is released.
   void Apply(std::span<const BatchItem> items, const Change& change, std::uint32_t reserved,
              PushResult& result);
 
-  // Takes the memory that Apply() of these items can need: for new rows, if `creates`, and for what
-  // open cuts keep of rows that change. Returns how many rows it has reserved, which the caller
-  // gives back with Apply() or Unreserve(). Throws, then nothing is reserved.
+  // Allocates the memory that Apply() of these items may need: for new rows, if `creates`, and for
+  // the copies that open cuts keep of changing rows. Returns how many rows it has reserved, which
+  // the caller releases with Apply() or Unreserve(). Throws; then nothing is reserved.
   std::uint32_t Reserve(std::span<const BatchItem> items, bool creates);
   void Unreserve(std::uint32_t rows) noexcept;
 
@@ -92,8 +92,8 @@ class alignas(64) Shard {
 
   std::uint64_t Erase(std::span<const BatchItem> items);
   std::uint64_t Shrink(const Moment& now);
-  // Shrink() step by step: looks at some rows before `next` (kNoRow: from the end), lowers it, and
-  // adds the keys of those removed to `erased`. At 0 all rows were looked at.
+  // Shrink() in steps: examines some rows before `next` (kNoRow: from the end), lowers it, and adds
+  // the removed keys to `erased`. At 0 all rows have been examined.
   void ShrinkPart(const Moment& now, std::uint32_t& next, std::vector<Key>& erased);
   void HalveCandidates();
   void Clear();
@@ -104,9 +104,9 @@ class alignas(64) Shard {
   void CloseCut(ShardCut& cut);
   // Continues the cut, adding up to `max_rows` rows to `out`.
   void ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const;
-  // The same as records of RowLayout::stride() bytes, complete with their dirty bits.
+  // The same, as records of RowLayout::stride() bytes, including their dirty bits.
   void ReadCutRecords(ShardCut& cut, std::size_t max_rows, std::vector<std::byte>& out) const;
-  // Adds rows from such records, record `position` each. REQUIRES: the keys have no rows.
+  // Adds rows from such records, one per `position`. REQUIRES: the keys have no rows.
   void ImportRecords(std::span<const BatchItem> items, const std::byte* records);
   void RestoreWords(std::span<const BatchItem> items, const std::uint32_t* words,
                     bool are_candidates);

@@ -17,7 +17,7 @@ namespace sparsefleet {
 struct CutMode {
   bool only_dirty = false;
   bool clear_dirty = false;
-  bool for_snapshot = false;  // also keep the shard's words, see ShardCut::kept
+  bool for_snapshot = false;  // also copy the shard's words, see ShardCut::kept
 };
 
 // Invariants: every slot below size whose content changed since the cut is marked, and its old
@@ -54,7 +54,7 @@ class ShardCut {
   std::uint32_t time() const { return time_; }
 
   bool for_snapshot() const { return mode_.for_snapshot; }
-  // What a shard has besides rows, at the moment of a cut for a snapshot.
+  // The state of a shard besides its rows, at the moment of a cut for a snapshot.
   struct KeptWords {
     std::vector<Key> candidates;
     std::vector<std::uint32_t> counts;

@@ -126,7 +126,7 @@ void Shard::HalveCandidates() {
 std::uint64_t Shard::Shrink(const Moment& now) {
   std::vector<Key> erased;
   std::uint64_t evicted = 0;
-  // From the end: the row that fills a hole has been looked at already.
+  // From the end, so that the row that fills a hole has already been examined.
   for (std::uint32_t next = kNoRow; next > 0; erased.clear()) {
     ShrinkPart(now, next, erased);
     evicted += erased.size();
@@ -195,7 +195,7 @@ void Shard::CloseCut(ShardCut& cut) {
   cut.Close();
 }
 
-// Calls take(record) for the next rows of the cut; the cut itself is its reader's own.
+// Calls take(record) for the next rows of the cut, which only its reader uses.
 template <typename Take>
 void Shard::WalkCut(ShardCut& cut, std::size_t max_rows, Take take) const {
   const RowLayout& layout = traits_.layout;

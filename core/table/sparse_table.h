@@ -61,7 +61,7 @@ struct SparseStats {
 class BirthLog;
 class TableCut;
 
-// A change of a table's rows whose memory is taken: applying it cannot fail. Not thread-safe.
+// A change of a table's rows whose memory is allocated: applying it cannot fail. Not thread-safe.
 class PreparedChange {
  public:
   PreparedChange(PreparedChange&&) noexcept;
@@ -127,10 +127,10 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   Result<PushResult> Add(std::span<const Key> keys, std::span<const float> deltas,
                          std::uint64_t step, bool keys_are_unique = false);
 
-  // Takes all memory that Push or Add can need, without their checks; kTooLarge if there is none.
-  // `keys` and `input` must stay where they are until the change is applied or dropped; until then
+  // Allocates all memory that Push or Add may need, without their checks; kTooLarge if there is
+  // none. `keys` and `input` must stay valid until the change is applied or dropped. Until then
   // cuts and watches of this table wait, so a thread that prepares changes of several tables does
-  // so in order of their names. REQUIRES: CheckPush() is ok.
+  // so in the order of their names. REQUIRES: CheckPush() is ok.
   Result<PreparedChange> Prepare(std::span<const Key> keys, std::span<const float> input,
                                  std::uint64_t step, bool keys_are_unique, bool add);
   // Prepare() and Apply().
@@ -142,8 +142,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // keys do not accumulate. This and the calls below may throw std::bad_alloc while a cut is open,
   // which saves changed rows; this one may also throw it while it rehashes the candidates.
   std::uint64_t Shrink(std::uint64_t step);
-  // The same in parts: `part` is called again and again with a function that removes some rows and
-  // returns their keys, and must call it once; its errors end the shrinking. Candidates stay.
+  // The same in parts: `part` is called repeatedly with a function that removes some rows and
+  // returns their keys, and must call it once; an error ends the shrinking. Candidates are kept.
   using RemoveSome = std::function<std::vector<Key>()>;
   Status ShrinkInParts(std::uint64_t step,
                        const std::function<Status(const RemoveSome& remove)>& part);
@@ -175,12 +175,12 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // taken shows the change. Rows that are removed, or created by a pull, do not count.
   std::shared_ptr<ChangeSet> WatchChanges();
 
-  // From now on told of keys without a row; null: no longer. Not thread-safe: before the first
-  // pull.
+  // Reports keys without a row to `log` from now on; null: stops. Not thread-safe: call before the
+  // first pull.
   void SetBirthLog(BirthLog* births);
 
-  // For snapshots: everything but rows, as a cut with `for_snapshot` has it, and back. A table is
-  // restored when it is new: first its state, then its rows, then its words.
+  // For snapshots: saves and restores everything except rows, as a cut with `for_snapshot` sees it.
+  // A new table is restored in this order: state, rows, words.
   struct Extra {
     std::uint32_t highest_step = 0;
     std::uint32_t lowest_step = 0xffffffff;
@@ -189,12 +189,12 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   };
   void Restore(const Extra& extra);
   std::size_t record_bytes() const;
-  // Rows as TableCut::NextRecords() gives them.
+  // Rows as returned by TableCut::NextRecords().
   Status RestoreRecords(std::span<const std::byte> records);
-  // Counts of keys that wait for admission, or the times at which keys were removed.
+  // Counts of keys waiting for admission, or the times at which keys were removed.
   Status RestoreWords(std::span<const Key> keys, std::span<const std::uint32_t> words,
                       bool are_candidates);
-  // Keys that are removed from now on are kept for cuts of dirty rows.
+  // Records removed keys from now on, for cuts of dirty rows.
   void KeepRemoved();
 
   SparseStats Stats() const;
@@ -228,10 +228,9 @@ class TableCut {
   bool Next(std::size_t max_rows, RowBatch& out);
   // The same, as records that RestoreRecords() takes.
   bool NextRecords(std::size_t max_rows, std::vector<std::byte>& out);
-  // Of a cut for a snapshot, at its moment: see SparseTable::Restore().
+  // For a cut for a snapshot, as of its moment: see SparseTable::Restore().
   SparseTable::Extra extra() const;
-  // Calls visit(keys, words, are_candidates) for what it has, some at a time. REQUIRES: no rows
-  // were read.
+  // Calls visit(keys, words, are_candidates) for all words, in chunks. REQUIRES: no rows were read.
   void ForEachWords(const std::function<void(std::span<const Key>, std::span<const std::uint32_t>,
                                              bool are_candidates)>& visit) const;
   bool at_end() const;  // whether Next() has returned false

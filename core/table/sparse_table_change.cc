@@ -1,4 +1,4 @@
-// Changes of a sparse table's rows: prepared, so that they cannot fail half way, then applied.
+// Changes of a sparse table's rows: prepared first, so that they cannot fail halfway, then applied.
 #include <array>
 #include <memory>
 #include <utility>
@@ -15,7 +15,7 @@ constexpr std::size_t kMaxKeptFloats = 4 << 20;  // larger buffers are freed
 constexpr std::size_t kMaxKeptItems = 1 << 20;
 constexpr std::size_t kMaxKeptScratch = 32;
 
-// Scratch that no change of this thread uses now.
+// Scratch buffers not used by another change of this thread.
 std::vector<std::unique_ptr<TableScratch>>& IdleScratch() {
   thread_local std::vector<std::unique_ptr<TableScratch>> idle;
   return idle;
@@ -186,7 +186,7 @@ Status SparseTable::RestoreRecords(std::span<const std::byte> records) {
   const std::size_t stride = record_bytes();
   if (records.size() % stride != 0) {
     return {Code::kCorrupt, impl_->Prefix() + std::to_string(records.size()) +
-                                " bytes of rows are no multiple of " + std::to_string(stride)};
+                                " bytes of rows are not a multiple of " + std::to_string(stride)};
   }
   return impl_->Guarded([&] {
     std::vector<Key> keys(records.size() / stride);

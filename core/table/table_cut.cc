@@ -70,7 +70,8 @@ TableCut::TableCut(TableCut&&) noexcept = default;
 TableCut& TableCut::operator=(TableCut&&) noexcept = default;
 TableCut::~TableCut() = default;
 
-// Calls read(shard, part, rows left) until there are `max_rows`; `count` tells how many there are.
+// Calls read(shard, part, rows left) until there are `max_rows`; `count` returns how many there
+// are.
 template <typename Read, typename Count>
 bool TableCut::Walk(std::size_t max_rows, Read read, Count count) {
   max_rows = std::max<std::size_t>(max_rows, 1);
@@ -82,7 +83,7 @@ bool TableCut::Walk(std::size_t max_rows, Read read, Count count) {
     if (!part.done()) continue;
     state_->ReadRemoved(state_->shard);
     ++state_->shard;
-    // A clearing cut must go on watching which of its rows change.
+    // A clearing cut must keep watching which of its rows change.
     if (!state_->clear_dirty) state_->Close(state_->shard);
   }
   state_->at_end = count() == 0;

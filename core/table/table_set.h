@@ -33,9 +33,9 @@ struct PullSection {
   std::uint64_t offset = 0;
 };
 
-// How far a stream of training data has come, e.g. the batches of one thread of one worker: pushes
-// carry the marks of the data they come from, and servers remember the latest of each stream.
-// Within a stream (epoch, position) only grow.
+// The position in a stream of training data, e.g. the batches of one thread of a worker. Pushes
+// carry the marks of their data, and servers remember the latest of each stream. Within a stream,
+// (epoch, position) only increases.
 struct DataMark {
   std::uint64_t stream = 0;
   std::uint64_t epoch = 0;
@@ -59,7 +59,7 @@ struct PushSection {
   std::span<float> out = {};
 
   // The gradient as a list of parts.
-  // Alone, without a table: where the push's data comes from.
+  // Alone, without a table: the origin of the push's data.
   std::span<const DataMark> marks = {};
 
   DenseParts all_parts() const { return parts.empty() ? DenseParts(&gradients, 1) : parts; }
@@ -97,8 +97,8 @@ class TableSet {
   // A table may occur once per push.
   Status Pull(std::span<const PullSection> sections, PullMode mode, std::uint64_t step);
   // Raises the version of each table by one.
-  // `before` is called once nothing can fail any more, before the first table changes; an error of
-  // it is returned, and nothing is applied.
+  // `before` is called once nothing can fail any more, before the first table changes; if it
+  // returns an error, nothing is applied.
   using BeforePush = std::function<Status()>;
   Result<PushResult> Push(std::span<const PushSection> sections, std::uint64_t step,
                           const BeforePush& before = {});
@@ -128,7 +128,7 @@ class TableSet {
   // count after it: another training starts at 0.
   Status SetLearningRate(std::string_view table, double learning_rate,
                          std::optional<std::uint64_t> at = std::nullopt);
-  // What a snapshot keeps of a table besides its content.
+  // The properties of a table that a snapshot keeps besides its content.
   struct Meta {
     std::uint64_t version = 0;
     double learning_rate = 0;
@@ -136,7 +136,7 @@ class TableSet {
   };
   Result<Meta> ReadMeta(std::string_view table) const;
   Status WriteMeta(std::string_view table, const Meta& meta);
-  // Of all tables there are and will be; see SparseTable::SetBirthLog.
+  // For all current and future tables; see SparseTable::SetBirthLog.
   void SetBirthLog(BirthLog* births);
 
   Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far

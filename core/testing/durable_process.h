@@ -1,6 +1,6 @@
-// A durable server in a process of its own, to be killed at any moment. Header only.
+// A durable server in a separate process that can be killed at any moment. Header only.
 //
-// The test program starts itself again: its main() must begin with ServeIfAsked().
+// The test program runs itself again: its main() must start with ServeIfAsked().
 #pragma once
 
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "testing/check.h"
 #include "testing/test_server.h"
 
-extern char** environ;  // NOLINT: of POSIX
+extern char** environ;  // NOLINT: declared by POSIX
 
 namespace sparsefleet::testing {
 
@@ -64,7 +64,7 @@ class DurableProcess {
     pid_ = -1;
   }
 
-  // On the port it had before.
+  // On its previous port.
   void Start() {
     int ends[2];
     Require(::pipe(ends) == 0, "no pipe");

@@ -1,4 +1,4 @@
-// File calls that fail on purpose, and a directory for them. Header only.
+// File calls that fail on purpose, and a temporary directory. Header only.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace sparsefleet::testing {
 // Thread-safe.
 class FaultyFiles : public FileCalls {
  public:
-  // After this many further bytes a write stops short, and the next one fails with `error`.
+  // After this many more bytes a write is cut short, and the next one fails with `error`.
   void FailWritesAfter(std::uint64_t bytes, int error) {
     std::lock_guard lock(mutex_);
     room_ = bytes;
@@ -28,7 +28,7 @@ class FaultyFiles : public FileCalls {
     truncate_error_ = 0;
     sync_error_ = 0;
   }
-  // Each write takes at most this many bytes.
+  // Each write accepts at most this many bytes.
   void ShortenWrites(std::size_t bytes) { longest_ = bytes; }
   void FailTruncates(int error) { truncate_error_ = error; }
   void FailSyncs(int error) { sync_error_ = error; }
@@ -75,7 +75,7 @@ class FaultyFiles : public FileCalls {
   std::atomic<int> num_syncs_ = 0;
 };
 
-// A directory that is removed with this object.
+// A directory that is removed together with this object.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

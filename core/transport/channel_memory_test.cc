@@ -1,4 +1,4 @@
-// Handshakes in which an allocation of OpenSSL fails: that is not taken for a wrong key.
+// Handshakes in which an allocation of OpenSSL fails: that is not mistaken for a wrong key.
 #include <openssl/crypto.h>
 
 #include <cstdint>
@@ -28,7 +28,7 @@ void* Resize(void* memory, std::size_t size, const char*, int) {
 }
 void Free(void* memory, const char*, int) { std::free(memory); }
 
-// Before OpenSSL allocates anything: it refuses them later.
+// Must run before OpenSSL allocates anything: later it refuses these functions.
 const bool kInstalled = CRYPTO_set_mem_functions(Allocate, Resize, Free) == 1;
 
 const Test kHandshake("a handshake that is out of memory says so and does not blame the key", [] {

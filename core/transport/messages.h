@@ -135,8 +135,8 @@ Result<PushResult> DecodePushResult(std::span<const std::byte> body);
 
 inline constexpr std::size_t kMaxMarks = 1024;  // of a push
 
-// A client that uses the session of its rank: what its servers have applied. With `take_over` the
-// calls that a predecessor left open are over, and sequences continue after its last.
+// A client continues a session: what its servers have applied. With `take_over`, calls left open by
+// a predecessor are over, and sequences continue after its last.
 struct ResumeRequest {
   bool take_over = false;
 };
