@@ -489,7 +489,7 @@ def _print_stats(endpoints: Sequence[str], stats: Sequence[dict[str, float]]) ->
     names = sorted({name for server in stats for name in server})
     for name in names:
         table.add_row(name, *(_show(server.get(name)) for server in stats))
-    # A pipe has no width to fit into: make the table wide enough to cut nothing.
+    # A pipe has no width to fit into: make the table wide enough to truncate nothing.
     width = None if sys.stdout.isatty() else 20 + max(map(len, names), default=0) + 26 * len(stats)
     Console(width=width).print(table)
 

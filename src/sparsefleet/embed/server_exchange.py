@@ -106,7 +106,7 @@ class ServerExchange:
 
     def _take_in(self, number: int, keys: NDArray[np.uint64], rows: NDArray[np.float32]) -> None:
         at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        is_ours = self._sorted[at] == keys  # other workers have words that this one has not
+        is_ours = self._sorted[at] == keys  # other workers have words that this one lacks
         place = self._order[at[is_ours]]
         served = rows[is_ours]
         self._train[number][place] += served - self._old[number][place]

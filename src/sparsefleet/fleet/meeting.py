@@ -33,7 +33,7 @@ _CHUNK_BYTES = 60_000  # a note holds 64 KiB
 # so that waiting is never mistaken for a lost request.
 _PATIENCE_S = 2.0
 _CALL_S = 60.0  # for a command to be answered at all
-_TELL_S = 5.0  # to tell a server of a failure
+_TELL_S = 5.0  # to report a failure to a server
 
 
 class Meeting:

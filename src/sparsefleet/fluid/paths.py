@@ -24,7 +24,7 @@ __all__ = ["AliasLoader", "paths", "provide_paths"]
 
 _ROOT = "sparsefleet.fluid"
 
-# Path -> the module that it is.
+# Path -> the module it stands for.
 _MODULES = {
     "annotations": "framework.old_helpers",
     "average": "metrics",
@@ -121,8 +121,8 @@ _CONTRIB_DECODERS = {
 }
 _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 
-# Path -> the names it has besides the paths below it: name -> the module that defines it, followed
-# by a colon and its name there if that differs.
+# Path -> its names besides the paths below it: name -> the module that defines it, followed by a
+# colon and the name there if that differs.
 _NAMES: dict[str, dict[str, str]] = {
     "contrib": {
         **_CONTRIB_LAYERS,

@@ -123,7 +123,8 @@ class Mailboxes:
         head, _ = unpack_body(asked.body)
         with self._changed:
             self._fail(str(head["room"]), str(head["reason"]))
-            asked.reply(pack_body({}))  # here: the log has answers in the order of their effects
+            # Here, so that the log has answers in the order of their effects.
+            asked.reply(pack_body({}))
 
     def close(self, asked: Asked) -> None:
         """Delete the box."""
@@ -155,7 +156,7 @@ class Mailboxes:
         calls = (self.put, self.take, self.check, self.fail, self.close)
         return {f"mail.{call.__name__}": call for call in calls}
 
-    # -- what outlives the server: see `command_states` ----------------------------------------
+    # -- what survives the server: see `command_states` ----------------------------------------
 
     def hold(self) -> threading.Condition:
         """Return a context in which no letter is stored or taken."""

@@ -34,7 +34,7 @@ class ProgramDesc:
     """
 
     def __init__(self) -> None:
-        self._around: Json | None = None  # what a __model__ has besides the program
+        self._around: Json | None = None  # the fields of a __model__ besides the program
         self._document: Json = {}
         self.blocks: list[BlockDesc] = []
 

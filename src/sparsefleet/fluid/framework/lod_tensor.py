@@ -218,7 +218,7 @@ def create_lod_tensor(
                 f"data has sequences of {found} values, but recursive_seq_lens is "
                 f"{list(recursive_seq_lens)[-1:]}"
             )
-        arrays = [np.asarray(sequence) for sequence in data if len(sequence)]  # [] has no type
+        arrays = [np.asarray(sequence) for sequence in data if len(sequence)]  # [] has no dtype
         data = np.concatenate(arrays or [np.empty(0, np.int64)]).reshape(-1, 1)
     elif not isinstance(data, (np.ndarray, torch.Tensor)):
         raise TypeError(f"data must be a LoDTensor, an array or a list, got {type(data).__name__}")

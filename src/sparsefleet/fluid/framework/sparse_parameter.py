@@ -90,7 +90,7 @@ class SparseParameter:
     def _pull_own(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always the first value: in Fluid every row has one
+        del unknown  # always its initial value: in Fluid every row has one
         return {self.name: self.pull(keys[self.name], train=train)}
 
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
@@ -158,7 +158,7 @@ class SparseParameter:
         return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        del copy  # always one
+        del copy  # always one dimension
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def shape(self) -> list[int]:
@@ -189,7 +189,7 @@ def pull_from(tables: Iterable[SparseParameter]) -> Pull:
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always the first value: in Fluid every row has one
+        del unknown  # always its initial value: in Fluid every row has one
         calls: dict[Pull, dict[str, Keys]] = {}
         for name, part in keys.items():
             calls.setdefault(sources[name], {})[name] = part

@@ -42,7 +42,7 @@ class VariableArithmetic:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Variable:
-        if self._is_whole():  # 1 / other is none of its numbers
+        if self._is_whole():  # 1 / other is not in its table
             return self._binary("elementwise_div", other)
         return self._scaled(other, "elementwise_div", lambda number: (1.0 / number, 0.0))
 
@@ -90,7 +90,7 @@ class VariableArithmetic:
         return take_item(self, item)  # type: ignore[arg-type]
 
     def __iter__(self) -> NoReturn:
-        # Python would try x[0], x[1], ... for `for` and `in`, and add operators for ever.
+        # Python would try x[0], x[1], ... for `for` and `in`, and add operators forever.
         raise TypeError(f"{self!r} cannot be iterated: split it with fluid.layers.unstack")
 
     def astype(self, dtype: Any) -> Variable:

@@ -49,7 +49,7 @@ class _LayerModule(ModuleType):
         if hasattr(self._layers, name):
             return getattr(self._layers, name)
         if self.__name__.endswith(".collective") and hasattr(collective, name):
-            return getattr(collective, name)  # Fluid programs call its private `_c_allreduce`
+            return getattr(collective, name)  # Fluid programs call the private `_c_allreduce`
         return getattr(self._layers, name)
 
 

@@ -28,7 +28,7 @@ def pool_bags(
     if not lod:
         raise ValueError("its input X has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
     lengths = np.diff(lod[-1].cpu().numpy())
-    if (lengths == 1).all():  # every kind of sum is the row
+    if (lengths == 1).all():  # every kind of pooling returns the row itself
         return rows, lod[:-1]
     on_device = torch.from_numpy(lengths).to(rows.device)
     pooled = bags_of_lengths(on_device)(rows, 0)

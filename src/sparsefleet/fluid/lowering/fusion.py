@@ -23,7 +23,7 @@ def fused_operators(
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
-    gone: list[Operator] = []  # into a pair, so that they are not the first of another
+    gone: list[Operator] = []  # second of a pair, so it cannot be the first of another
     for op in ops:
         first = found.first_of(op)
         if first is None or first in gone:
@@ -46,7 +46,7 @@ class _Pairs:
         self._reads = Counter(name for op in (*ops, *inner) for name in op.input_arg_names)
         self._writes = Counter(name for op in (*ops, *inner) for name in op.output_arg_names)
         self._maker = {op.output_arg_names[0]: op for op in ops if op.type in _FIRSTS}
-        # Compiled functions free what a second backward pass would want.
+        # Compiled functions free what a second backward pass would need.
         is_alone = sum(op.type == "backward" for op in ops) <= 1
         self._activated = program.fused_with_activation if is_alone else frozenset()
 

@@ -82,7 +82,7 @@ def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat
     """Return the lookup for ids [...], or with `flat` for ids [..., 1]."""
     ids = ids if ids.dtype is torch.int64 else ids.long()
     if flat:
-        ids = ids.reshape(-1)  # most have one column: their rows then need no other shape
+        ids = ids.reshape(-1)  # most have one column, so their rows need no reshaping
     check_ids(table, ids)
     return Lookup(table, dim, ids, padding_idx=padding, unknown="initial")
 

@@ -74,7 +74,7 @@ class _Lowering:
         trains = any(op.type == "backward" for op in self.ops)
         self.has_backward: bool = outer.has_backward if outer else trains
         self._has_checkpoints = bool(checkpoints_of(self.ops))
-        # `stop_gradient` that is set after minimize has no effect on it.
+        # Setting `stop_gradient` after minimize has no effect on it.
         self.sources: set[str] = outer.sources if outer else _sources_in(self.ops)
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
@@ -85,7 +85,8 @@ class _Lowering:
         self.tables = TableLowering(self)
         self._again: list[list[fx.Node]] = []  # run again in the backward pass
         self.generators: list[torch.Generator] = outer.generators if outer else []
-        self._changed: set[fx.Node] = set()  # what operators with effects may change in place
+        # Values that operators with side effects may change in place.
+        self._changed: set[fx.Node] = set()
 
     def whole(self, feeds: Collection[str], with_lod: Collection[str]) -> Lowered:
         """Lower the block as a program, with feeds and persistent variables."""
@@ -233,7 +234,7 @@ class _Lowering:
         settings = {key: value for key, value in op.attrs.items() if key in definition.settings}
         body = _Lowering(self.program, block, op.attrs["results"], self).body()
         names = list(dict.fromkeys(op.input_arg_names))
-        # What has no value yet may get one in the body.
+        # A variable without a value may get one in the body.
         needed = [name for name in names if name in self.values or self._comes_from_outside(name)]
         target = _located(definition, op, None, run_with_body(definition.function, body, needed))
         held = [(self.value(name, op), self.lods.get(name, ())) for name in needed]
@@ -357,7 +358,7 @@ class _Lowering:
         seed = op.attrs.get("seed") or (
             self.program.random_seed and self.program.random_seed + 1000 * self.block.idx + index
         )
-        if not seed and self._has_checkpoints:  # not the one that other threads draw from
+        if not seed and self._has_checkpoints:  # not the generator that other threads use
             seed = int(torch.randint(1, 2**62, ()))
         if not seed:
             return None
@@ -381,7 +382,7 @@ def _located(
     single = len(definition.outputs) == 1 and not definition.outputs[0].many
     by_lod = definition.lod_rule(op.attrs) == "function"
     hidden = {} if generator is None else {"generator": generator}
-    # What is drawn out of nothing is the same in each run of a seeded program, as in Fluid.
+    # In a seeded program, values drawn without inputs are the same in every run, as in Fluid.
     restart = generator is not None and not op.input_arg_names
 
     checks = checks_nan_inf()
@@ -410,7 +411,7 @@ def _located(
 
     made = recorded(definition.type, call)
     made.generator = generator  # type: ignore[attr-defined]
-    # Whether it gives the same for the same inputs, and does nothing else.
+    # Whether it returns the same for the same inputs and has no side effects.
     is_pure = function is definition.function and not definition.has_effect
     made.is_pure = is_pure and "generator" not in definition.settings  # type: ignore[attr-defined]
     return made

@@ -106,7 +106,7 @@ class Lowered:
 
     def _known(self, name: str, value: Any) -> Any:
         if name in self.trained and isinstance(value, torch.Tensor):
-            # Its own count of changes: other threads change the values while this one runs.
+            # It has its own version counter: other threads change the values while this one runs.
             return value.data.requires_grad_()
         return value
 

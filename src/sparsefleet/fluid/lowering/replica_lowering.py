@@ -24,7 +24,7 @@ __all__ = ["ReplicaGraph", "Stage", "combined_gradient", "lower_replica"]
 
 Kind = Literal["each", "meet", "once"]
 
-_SEED_STEP = 1_000_003  # replicas draw apart from each other, and the same in each start
+_SEED_STEP = 1_000_003  # replicas draw different numbers, the same ones in every run
 
 
 @dataclass(frozen=True, slots=True)

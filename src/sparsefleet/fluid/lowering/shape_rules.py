@@ -108,7 +108,7 @@ def _reshape(x: Shape, whole: Shape | None, parts: list[Shape], **attrs: Any) ->
         raise ValueError(f"shape {given} takes a size of {list(x)} that is not there")
     copied = {place for place, size in enumerate(given) if size == 0}
     sizes = [x[place] if place in copied else size for place, size in enumerate(given)]
-    # Sizes that are copied are on both sides, so that they need not be known.
+    # Copied sizes are on both sides, so they need not be known.
     before = _product([size for place, size in enumerate(x) if place not in copied])
     rest = [size for place, size in enumerate(sizes) if place not in copied]
     after = _product([size for size in rest if size != -1])

@@ -136,7 +136,7 @@ def _assignments(inputs: Sequence[Variable]) -> Iterator[tuple[SizeOf, ...]]:
         for axis, size in enumerate(variable.shape):
             if size < 0:
                 places.setdefault((variable.name, axis), len(places))
-    # Divisible by what sizes are divided by; small where many of them are multiplied.
+    # Divisible by common divisors of sizes; small where many are multiplied.
     most = max(sum(size < 0 for size in variable.shape) for variable in inputs)
     unit = 5040 if most <= 2 else 720 if most == 3 else 24
 

@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 
-# Arrays of tensors, and sequences cut into steps. Letters: B sequences, N rows of all of them.
+# Arrays of tensors, and sequences split into steps. Letters: B sequences, N rows in all of them.
 #
-# An array is a list of (tensor, LoD). A rank table is int64[B, 2]: the number and the length of
-# each sequence, the longest first.
+# An array is a list of (tensor, LoD). A rank table is int64[B, 2]: index and length of each
+# sequence, longest first.
 
 
 Tensor = torch.Tensor
@@ -152,7 +152,7 @@ def array_to_lod_tensor_op(array: Array, table: Tensor, *, lods: list[Any]) -> H
     lengths = table[ranks, 1]
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     sizes = [int((table[:, 1] > time).sum()) for time in range(len(array))]
-    firsts = torch.tensor([0, *sizes]).cumsum(0)[:-1]  # where each step begins, one after another
+    firsts = torch.tensor([0, *sizes]).cumsum(0)[:-1]  # the start of each step
     which = torch.repeat_interleave(ranks, lengths)
     time = torch.arange(len(which)) - torch.repeat_interleave(offsets[:-1], lengths)
     places = firsts[time] + which

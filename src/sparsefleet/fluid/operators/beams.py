@@ -54,7 +54,7 @@ def beam_search_op(
     total = scores if is_accumulated else before_scores.reshape(-1, 1) + scores.log()
     count = scores.shape[1]
     words = torch.arange(count).expand_as(scores) if ids is None else ids
-    # The first column of an ended beginning stands for the end, the others cannot be chosen.
+    # The first column of a finished prefix stands for the end; the others cannot be chosen.
     words = torch.where(ended[:, None], end_id, words)
     alone = torch.full_like(total, -torch.inf)
     alone[:, 0] = before_scores.reshape(-1)
@@ -138,14 +138,14 @@ def _offsets(lengths: list[int]) -> Tensor:
 def _sentences(steps: list[Any], source: int, end_id: int) -> list[list[tuple[int, float]]]:
     """Walk back from the last words of a source; return each sentence with its scores."""
     found: list[list[tuple[int, float]]] = []
-    at: list[int] = []  # the word of each sentence in the step, by row
+    at: list[int] = []  # the word of each sentence in this step, by row
     for words, scores, (sources, beginnings) in reversed(steps):
         first, last = sources[source], sources[source + 1]
-        if not at:  # nothing of this source was chosen later
+        if not at:  # nothing later was chosen for this source
             at = list(range(beginnings[first], beginnings[last]))
             found = [[] for _ in at]
         for sentence, row in zip(found, at, strict=True):
-            # The end is said once, however long ago a sentence ended.
+            # The end token appears once, however long ago a sentence ended.
             if words[row] != end_id or not sentence:
                 sentence.append((words[row], scores[row]))
         parent = [

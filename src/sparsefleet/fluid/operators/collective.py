@@ -27,18 +27,18 @@ from sparsefleet.fluid.operators.layer_helper import LayerHelper
 from sparsefleet.fluid.operators.normalization import batch_norm_op
 from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
-# What the ranks of a collective job do together: see `fluid.collective`.
+# Operators that the ranks of a collective job run together: see `fluid.collective`.
 #
 # Letters: R ranks.
 
 
 Tensor = torch.Tensor
 
-_REDUCTIONS_op = ("sum", "prod", "max", "min")  # by Fluid's numbers
+_REDUCTIONS_op = ("sum", "prod", "max", "min")  # by Fluid's number
 
 
 def _no_shapes(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
-    del shapes, settings  # outputs are the inputs, changed
+    del shapes, settings  # the outputs are the inputs, modified in place
     return []
 
 
@@ -100,7 +100,7 @@ def c_comm_init(x: Any, *, rank: int, nranks: int, endpoints: list[str]) -> list
     return []
 
 
-# -- operators of programs that train together --------------------------------------------------
+# -- operators of programs that train together ----------------------------------------------------
 
 
 @op("watch_gradients", "X*", "", lod="none", has_effect=True, infer=_no_shapes)
@@ -164,7 +164,7 @@ def sync_batch_norm(
 
 __all__: list[str] = []
 
-_REDUCTIONS = ("sum", "prod", "max", "min")  # by Fluid's numbers
+_REDUCTIONS = ("sum", "prod", "max", "min")  # by Fluid's number
 
 
 def _allreduce(

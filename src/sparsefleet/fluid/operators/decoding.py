@@ -47,7 +47,7 @@ __all__ = [
 Tensor = torch.Tensor
 Shape = tuple[int, ...]
 
-_NEVER = -1e9  # Fluid's logarithm of the probability of what cannot be
+_NEVER = -1e9  # Fluid's log probability of an impossible word
 
 
 @op("step_mask", "X Length", lod="none", infer=lambda x, *_, **__: [x[:2]])
@@ -333,7 +333,7 @@ def dynamic_decode(
         not_all = logical_not(reduce_all(finished))
         assign(not_all if limit is None else logical_and(not_all, less_equal(time, limit)), goes_on)
     made = map_structure(_stacked, arrays)
-    with suppress(NotImplementedError):  # a decoder need not have one
+    with suppress(NotImplementedError):  # optional for a decoder
         made, states = decoder.finalize(made, states, lengths)
     if not output_time_major:
         made = map_structure(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), made)

@@ -69,7 +69,7 @@ def _binary_op(type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
 _binary_op("elementwise_add", torch.add)
 _binary_op("elementwise_sub", torch.sub)
 _binary_op("elementwise_mul", torch.mul)
-# For equal elements the gradient goes to the second.
+# Where elements are equal, the gradient goes to the second.
 _binary_op("elementwise_max", lambda x, y: torch.where(x > y, x, y))
 _binary_op("elementwise_min", lambda x, y: torch.where(x < y, x, y))
 _binary_op("elementwise_pow", torch.pow)

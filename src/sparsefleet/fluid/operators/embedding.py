@@ -79,7 +79,7 @@ def embedding(
     ...     embedding(ids, [10000001, 10], is_sparse=True)
     Variable('embedding_0.tmp_0', shape=(-1, 10), dtype='float32')
     """
-    del is_distributed  # of a table, all is
+    del is_distributed  # for a table this is always true
     return add_lookup(
         LayerHelper("embedding"),
         "lookup_table",

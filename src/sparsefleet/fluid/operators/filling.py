@@ -298,7 +298,7 @@ def create_global_var(
     name: str | None = None,
 ) -> Variable:
     """Create a variable with an initial value that is not trained."""
-    del force_cpu, persistable  # the start-up program's value must outlive its run
+    del force_cpu, persistable  # the value set by the start-up program must outlive its run
     helper = LayerHelper("global_var")
     known = unique_name.generate("global_var") if name is None else name
     return helper.create_state(known, shape, dtype, float(value))

@@ -11,16 +11,16 @@ from sparsefleet.collective.mixed_precision import LossScaler
 from sparsefleet.collective.strategy import AmpConfig
 from sparsefleet.fluid.lowering.registry import Shape, op
 
-# The backward pass, and what is done to gradients before the update.
+# The backward pass, and the processing of gradients before the update.
 #
-# A gradient is a tensor, the rows (keys, values) for a table, or None: then there is no update.
+# A gradient is a tensor, (keys, values) for the rows of a table, or None if there is no update.
 
 
 Tensor = torch.Tensor
 
 
 def _no_shapes(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
-    del shapes, settings  # gradients have those of what they are for
+    del shapes, settings  # gradients have the shapes of their variables
     return []
 
 

@@ -51,7 +51,7 @@ def gather_op(x: Tensor, index: Tensor) -> Tensor:
 def gather_nd_op(x: Tensor, index: Tensor) -> Tensor:
     """Select elements or slices by index int[..., K], the first K coordinates of each."""
     count = index.shape[-1]
-    if count == 0:  # all of x at each place
+    if count == 0:  # all of x at each position
         return x.expand(*index.shape[:-1], *x.shape).clone()
     found = x[index.long().unbind(-1)]
     return found if found.dim() else found.reshape(1)
@@ -205,7 +205,7 @@ def _slice_shape(
     for axis, start, end, step in zip(
         settings["axes"], *_bounds(settings, bool(is_open)), steps, strict=True
     ):
-        if is_open or sizes[axis] < 0:  # it may be smaller than the slice
+        if is_open or sizes[axis] < 0:  # the result may be smaller than the slice
             sizes[axis] = -1
         else:
             sizes[axis] = len(range(*builtins.slice(start, end, step).indices(sizes[axis])))
@@ -345,7 +345,7 @@ def crop_like(x: Tensor, y: Tensor, *, offsets: Numbers) -> Tensor:
     return _sliced_op(x, range(x.dim()), offsets, ends)
 
 
-_END = 10_000_000  # Fluid's word for the last place
+_END = 10_000_000  # Fluid's constant for the end
 
 
 @layer

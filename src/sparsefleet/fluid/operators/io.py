@@ -32,7 +32,7 @@ def get_places(device_count: int | None = None, device_type: str | None = None) 
     return list(cuda_places(None if device_count is None else range(device_count)))
 
 
-_numbers = count()  # of readers without a name
+_numbers = count()  # for readers without a name
 
 
 @layer
@@ -52,7 +52,7 @@ def data(
     >>> data("C1", [1], dtype="int64", lod_level=1)
     Variable('C1', shape=(-1, 1), dtype='int64', lod_level=1)
     """
-    del type  # all are tensors
+    del type  # all of them are tensors
     known = Variable(name, shape, dtype, lod_level, stop_gradient=stop_gradient, is_data=True)
     if append_batch_size and -1 not in known.shape:
         known.shape = (-1, *known.shape)

@@ -19,9 +19,9 @@ from sparsefleet.fluid.operators.sequences import level_of, segments
 __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "warpctc"]
 
 
-# Labels along sequences: conditional random fields, and how good chunks are.
+# Labels along sequences: conditional random fields, and chunk evaluation.
 #
-# Letters: B sequences, T longest, N rows of all of them, D labels.
+# Letters: B sequences, T the longest length, N rows in all of them, D labels.
 
 
 Tensor = torch.Tensor
@@ -84,13 +84,13 @@ def linear_chain_crf_op(
     )
     begin, end, moves = transition[0], transition[1], transition[2:]
     inside = torch.arange(scores.shape[1]) < rows.lengths[:, None]
-    # All ways, step by step.
+    # All paths, step by step.
     ways = begin + scores[:, 0]
     for time in range(1, scores.shape[1]):
         longer = torch.logsumexp(ways[:, :, None] + moves, 1) + scores[:, time]
         ways = torch.where(inside[:, time, None], longer, ways)
     every = torch.logsumexp(ways + end, 1)
-    # This way.
+    # This path.
     steps = scores.gather(2, labels[:, :, None]).squeeze(2)
     steps = steps + torch.cat([begin[labels[:, :1]], moves[labels[:, :-1], labels[:, 1:]]], 1)
     last = labels.gather(1, (rows.lengths - 1).clamp(min=0)[:, None]).squeeze(1)

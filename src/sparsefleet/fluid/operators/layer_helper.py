@@ -26,7 +26,7 @@ from sparsefleet.fluid.operators.argument_checks import check_arguments
 __all__ = ["LayerHelper", "layer"]
 
 
-_TOLD = re.compile(r".*:\d+: ")  # a message that already names its line
+_TOLD = re.compile(r".*:\d+: ")  # a message that already names the line of code
 
 P = ParamSpec("P")
 

@@ -24,9 +24,9 @@ __all__ = [
 ]
 
 
-# Logits as Fluid's softmax takes them: none more than 64 below the largest beside it.
+# Logits clipped as in Fluid's softmax: none is more than 64 below the largest in its row.
 #
-# So no probability is 0, and no loss of one is larger than 64.
+# Therefore no probability is 0, and no loss exceeds 64.
 
 
 Tensor = torch.Tensor
@@ -54,7 +54,7 @@ def cut_logits(logits: Tensor, axis: int) -> Tensor:
     """Raise logits far below the largest along the axis; gradients are unaffected."""
     if logits.is_meta or not logits.numel():
         return logits
-    lowest, highest = torch.aminmax(logits.detach())  # one look tells that there are none
+    lowest, highest = torch.aminmax(logits.detach())  # one check shows that there are none
     if float(highest - lowest) <= _DEPTH:
         return logits
     floor = logits.detach().amax(axis, keepdim=True) - _DEPTH

@@ -365,7 +365,7 @@ def lstm(
     input: [T, B, I]; init_h, init_c: [layers, B, D], the two directions of a layer adjacent.
     The weights are one vector, packed as by cuDNN.
     """
-    del max_len, seed  # sizes are those of the input; masks are drawn by torch
+    del max_len, seed  # sizes come from the input; torch draws the masks
     helper = LayerHelper("cudnn_lstm", name)
     shapes = layer_shapes(helper.check_input(input).shape[2], hidden_size, num_layers, is_bidirec)
     size = sum(prod(shape) for shape in shapes)

@@ -51,7 +51,7 @@ def mul_add(
     x: Tensor, y: Tensor, bias: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1
 ) -> Tensor:
     """Multiply by a matrix and add a bias to each row, in one pass."""
-    del y_num_col_dims  # of a matrix, 1
+    del y_num_col_dims  # 1 for a matrix
     left = x.reshape(-1, math.prod(x.shape[x_num_col_dims:]))
     return torch.addmm(bias, left, y).reshape(*x.shape[:x_num_col_dims], y.shape[1])
 

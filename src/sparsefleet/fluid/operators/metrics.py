@@ -48,7 +48,7 @@ def auc_op(
     With slide_steps k > 0 the counts are k windows of T + 1, their sum, and the number of steps.
     """
     scores, labels = predict.detach()[:, -1].cpu().numpy(), label.reshape(-1).cpu().numpy()
-    # Not a number is in no range.
+    # NaN is in no range.
     if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
         raise ValueError("predictions must be probabilities in 0..1")
     width = num_thresholds + 1

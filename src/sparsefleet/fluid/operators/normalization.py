@@ -130,7 +130,7 @@ class _DataNorm(torch.autograd.Function):
         mean, scale = total / size, (size / squares).sqrt()
         y: Tensor = (x - mean) * scale
         known = None
-        if slot_dim > 0:  # a slot whose first value, its count, is 0 was not seen
+        if slot_dim > 0:  # a slot whose first value, its count, is 0 was never seen
             known = _seen(x, slot_dim)
             y = y * known
         ctx.save_for_backward(x, mean, scale, known)
@@ -445,7 +445,7 @@ def data_norm(
     slot_dim: columns per slot; a slot whose first column is 0 was not seen and stays 0.
     """
     del in_place, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var
-    del sync_stats, summary_decay_rate  # of several GPUs
+    del sync_stats, summary_decay_rate  # across several GPUs
     helper = LayerHelper("data_norm", name)
     given = param_attr if isinstance(param_attr, dict) else {}
     width = helper.check_input(input).shape[1 if data_layout == "NCHW" else -1]

@@ -16,7 +16,8 @@ from sparsefleet.fluid.lowering.registry import op
 
 Tensor = torch.Tensor
 
-_MOST_IN_A_SUM = 16384  # then a new sum is begun, so that small numbers are not lost in a large one
+# A new sum is started then, so that small numbers are not lost in a large one.
+_MOST_IN_A_SUM = 16384
 
 
 @op(
@@ -164,7 +165,7 @@ def adadelta(
     squares.mul_(rho).addcmul_(g, g, value=1 - rho)
     step = ((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g)
     steps.mul_(rho).addcmul_(step, step, value=1 - rho)
-    # 1.8.5's: by the mean that this step is in already, not the one before it as in the paper.
+    # As in 1.8.5: uses the mean including this step, not the previous one as in the paper.
     p.data.sub_(((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g))
 
 
@@ -254,7 +255,7 @@ def ftrl(
 ) -> None:
     grown = squares + g * g
     linear.add_(g - (grown.pow(-lr_power) - squares.pow(-lr_power)) / rate * p.data)
-    denominator = grown.pow(-lr_power) / rate + l2  # 1.8.5's, not the 2 * l2 of the paper
+    denominator = grown.pow(-lr_power) / rate + l2  # as in 1.8.5, not 2 * l2 as in the paper
     shrunk = (l1 * linear.sign() - linear) / denominator
     p.data.copy_(torch.where(linear.abs() > l1, shrunk, torch.zeros_like(p.data)))
     squares.copy_(grown)

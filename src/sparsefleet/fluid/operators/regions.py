@@ -28,7 +28,7 @@ def boxes_in_pictures(x: Tensor, rois: Tensor, lod: Any, lengths: Tensor | None)
     """Return the image that each box belongs to."""
     if lengths is not None:
         offsets = [0, *lengths.reshape(-1).tolist()]
-        if lengths.numel() == len(x) + 1:  # offsets already
+        if lengths.numel() == len(x) + 1:  # already offsets
             offsets = lengths.reshape(-1).tolist()
         else:
             offsets = torch.tensor(offsets).cumsum(0).tolist()

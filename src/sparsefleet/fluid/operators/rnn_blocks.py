@@ -50,9 +50,10 @@ class StaticRNN:
         self._helper = LayerHelper("static_rnn", name)
         self._body: Block | None = None
         self._is_open = False
-        self._sequences: dict[str, Variable] = {}  # by the name of the step's variable
-        self._memories: dict[str, tuple[Variable, str | None]] = {}  # first value, name of the next
-        self._outputs: list[tuple[Variable, Variable]] = []  # of a step, of all steps
+        self._sequences: dict[str, Variable] = {}  # by the name of the variable in a step
+        # Initial value, name of the next value.
+        self._memories: dict[str, tuple[Variable, str | None]] = {}
+        self._outputs: list[tuple[Variable, Variable]] = []  # name in a step, name over all steps
         self.seq_len: int | None = None
 
     @contextmanager

@@ -68,7 +68,7 @@ def sequence_pool_op(
         index = segments(offsets).reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
         pooled = x.new_zeros(shape).scatter_reduce(0, index, x, "amax", include_self=False)
     elif bool((lengths == 1).all()):
-        return x, tuple(lods[0][:-1])  # of every kind of sum
+        return x, tuple(lods[0][:-1])  # for every kind of pooling
     else:
         pooled = x.new_zeros(shape).index_add(0, segments(offsets), x)
         divisor = column.clamp(min=1).to(x.dtype)

@@ -237,7 +237,7 @@ def _add(
         made = []
         for source in sources:
             name = source.grad_name
-            while name in taken:  # by another loss, and may still be fetched
+            while name in taken:  # belongs to another loss, and may still be fetched
                 name = unique_name.generate(source.grad_name)
             made.append(block.create_var(name, source.shape, source.dtype, stop_gradient=True))
         block.append_op(

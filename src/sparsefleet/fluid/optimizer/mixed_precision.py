@@ -151,7 +151,7 @@ def rewrite_program(main_prog: Program, amp_lists: AutoMixedPrecisionLists) -> N
 def _kinds(block: Block, lists: AutoMixedPrecisionLists) -> list[Kind | None]:
     """Return the kind of each operator; None where nothing before it has one."""
     black_names = lists.black_varnames | _names_of_bodies(block) | _names_made_twice(block)
-    kind_of: dict[str, Kind | None] = {}  # of the latest operator that made a variable
+    kind_of: dict[str, Kind | None] = {}  # of the latest operator that wrote a variable
     found: list[Kind | None] = []
     for op in block.ops:
         kind: Kind | None
@@ -207,7 +207,7 @@ class _Casts:
         added = []
         for slot, names in op.inputs.items():
             if kind == "white" and op.type == "batch_norm" and slot != "X":
-                continue  # statistics and their parameters are float32 always
+                continue  # statistics and their parameters are always float32
             for place, name in enumerate(names):
                 copied = self._copy_of(name, _DTYPE[kind])
                 if copied is None:

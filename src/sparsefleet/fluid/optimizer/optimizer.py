@@ -68,7 +68,7 @@ class Optimizer:
         """What is kept for parameters in imperative mode, by name."""
         self._rate_of_step: Variable | None = None
 
-    # -- what kinds differ in -----------------------------------------------------------------
+    # -- overridden by kinds --------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """Return the attrs of the operator."""

@@ -31,8 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     if wrong:
         print(f"{_USAGE}sparsefleet.fluid.paddle: error: {wrong}", file=sys.stderr)
         return 2
-    # A new interpreter, not runpy: the script is __main__ as it always was, also for
-    # multiprocessing, and nothing of sparsefleet is loaded before it asks.
+    # A new interpreter, not runpy: the script is __main__ as always, for multiprocessing too, and
+    # nothing of sparsefleet is loaded before the script asks for it.
     command = [sys.executable, *_interpreter_flags(len(arguments)), *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment_with_paddle(os.environ))
@@ -54,7 +54,7 @@ def _mistake(arguments: Sequence[str]) -> str:
 
 def _interpreter_flags(num_arguments: int) -> list[str]:
     """Return the interpreter options of this process, such as -u or -W error."""
-    *flags, _ = sys.orig_argv[1 : len(sys.orig_argv) - num_arguments]  # the last: this module
+    *flags, _ = sys.orig_argv[1 : len(sys.orig_argv) - num_arguments]  # the last one is this module
     if flags and flags[-1].startswith("-") and flags[-1].endswith("m"):  # -m, or as in -um
         flags[-1] = flags[-1][:-1]
     return [flag for flag in flags if flag != "-"]

@@ -92,7 +92,7 @@ def restore_numpy() -> None:
     np.set_printoptions(legacy="1.25")
     for owner, names in ((np, _NAMES), (np.random, _RANDOM_NAMES)):
         for name, value in names.items():
-            if name not in vars(owner):  # hasattr would warn of some of them
+            if name not in vars(owner):  # hasattr would trigger a warning for some of them
                 setattr(owner, name, value)
     if not hasattr(np.array, "__wrapped__"):
         np.array = _old_array(np.array)

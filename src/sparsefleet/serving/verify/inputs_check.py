@@ -155,7 +155,7 @@ def _ids(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str
         return None
     pairs = np.unique(np.stack([own, other]), axis=1)
     if len(np.unique(own)) < pairs.shape[1]:
-        return None  # one id became several, so this is no function of the id
+        return None  # one id became several, so this is not a function of the id
     targets = len(np.unique(other))
     said = f"{pairs.shape[1]:,} ids mapped to {targets:,} others"
     return "ids hashed differently", f"{said}, consistently for each id"

@@ -88,7 +88,7 @@ def _words(lang: str, dict_size: int) -> list[str]:
         counts.update(pair[_COLUMNS[lang]].split())
     found = [word for word, _ in counts.most_common(max(size - 3, 0))]
     words = [START_MARK, END_MARK, UNK_MARK, *found]
-    pending = f"{path}.{os.getpid()}.part"  # several processes may make it at once
+    pending = f"{path}.{os.getpid()}.part"  # several processes may create it at once
     with open(pending, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{word}\n" for word in words)
     os.replace(pending, path)

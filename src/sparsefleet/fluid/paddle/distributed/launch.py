@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     options = parser.parse_args(arguments)
     with contextlib.ExitStack() as stack:
-        # Without a folder for logs, all that the processes print is shown.
+        # Without a log directory, all output of the processes is shown.
         log_dir = options.log_dir or stack.enter_context(tempfile.TemporaryDirectory())
         try:
             config = _config(options, os.environ, log_dir)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 WAIT_S = 600.0
 """Seconds to wait for an item before raising an error."""
 
-_END_S = 5.0  # for a thread to leave the function it is in
+_END_S = 5.0  # for a thread to return from the function it is in
 
 _log = logging.getLogger("sparsefleet.fluid.paddle.reader")
 

@@ -114,7 +114,7 @@ class _InProcesses(ResumableReader):
                     message = _read_message(connection, child)
                     if message.is_end:
                         positions[child.number] = _AT_END
-                        child.process.join(_END_S)  # it may have something to print
+                        child.process.join(_END_S)  # it may still print something
                         _end({connection: children.pop(connection)})
                     else:
                         positions[child.number] = message.position
@@ -146,7 +146,7 @@ def _start(
         daemon=True,
     )
     with warnings.catch_warnings():
-        # Newer Pythons warn of forks beside threads: one that gets stuck meets the deadline.
+        # Newer Pythons warn about forking with threads: a child that gets stuck meets the deadline.
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         process.start()
     sending.close()
@@ -160,7 +160,7 @@ def _run_child(
     gone.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has it, too, and ends its children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its children
     for connection in of_parent:
         connection.close()
     with contextlib.suppress(BrokenPipeError):
@@ -178,7 +178,7 @@ def _run_child(
 def _that_can_be_sent(error: BaseException) -> BaseException | None:
     try:
         ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:  # an error of any kind may come from an error's own code
+    except Exception:  # an error's own code may raise any other error
         return None
     return error
 

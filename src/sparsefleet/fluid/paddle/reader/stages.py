@@ -121,7 +121,8 @@ class Shuffled(ResumableReader):
         self.sources = (resumable(reader),)
 
     def walk(self, pass_number: int, position: Any) -> Iterator[tuple[Any, Any]]:
-        # A position is that of the source before the buffer was filled, and what was taken of it.
+        # A position is that of the source before the buffer was filled, and how much of it was
+        # taken.
         before, taken, number = position or (None, 0, 0)
         walk = self.sources[0].walk(pass_number, before)
         while True:

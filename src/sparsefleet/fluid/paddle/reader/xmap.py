@@ -106,7 +106,7 @@ class _GivenOut:
     def __init__(self, before: Any, had: list[int]) -> None:
         self._before = before
         self._low = 0
-        self._above: dict[int, Any] = dict.fromkeys(had)  # None: not come by again yet
+        self._above: dict[int, Any] = dict.fromkeys(had)  # None: not seen again yet
 
     def add(self, task: _Task) -> list[Any]:
         """Return the position after `task`."""
@@ -167,7 +167,7 @@ class _MapTeam:
 
     def _read(self) -> None:
         for task in self._tasks:
-            self._room.acquire()  # `end` lets it go
+            self._room.acquire()  # `end` releases it
             if self._done.is_stopped:
                 break
             self._todo.put(task)
@@ -179,7 +179,7 @@ class _MapTeam:
             if task.error is None and not task.was_had:
                 try:
                     task = task._replace(value=self._mapper(task.value))
-                except BaseException as error:  # the thread's edge: raised where results go
+                except BaseException as error:  # the thread's edge: raised where results are taken
                     task = task._replace(error=error)
             self._done.put(task)
         self._done.end_producer()
