@@ -1,4 +1,4 @@
-# Every target makes .venv and installs what it needs on first use.
+# Every target creates .venv and installs what it needs on first use.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -18,7 +18,7 @@ STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CMAKE := $(BIN)/cmake
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j $(JOBS)
-# One process more than cores: many tests wait for processes of their own.
+# One process more than cores, because many tests wait for processes that they start.
 PYTEST := $(BIN)/python -m pytest -q -n $(shell expr $(JOBS) + 1) --dist loadfile
 CONFIGURE := $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja
 
@@ -26,8 +26,8 @@ NATIVE := CMakeLists.txt $(shell find core bindings -name "*.h" -o -name "*.cc" 
 CXX_FILES = $(shell find core bindings -name '*.h' -o -name '*.cc')
 PYTHON_DIRS := $(wildcard src tests examples bench scripts)
 
-# ThreadSanitizer needs a memory layout that newer kernels randomise away; where the system
-# lets us switch that off, do.
+# ThreadSanitizer needs a memory layout that newer kernels randomize away; turn that off where the
+# system allows it.
 SETARCH := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: help
@@ -44,17 +44,17 @@ $(STAMPS)/requirements: $(STAMPS)/tools pyproject.toml
 	$(PIP) install -q -c constraints.txt -r $(STAMPS)/requirements.txt
 	touch $@
 
-# Installed so that Python files are used in place; the extension is rebuilt, by what has
-# changed, when a native file is newer than the stamp.
+# An editable install: Python files are used in place, and the extension is rebuilt incrementally
+# when a native file is newer than the stamp.
 $(STAMPS)/package: $(STAMPS)/requirements $(NATIVE)
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	$(BIN)/python scripts/copy_stub.py build/stubs
 	touch $@
 
 .PHONY: install
-install: $(STAMPS)/package  ## Make .venv with the package and its tools in it
+install: $(STAMPS)/package  ## Create .venv with the package and its tools
 
-# A worker's threads are its own affair: torch's pool would only contend with the other processes.
+# Workers start their own threads: torch's pool would only compete with the other processes.
 .PHONY: demo
 demo: $(STAMPS)/package  ## Train a click model on 2 servers x 2 workers and show its AUC
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE \
@@ -64,7 +64,7 @@ demo: $(STAMPS)/package  ## Train a click model on 2 servers x 2 workers and sho
 .PHONY: test
 test: test-native test-python  ## Run the C++ and the Python tests
 
-# In the extension's own build, so that core/ is compiled once and tested as it is used.
+# In the extension's build directory, so that core/ is compiled once and tested as it is used.
 .PHONY: test-native
 test-native: $(STAMPS)/package  ## Run the C++ tests
 	$(CMAKE) -S . -B $(EXTENSION) -DSPARSEFLEET_TESTS=ON
@@ -89,17 +89,17 @@ test-jobs-failed: $(STAMPS)/package
 	$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none -m "job and not slow"
 
 .PHONY: test-slow
-test-slow: $(STAMPS)/package  ## Run the Python tests that take long
+test-slow: $(STAMPS)/package  ## Run the slow Python tests
 	$(BIN)/python -m pytest -q -m slow
 
-# What others are compared with only: 100 MB that no test needs.
+# Needed only for comparisons: 100 MB that no test uses.
 $(STAMPS)/bench: $(STAMPS)/package
 	$(BIN)/python scripts/print_requirements.py bench > $(STAMPS)/bench.txt
 	$(PIP) install -q -c constraints.txt -r $(STAMPS)/bench.txt
 	touch $@
 
 .PHONY: bench
-bench: $(STAMPS)/bench  ## Measure all beside others, 40 minutes (BENCH_FLAGS="--only ctr"; needs redis-server)
+bench: $(STAMPS)/bench  ## Run all benchmarks and comparisons, 40 minutes (BENCH_FLAGS="--only ctr"; needs redis-server)
 	$(BIN)/python bench/run_all.py $(BENCH_FLAGS)
 
 .PHONY: bench-quick
@@ -115,7 +115,7 @@ lint: $(STAMPS)/package  ## Check style, types and spelling
 	$(BIN)/codespell
 	$(MAKE) lint-locks
 
-# clang alone checks the annotations of core/sync/thread_annotations.h.
+# Only clang checks the annotations of core/sync/thread_annotations.h.
 LOCK_SOURCES = $(shell find core bindings -name '*.cc' | grep -vE '_(test|fuzz|bench|kqueue|avx2)\.cc$$')
 LOCK_FLAGS = -std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Werror=thread-safety -Icore -Ibindings \
   $$($(BIN)/python -c "import nanobind, sysconfig; print('-isystem', nanobind.include_dir(), '-isystem', sysconfig.get_path('include'))")
@@ -130,7 +130,7 @@ lint-locks: $(STAMPS)/tools  ## Check with clang that guarded members are used u
 	fi
 
 .PHONY: format
-format: $(STAMPS)/requirements  ## Put Python and C++ files into the agreed form
+format: $(STAMPS)/requirements  ## Format Python and C++ files
 	$(BIN)/ruff check --fix $(PYTHON_DIRS)
 	$(BIN)/ruff format $(PYTHON_DIRS)
 	@echo clang-format -i; $(BIN)/clang-format -i $(CXX_FILES)
@@ -168,8 +168,8 @@ fuzz: $(STAMPS)/tools  ## Run the libFuzzer targets for FUZZ_SECONDS each (needs
 fuzz-python: $(STAMPS)/package  ## Fuzz exports, checkpoints and HTTP bodies for FUZZ_SECONDS each
 	$(VENV)/bin/python -W ignore -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-# In an environment of its own: what audits the dependencies is not one of them. --strict: what
-# cannot be looked up is a failure, too.
+# In a separate environment, because the auditing tool is not a dependency. --strict: a package that
+# cannot be looked up is a failure.
 .PHONY: audit
 audit:  ## Look up known vulnerabilities of all pinned packages (needs PyPI's advisories)
 	$(PYTHON) -m venv build/audit

@@ -1,4 +1,4 @@
-"""PNG charts of a day's record, for the README and the report."""
+"""Draws PNG charts from a day's record, for the README and the report."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ PLACES = (
     ("background", "async 2x2", "async"),
     ("background", "geo 2x2", "geo"),
 )
-"""Group, side and name under the bars."""
+"""Group, side and label under the bars."""
 COMPARED = (OURS, "PaddlePaddle 1.8.5", "torch (on servers: DDP)")
 
 
 def draw_charts(record: DayRecord, folder: Path) -> dict[str, list[Path]]:
-    """Files by part; "" has those that sum up several."""
+    """Chart files by part; "" has those that combine several parts."""
     drawn: dict[str, list[Path]] = {}
     folder.mkdir(parents=True, exist_ok=True)
     ctr = SideMedians(record)
@@ -62,7 +62,7 @@ def draw_charts(record: DayRecord, folder: Path) -> dict[str, list[Path]]:
 
 
 def _ctr_bars(ctr: SideMedians, what: str) -> Figure:
-    """For each batch size: ours, Paddle's, torch's in each mode, and the floor above."""
+    """For each batch size: sparsefleet, Paddle and torch in each mode, and the floor above."""
     figure, every_axes = plt.subplots(1, len(BATCHES), figsize=(11, 4.2), layout="constrained")
     for axes, batch in zip(every_axes, BATCHES, strict=True):
         get = getattr(ctr, what)
@@ -116,7 +116,7 @@ def _auc_bars(figures: Mapping[str, Any]) -> Figure:
 
 
 def _rate_bars(sides: Mapping[str, Any]) -> Figure:
-    """Of a script that tells `sides`."""
+    """Draw the chart of a script that reports `sides`."""
     told = {name: one for name, one in sides.items() if one.get("rate")}
     figure, axes = _side_bars({n: statistics.median(one["rate"]) for n, one in told.items()})
     axes.set_xlabel(next(iter(told.values())).get("unit", "a second"))
@@ -126,7 +126,7 @@ def _rate_bars(sides: Mapping[str, Any]) -> Figure:
 
 
 def _side_bars(values: Mapping[str, float]) -> tuple[Figure, Axes]:
-    """One below the other, with the colour of their engine."""
+    """Draw horizontal bars in the color of their engine."""
     figure, axes = plt.subplots(figsize=(7, 0.35 * len(values) + 1.2), layout="constrained")
     colours = [ENGINE_COLOURS.get(name.split()[0], COLOURS[5]) for name in values]
     axes.barh(list(values), list(values.values()), color=colours)
@@ -136,7 +136,7 @@ def _side_bars(values: Mapping[str, float]) -> tuple[Figure, Axes]:
 
 
 def _lines(wanted: Mapping[str, Any]) -> Figure:
-    """Medians as lines, with what lies between least and greatest shaded."""
+    """Draw medians as lines, with the range from minimum to maximum shaded."""
     figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
     for (name, points), colour in zip(wanted["series"].items(), COLOURS, strict=False):
         xs, medians, least, greatest = zip(*sorted(points), strict=True)
@@ -167,7 +167,7 @@ def _plain(axes: Axes) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    """Without a date in the file: the same figures give the same bytes."""
+    """Save without a date in the file, so that the same figures give the same bytes."""
     figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None})
     plt.close(figure)
     return path

@@ -1,8 +1,10 @@
-"""Saving and loading: speed beside dd with fsync, memory, and what training notices of a save.
+"""Saving and loading: speed compared with dd and fsync, memory, and the effect of a save on
+training.
 
 python bench/checkpoint.py [--quick] [--repeats 5] [--json FILE] [--directory DIR]
 
-One server process holds one table; this process trains on it by pull and push and has it saved.
+One server process holds one table; this process trains on it with pulls and pushes and has it
+saved.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ BATCH = 2_600
 CHUNK = 50_000
 LOOK_S = 0.005
 NUM_STEPS = {False: 200, True: 20}
-"""Of a measurement, by --quick."""
+"""Rows per measurement, by --quick."""
 
 
 class Server:
@@ -55,7 +57,7 @@ class Server:
 
 
 class PeakMemory:
-    """The most that the server grew by while the block ran."""
+    """Measure how much the server's memory grows at most while the block runs."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -79,7 +81,7 @@ class PeakMemory:
 
 
 def save(store: RemoteStore, path: Path) -> tuple[float, float]:
-    """Seconds for the cuts to be open, and for the checkpoint to be in force."""
+    """Return the seconds until the cuts are open, and until the checkpoint is committed."""
     begun = time.perf_counter()
     one = StoreSave(store, path)
     one.open()
@@ -90,7 +92,7 @@ def save(store: RemoteStore, path: Path) -> tuple[float, float]:
 
 
 def dd_mb_per_s(path: Path, num_bytes: int) -> float:
-    """The same bytes by dd, synced at the end."""
+    """Write the same number of bytes with dd, synced at the end."""
     begun = time.perf_counter()
     count = max(1, num_bytes >> 20)
     command = ["dd", "if=/dev/zero", f"of={path}", "bs=1M", f"count={count}", "conv=fsync"]
@@ -113,13 +115,13 @@ class Steps:
         self._weights = rng.normal(size=(400, 400)).astype(np.float32)
 
     def times_ms(self, count: int) -> list[float]:
-        """Milliseconds of each of `count` steps."""
+        """Return the milliseconds of each of `count` steps."""
         taken = []
         for _ in range(count):
             batch = self._rng.choice(self._keys, BATCH)
             begun = time.perf_counter()
             self._store.pull("t", batch)
-            for _ in range(9):  # three layers: forward, and twice backward
+            for _ in range(9):  # three layers: one forward and two backward products
                 self._inputs @ self._weights
             self._store.push("t", batch, self._gradients)
             taken.append(1e3 * (time.perf_counter() - begun))
@@ -127,7 +129,7 @@ class Steps:
 
 
 class EndlessSaves:
-    """One save after another, in a thread, while the block runs."""
+    """Save repeatedly in a thread while the block runs."""
 
     def __init__(self, store: RemoteStore, path: Path) -> None:
         self._store = store
@@ -153,11 +155,13 @@ def p99(times: list) -> float:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to check that it runs")
     parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (default 5)")
-    parser.add_argument("--rows", type=int, help="rows of the table")
+    parser.add_argument("--rows", type=int, help="rows in the table")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--directory", help="on the disk to be measured (default: a temporary one)")
+    parser.add_argument(
+        "--directory", help="on the disk to measure (default: a temporary directory)"
+    )
     return parser.parse_args()
 
 
@@ -174,7 +178,7 @@ def fill(store: RemoteStore, num_rows: int) -> np.ndarray:
 def measure(
     store: RemoteStore, server: Server, keys: np.ndarray, place: Path, options: argparse.Namespace
 ) -> tuple[int, dict[str, list[float]]]:
-    """Bytes of a checkpoint, and the figures of each repeat by name."""
+    """Return the bytes of a checkpoint, and the figures of each repeat by name."""
     payload = store.stats()[0]["table.t.payload_bytes"]
     steps = Steps(store, keys)
     num_steps = NUM_STEPS[options.quick]
@@ -227,7 +231,7 @@ def main() -> None:
         low, high = min(values), max(values)
         console.print(f"{name:40} {statistics.median(values):9.1f}   ({low:.1f} .. {high:.1f})")
     share = statistics.median(taken["save, MB/s"]) / statistics.median(taken["dd with fsync, MB/s"])
-    console.print(f"a save has {100 * share:.0f} % of the speed of dd")
+    console.print(f"a save reaches {100 * share:.0f} % of the speed of dd")
     if options.json:
         write_json(options.json, {name: statistics.median(v) for name, v in taken.items()})
 

@@ -2,12 +2,12 @@
 
     python bench/collective.py [--sides ddp,fused] [--quick] [--repeats 5] [--json FILE]
 
-Two models, an MLP for MNIST (784-200-200-10, 64 examples a rank and step) and the dense part of
-CTR-DNN (273-400-400-400-2, 100 examples), SGD, batches in memory, one thread a rank. Ranks are on
-two nodes, one on each, or two for 2x2. A node is a network namespace, and between them is a wire,
-bench/delaying_wire.py, that holds every packet back for 0, 1 or 5 ms each way; ranks of one node
-talk without it. All sides of a rank are in one process and take turns, a section each a round.
-Bytes are what the namespaces' devices count, so headers, acknowledgements and heartbeats too.
+Two models, an MLP for MNIST (784-200-200-10, 64 examples per rank and step) and the dense part of
+CTR-DNN (273-400-400-400-2, 100 examples), SGD, batches in memory, one thread per rank. Ranks run on
+two nodes, one on each, or two each for 2x2. A node is a network namespace. The wire between them,
+bench/delaying_wire.py, delays every packet by 0, 1 or 5 ms each way; ranks on the same node do not
+use it. All sides of a rank share one process and take turns, one section per round. Bytes are
+counted by the namespaces' devices, so they include headers, acknowledgements and heartbeats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from markdown_page import spread
 from measure import argument_parser, console, machine, note, report, write_json
 
 ROUND_STEPS = 8
-"""Sections have a multiple of these: every LocalSGD side ends one with a meeting."""
+"""Sections have a multiple of this many steps, so that every LocalSGD side ends one with an
+exchange.
+"""
 
 Cell = tuple[str, int, str]
 """Model, delay in ms, side."""
@@ -54,13 +56,13 @@ class Plan:
 
 @dataclass(slots=True)
 class Measured:
-    """Sections of each cell, and what went wrong with a number of ranks."""
+    """The sections of each cell, and errors by number of ranks."""
 
     sections: dict[Cell, list[Section]] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
     def ratio(self, cell: Cell, side: str) -> float | None:
-        """Speed of the cell over that of another side; None of what was not measured."""
+        """Return the speed relative to another side; None if either was not measured."""
         ours, theirs = self.sections.get(cell), self.sections.get((*cell[:2], side))
         if not ours or not theirs or len(ours) != len(theirs):
             return None
@@ -68,7 +70,7 @@ class Measured:
 
 
 def measure(plan: Plan, network: Network, folder: Path) -> Measured:
-    """All sides in turn; ranks that fail are told of, and the others go on."""
+    """Run all sides in turn; ranks that fail are reported, and the others continue."""
     measured = Measured()
     with contextlib.ExitStack() as stack:
         ranks: dict[int, Ranks] = {}
@@ -79,7 +81,8 @@ def measure(plan: Plan, network: Network, folder: Path) -> Measured:
             with _told(measured, ranks, size):
                 ranks[size].wait_ready()
         steps: dict[Cell, int] = {}
-        for number in range(-2, plan.repeats):  # two that warm; the second says how many steps
+        # Two warm-up sections; the second determines the number of steps.
+        for number in range(-2, plan.repeats):
             for cell in plan.cells():
                 _take_section(cell, number, steps, plan, network, ranks, measured)
             console.print(f"  round {number + 3} of {plan.repeats + 2}", highlight=False)
@@ -116,7 +119,7 @@ def _close(ranks: dict[int, Ranks], size: int) -> None:
 
 @contextlib.contextmanager
 def _told(measured: Measured, ranks: dict[int, Ranks], size: int) -> Iterator[None]:
-    """An error is on record, and these ranks are ended."""
+    """Record an error and end these ranks."""
     try:
         yield
     except (OSError, RuntimeError, KeyError, ValueError) as error:
@@ -126,7 +129,7 @@ def _told(measured: Measured, ranks: dict[int, Ranks], size: int) -> Iterator[No
 
 
 def tables_of(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
-    """One a model: time by delay, then bytes and CPU time, which depend on it hardly."""
+    """One table per model: time by delay, then bytes and CPU time, which hardly depend on it."""
     columns = ["", *(f"ms, {delay_ms} ms delay" for delay_ms in plan.delays_ms)]
     columns += ["KB sent", "KB between nodes", "CPU us"]
     tables = []
@@ -150,7 +153,7 @@ def tables_of(plan: Plan, measured: Measured) -> list[dict[str, Any]]:
 
 
 def sides_of(plan: Plan, measured: Measured) -> dict[str, dict[str, Any]]:
-    """Steps a second of the last model under the longest delay, for the chart of the report."""
+    """Steps per second of the last model at the longest delay, for the chart of the report."""
     model, delay_ms = plan.models[-1], plan.delays_ms[-1]
     sides = {}
     for side in plan.sides:
@@ -168,7 +171,7 @@ def sides_of(plan: Plan, measured: Measured) -> dict[str, dict[str, Any]]:
 
 
 def ratios_of(plan: Plan, measured: Measured) -> dict[str, float]:
-    """How many times as fast, by key; without what was not measured."""
+    """Return the speed ratios by key, without those that were not measured."""
     ratios = {}
     for wanted in WANTED:
         for model in plan.models:
@@ -180,7 +183,7 @@ def ratios_of(plan: Plan, measured: Measured) -> dict[str, float]:
 
 
 def notes_of(ratios: Mapping[str, float], why_not: str | None) -> list[str]:
-    """What was found beside what is aimed at, a line each."""
+    """Print what was measured and the target, one line each."""
     notes = []
     for wanted in WANTED:
         sides = f"{SIDES[wanted.side].title} over {SIDES[wanted.other].title}"
@@ -222,7 +225,7 @@ def known_sides(text: str) -> tuple[str, ...]:
 
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--sides", type=known_sides, help="some, by comma")
+    parser.add_argument("--sides", type=known_sides, help="a comma-separated list")
     options = parser.parse_args()
     console.print("[bold]Collective training[/bold]")
     console.print(machine())

@@ -1,4 +1,4 @@
-"""What bench/collective.py calls its models and ratios, for those that read its figures."""
+"""The names that bench/collective.py gives its models and ratios, for readers of its figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DELAYS_MS = (0, 1, 5)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many times as fast as another a side should be."""
+    """A target: how many times as fast as another side this one should be."""
 
     side: str
     other: str
@@ -18,7 +18,7 @@ class Wanted:
     delays_ms: tuple[int, ...] = DELAYS_MS
 
     def key(self, model: str, delay_ms: int) -> str:
-        """Of the ratio among the figures."""
+        """Return the key of the ratio among the figures."""
         return f"{model}, {delay_ms} ms: {self.side} over {self.other}"
 
 

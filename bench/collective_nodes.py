@@ -1,4 +1,4 @@
-"""Ranks on two nodes: network namespaces with a wire between them, or just this machine."""
+"""Ranks on two nodes: network namespaces connected by a wire, or just this machine."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from side_processes import Side, SideProcess
 FOLDER = Path(__file__).resolve().parent
 WIRE_S = 20.0
 PORT = 29_500
-"""In a namespace of our own every port is free; each group of ranks has the next."""
+"""Every port is free in a new namespace; each group of ranks uses the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where ranks are started."""
+    """A place where ranks are started."""
 
     prefix: tuple[str, ...]
-    """Of their command."""
+    """The prefix of their command."""
     address: str
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a step took, of a section of many."""
+    """The cost of one step, averaged over a section."""
 
     ms: float
     cpu_us: float
-    """Of all ranks."""
+    """Over all ranks."""
     sent_kb: float
-    """By all ranks, with what TCP adds; what the wire's process sends on is not counted again."""
+    """By all ranks, including TCP's overhead; forwarding by the wire's process is not counted
+    again.
+    """
     across_kb: float
     """The part that went from one node to the other."""
 
 
 class Network:
-    """Two nodes. Without the rights for namespaces of their own both are this machine, and what
-    passes between them cannot be delayed; `why_not` then says so."""
+    """Two nodes. Without the rights to create namespaces, both are this machine, and traffic
+    between them cannot be delayed; `why_not` then says so.
+    """
 
     def __init__(self) -> None:
         self.why_not: str | None = None
@@ -70,7 +73,7 @@ class Network:
         ]
 
     def delay(self, seconds: float) -> None:
-        """From now on, each way."""
+        """Set the delay from now on, each way."""
         if self._wire is not None:
             self._wire.send(str(seconds))
             self._wire.wait_for("^delayed$", WIRE_S)
@@ -81,7 +84,7 @@ class Network:
 
 
 class Ranks:
-    """Processes, half of them on each node, that know all sides of their number."""
+    """Processes, half of them on each node, that can run all sides for their number of ranks."""
 
     def __init__(self, size: int, network: Network, log: Path) -> None:
         nodes = network.nodes
@@ -93,7 +96,7 @@ class Ranks:
             command = [*node.prefix, sys.executable, str(FOLDER / "collective_ranks.py")]
             command += ["--rank", str(rank), "--size", str(size), "--per-node", str(per_node)]
             command += ["--meeting", f"{nodes[0].address}:{port}"]
-            # One rank for each namespace that there is tells what was sent.
+            # One rank per namespace reports what was sent.
             command += ["--counts"] * (rank % per_node == 0 and (rank == 0 or bool(node.prefix)))
             environ = {"GLOO_SOCKET_IFNAME": node.device}
             self._processes.append(
@@ -132,5 +135,7 @@ def free_port() -> int:
 
 
 def speed_ratio(ours: Sequence[Section], theirs: Sequence[Section]) -> float:
-    """How many times as fast: the median over rounds, each against its own, for machines drift."""
+    """Return the speed ratio: the median over rounds, compared round by round because machines
+    drift.
+    """
     return statistics.median(b.ms / a.ms for a, b in zip(ours, theirs, strict=True))

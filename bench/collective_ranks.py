@@ -2,11 +2,10 @@
 
     python bench/collective_ranks.py --rank 0 --size 2 --per-node 1 --meeting HOST:PORT [--counts]
 
-Says `ready`, then answers each line with one line of JSON: `run SIDE MODEL STEPS` trains a model
-of that side's own for so many steps, and tells begin and end on the system's monotonic clock, the
-CPU time, and, with --counts, the bytes that left through each network device of its namespace.
-Sides and models are made when they are first asked for, by all ranks alike. Ends when its input
-does.
+Prints `ready`, then answers each input line with one line of JSON: `run SIDE MODEL STEPS` trains
+that side's own model for that many steps, and reports start and end on the system's monotonic
+clock, the CPU time and, with --counts, the bytes sent through each network device of its namespace.
+Sides and models are created on first use, by all ranks alike. Ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int, int]] = {
     "mnist": (digits_network, 784, 10, 64),
     "ctr": (layers, WIDTHS[0], 2, 100),
 }
-"""Its maker, width of the input, classes, and examples of a batch of one rank."""
+"""Its constructor, input width, classes, and examples per batch of one rank."""
 
 
 class Work(ABC):
@@ -68,11 +67,11 @@ class Work(ABC):
 
     @abstractmethod
     def run(self, num_steps: int) -> None:
-        """Makes steps."""
+        """Run steps."""
 
 
 class DdpWork(Work):
-    """The loop that one writes without us, all settings as torch has them."""
+    """The loop a user writes without sparsefleet, with torch's default settings."""
 
     def __init__(self, network: str, world: World) -> None:
         super().__init__(network, world.rank)
@@ -88,7 +87,7 @@ class DdpWork(Work):
 
 
 class OurWork(Work):
-    """The same loop with ours."""
+    """The same loop with sparsefleet."""
 
     def __init__(self, network: str, world: World, strategy: CollectiveStrategy) -> None:
         super().__init__(network, world.rank)
@@ -112,7 +111,7 @@ def make_work(side: str, network: str, world: World) -> Work:
 
 
 def sent_bytes() -> dict[str, int]:
-    """By device of this process's network namespace."""
+    """Bytes sent, by device of this process's network namespace."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     devices = (line.partition(":") for line in lines)
     return {name.strip(): int(counts.split()[8]) for name, _, counts in devices}
@@ -124,14 +123,15 @@ def timed(work: Work, num_steps: int, world: World, counts: bool) -> dict[str, A
     begin, cpu_begin_s = time.monotonic(), time.process_time()
     work.run(num_steps)
     end, cpu_s = time.monotonic(), time.process_time() - cpu_begin_s
-    world.barrier("the end of a section")  # what others still wait for is under way by then
+    world.barrier("the end of a section")  # by then, data that others still wait for has been sent
     sent = {name: count - before[name] for name, count in sent_bytes().items() if name in before}
     return {"begin": begin, "end": end, "cpu_s": cpu_s, "sent": sent}
 
 
 def read_lines() -> Iterator[str]:
-    """Of the input. A while after it ended this process does too: who asked may be gone, and with
-    it the network over which others could be taken leave of."""
+    """Read commands from the input. Some time after its end this process exits too: the parent may
+    be gone, and with it the network needed to say goodbye to the others.
+    """
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -152,7 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, required=True)
     parser.add_argument("--per-node", type=int, required=True, help="ranks of a node")
     parser.add_argument("--meeting", required=True, help="HOST:PORT at which rank 0 listens")
-    parser.add_argument("--counts", action="store_true", help="tell what its namespace sent")
+    parser.add_argument("--counts", action="store_true", help="report what its namespace sent")
     return parser.parse_args()
 
 

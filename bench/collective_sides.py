@@ -1,4 +1,4 @@
-"""The sides of bench/collective.py, by the word that stands for each."""
+"""The sides of bench/collective.py, by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparsefleet.collective import AmpConfig, CollectiveStrategy, LocalSgdConfig
 
 BUCKET_MB = 0.5
-"""Some buckets for either model, each of more than one layer or of a large one."""
+"""Several buckets for either model, each with more than one layer or with a large one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class SideSpec:
     size: int
     """Ranks."""
     strategy: CollectiveStrategy | None
-    """None is plain torch."""
+    """None means plain torch."""
 
 
 def _local(steps: int) -> SideSpec:
@@ -45,4 +45,4 @@ SIDES: dict[str, SideSpec] = {
     "hierarchical": SideSpec("hierarchical, 2x2", 4, CollectiveStrategy(hierarchical=True)),
 }
 QUICK_SIDES = ("ddp", "fused", "rings", "bf16", "local-4", "ddp-4", "fused-4", "hierarchical")
-"""Each kind once."""
+"""One side of each kind."""

@@ -1,4 +1,4 @@
-"""The CTR-DNN that is measured, and its batches: 26 slots, width 10, layers 400-400-400-2.
+"""The benchmarked CTR-DNN and its batches: 26 slots, width 10, layers 400-400-400-2.
 
 Letters: B examples, F slots, D row width.
 """
@@ -13,9 +13,9 @@ NUM_SLOTS = 26
 DIM = 10
 NUM_IDS = 1_000_001
 WIDTHS = (NUM_COUNTS + NUM_SLOTS * DIM, 400, 400, 400, 2)
-"""Of the input and of what each layer gives."""
+"""The widths of the input and of each layer's output."""
 
-# Distinct values of a slot run from a handful to hundreds of thousands, as Criteo's do.
+# Slots have from a handful to hundreds of thousands of distinct values, as in Criteo's data.
 _VOCABULARY_SIZES = np.geomspace(4, 400_000, NUM_SLOTS).astype(np.int64)
 _ZIPF_EXPONENT = 1.1
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -25,7 +25,9 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def make_batches(num_batches: int, batch_size: int, seed: int) -> list[Batch]:
-    """Batches in memory, ids of each slot by Zipf's law, all slots in one range of ids."""
+    """Return batches in memory. The ids of each slot follow Zipf's law; all slots share one id
+    range.
+    """
     rng = np.random.default_rng(seed)
     num_examples = num_batches * batch_size
     columns = [_draw_ids(rng, slot, num_examples) for slot in range(NUM_SLOTS)]

@@ -2,11 +2,12 @@
 
     python bench/ctr_dnn.py [--groups local,rounds] [--quick] [--repeats 5] [--json FILE]
 
-Examples lie parsed in memory, in group `files` they come out of MultiSlot files through a Dataset.
-A section begins and ends together on all processes of a side, start-up excluded; what was handed
-over must have been applied. Sides of a group run a section each a round, in turn. The floor is the
-better of two processes with a thread each, and of one with two. Servers share the cores with the
-workers. Rates are of all workers together, CPU times and memory of all processes.
+Examples are parsed and in memory; in group `files` they come from MultiSlot files through a
+Dataset. A section starts and ends together on all processes of a side, without start-up, and ends
+only when everything handed over has been applied. The sides of a group take turns, one section per
+round. The floor is the better of two processes with one thread each and one process with two.
+Servers share the cores with the workers. Rates are summed over all workers; CPU times and memory
+over all processes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from paddle_environment import find_paddle
 NUM_FILES = 2
 LINES = {False: 10_000, True: 2_000}
 PADDLE_LINES = {False: 6_000, True: 1_000}
-"""Of a file, by --quick: Paddle trains on all of its files in a section."""
+"""Examples per file, by --quick: Paddle trains on all its files in each section."""
 
 
 def rounds_config(options: argparse.Namespace) -> RoundsConfig:
@@ -41,7 +42,7 @@ def rounds_config(options: argparse.Namespace) -> RoundsConfig:
 def measure_group(
     name: str, folder: Path, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Figures of each side of the group."""
+    """Return the figures of each side of the group."""
     paddle, missing = find_paddle(may_install=not options.quick)
     sources = Sources(
         folder=folder,
@@ -55,7 +56,7 @@ def measure_group(
 
 
 def report_group(name: str, figures: Mapping[str, Any], batches: Sequence[int]) -> None:
-    """A line a side and batch size: its rate, its share of the floor, its CPU time."""
+    """Return one row per side and batch size: its rate, its share of the floor, its CPU time."""
     for batch in batches:
         rates = {
             side: [one["examples_per_s"] for one in of_side["sections"].get(str(batch), [])]
@@ -78,7 +79,7 @@ def report_group(name: str, figures: Mapping[str, Any], batches: Sequence[int]) 
 
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--groups", default=",".join(GROUPS), help="some of them, by comma")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="a comma-separated list")
     options = parser.parse_args()
     console.print("[bold]CTR-DNN[/bold]: 26 slots x 10, 400-400-400-2, SGD.")
     console.print(machine())

@@ -1,4 +1,4 @@
-"""What one process of a side of bench/ctr_dnn.py trains on."""
+"""The training data of one process of a side of bench/ctr_dnn.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUM_DISTINCT_EXAMPLES = 60_000
 
 
 class Examples:
-    """What this process trains on, by batch size: drawn, or its share of an .npz file."""
+    """Return this process's examples by batch size: generated, or its share of an .npz file."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         if options.data is None:
@@ -23,7 +23,7 @@ class Examples:
             self._whole = share_of(options.data, options.rank, options.processes)
 
     def turn(self, batch: int, count: int) -> list[Batch]:
-        """`count` whole batches, beginning again where they end."""
+        """Return `count` complete batches, starting over at the end."""
         split = zip(*(part.split(batch) for part in self._whole), strict=True)
         batches = list(split)[: len(self._whole[0]) // batch]
         return (batches * (count // len(batches) + 1))[:count]

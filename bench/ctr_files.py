@@ -9,7 +9,7 @@ from ctr_batches import NUM_COUNTS, Batch, make_batches
 
 
 def write_slot_files(folder: Path, name: str, batches: Sequence[Batch]) -> list[Path]:
-    """A file for each batch."""
+    """Write one file per batch."""
     paths = []
     for index, batch in enumerate(batches):
         paths.append(folder / f"{name}-{index}")
@@ -18,13 +18,13 @@ def write_slot_files(folder: Path, name: str, batches: Sequence[Batch]) -> list[
 
 
 def drawn_files(folder: Path, name: str, num_files: int, lines_per_file: int) -> list[Path]:
-    """Of examples as those in memory are."""
+    """Write examples like those in memory."""
     batches = [make_batches(1, lines_per_file, seed=index)[0] for index in range(num_files)]
     return write_slot_files(folder, name, batches)
 
 
 def slot_lines(batch: Batch) -> str:
-    """A line for each example."""
+    """Return one line per example."""
     lines = []
     for numbers, ids, click in zip(*(part.tolist() for part in batch), strict=True):
         counts = " ".join(f"{number:.6g}" for number in numbers)

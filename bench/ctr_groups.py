@@ -1,4 +1,4 @@
-"""The sides of CTR-DNN, by group: those of a group take turns."""
+"""The sides of CTR-DNN by group; the sides of a group take turns."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ QUICK_SIDES = {
     "background": ("sparsefleet async 2x2", "sparsefleet geo 2x2"),
     "files": ("sparsefleet async 2x2, files", "PaddlePaddle local 2, files"),
 }
-"""Each kind once: processes take seconds to start, and a quick run has few minutes."""
+"""One side of each kind: processes take seconds to start, and a quick run lasts only minutes."""

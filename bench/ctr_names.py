@@ -1,8 +1,8 @@
-"""Who is compared, by the names that records have them under."""
+"""The engines being compared, by their names in records."""
 
 OURS = "sparsefleet"
 OURS_BY_TORCH = "sparsefleet by torch operators"
-"""Where an operator of ours has a twin that torch's operators make up."""
+"""For operators of ours that can also be composed from torch's."""
 PADDLE = "PaddlePaddle"
 TORCH = "torch"
 GENSIM = "gensim"

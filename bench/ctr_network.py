@@ -1,4 +1,4 @@
-"""CTR-DNN in plain torch, and its matrix products alone. Nothing of ours is imported here."""
+"""CTR-DNN in plain torch, and its matrix products alone. Imports nothing of sparsefleet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LR = 0.1
 
 
 class Products:
-    """The matrix products of one step, nothing else: what no training can be faster than."""
+    """The matrix products of one step and nothing else: no training can be faster."""
 
     def __init__(self, batch_size: int) -> None:
         pairs = list(itertools.pairwise(WIDTHS))
@@ -31,7 +31,7 @@ class Products:
 
 
 def layers() -> nn.Sequential:
-    """Three layers of 400 with ReLU, and the two logits."""
+    """Three layers of 400 with ReLU, and two logits."""
     made: list[nn.Module] = []
     for wide, narrow in itertools.pairwise(WIDTHS):
         made += [nn.Linear(wide, narrow), nn.ReLU()]
@@ -39,7 +39,7 @@ def layers() -> nn.Sequential:
 
 
 class PlainModel(nn.Module):
-    """What one writes without us."""
+    """The model as a user writes it without sparsefleet."""
 
     def __init__(self) -> None:
         super().__init__()

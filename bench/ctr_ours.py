@@ -1,4 +1,4 @@
-"""CTR-DNN with its rows in our tables, trained by our Trainer.
+"""CTR-DNN with its rows in sparsefleet tables, trained by our Trainer.
 
 Letters: B examples, F slots.
 """
@@ -30,11 +30,11 @@ ONE_ID_SLOTS = (
     *(Slot(f"C{column}", shape=()) for column in range(1, NUM_SLOTS + 1)),
     Slot("label", shape=()),
 )
-"""Of a MultiSlot line; with one id a slot, columns are int64[B]."""
+"""The slots of a MultiSlot line; with one id per slot, columns are int64[B]."""
 
 
 class FleetModel(nn.Module):
-    """What `PlainModel` is, with its rows in a table."""
+    """The same as `PlainModel`, with its rows in a table."""
 
     def __init__(self, lr: float = LR) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class FleetModel(nn.Module):
 
 
 class FleetModelOfSlots(FleetModel):
-    """The same for columns of `ONE_ID_SLOTS`."""
+    """The same for the columns of `ONE_ID_SLOTS`."""
 
     def forward(self, dense: Tensor, **slots: Tensor) -> Tensor:  # type: ignore[override]
         ids = torch.stack([slots[f"C{column}"] for column in range(1, NUM_SLOTS + 1)], dim=1)
@@ -57,7 +57,7 @@ class FleetModelOfSlots(FleetModel):
 
 
 def as_slots(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """As `ONE_ID_SLOTS` are read from a file."""
+    """Return columns as `ONE_ID_SLOTS` are read from a file."""
     counts, ids, clicks = batch
     names = [slot.name for slot in ONE_ID_SLOTS[1:-1]]
     return {"dense": counts, **dict(zip(names, ids.T, strict=True))}, clicks
@@ -99,7 +99,8 @@ class OursSide:
         return self._trainer.fit(data).examples
 
     def _dataset(self, batch: int) -> Any:
-        from sparsefleet import fluid  # only here: who trains from memory need not pay for it
+        # Imported here, so that training from memory does not pay for it.
+        from sparsefleet import fluid
 
         made = fluid.DatasetFactory().create_dataset("QueueDataset")
         made.set_use_var(list(ONE_ID_SLOTS))
@@ -109,7 +110,9 @@ class OursSide:
         return made
 
     def _fill_table(self) -> None:
-        """Other sides have all rows from the start; ours would be born at their first use."""
+        """Create all rows: other sides have them from the start, ours would be created on first
+        use.
+        """
         for begin in range(0, NUM_IDS, FILLED_AT_ONCE):
             keys = np.arange(begin, min(begin + FILLED_AT_ONCE, NUM_IDS))
             self._trainer.distributed.store.pull("ids", keys)

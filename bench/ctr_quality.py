@@ -3,8 +3,9 @@
     python bench/ctr_quality.py [--quick] [--json FILE]
 
 The log has a planted signal (examples/click_log.py), so the best AUC that any model can reach is
-known. All sides begin with rows and layers of the same distributions and take plain SGD with one
-learning rate; workers share the examples out among them. Nothing is timed: one side at a time.
+known. On all sides, rows and layers start from the same distributions and are trained with plain
+SGD at the same learning rate; workers share the examples. Nothing is timed: one side runs at a
+time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def write_arrays(path: Path, log: ClickLog) -> None:
 
 
 def make_sources(folder: Path, quick: bool) -> tuple[Sources, Path, float]:
-    """What is trained on, the file that is held out, and the best AUC there."""
+    """Return the training examples, the held-out file, and the best AUC possible there."""
     log = generate(NUM_TRAINED[quick] + NUM_HELD_OUT[quick], seed=0)
     trained, held_out = folder / "trained.npz", folder / "held_out.npz"
     write_arrays(trained, log.part(0, NUM_TRAINED[quick]))
@@ -76,7 +77,7 @@ def make_sources(folder: Path, quick: bool) -> tuple[Sources, Path, float]:
 
 
 def measure_side(spec: SideSpec, sources: Sources, held_out: Path, examples: int) -> dict[str, Any]:
-    """Its AUC after one epoch, or why there is none."""
+    """Return its AUC after one epoch, or why there is none."""
     try:
         one = start(spec, sources)
     except (OSError, RuntimeError) as error:

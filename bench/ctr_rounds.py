@@ -1,4 +1,4 @@
-"""Rounds of sections of several sides, in turn; a side that fails is told of and left out."""
+"""Runs rounds in which sides take turns; a side that fails is reported and dropped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from measure import console
 from side_processes import Section
 
 GEO_STEPS = 500
-"""Of a worker in a section of GEO: five exchanges, for its end is one more, which a training has
-once."""
+"""Steps of a worker in a GEO section: enough for five exchanges, because the end of a section adds
+one more that a training run has only once.
+"""
 GEO_SECTIONS = 6
-"""At most so many times as long as another section."""
+"""A GEO section is at most this many times as long as others."""
 ERROR_LENGTH = 600
 
 
@@ -26,22 +27,22 @@ class RoundsConfig:
     """How much is measured."""
 
     repeats: int
-    """Sections of each side and batch size that count."""
+    """Measured sections per side and batch size."""
     section_s: float
-    """What a section should take; those out of files take as long as their files do."""
+    """The target duration of a section; sections that read files take as long as their files."""
     warm_examples: int
-    """Trained on twice before; the second time tells how many examples a section has."""
+    """Warm-up examples, trained on twice; the second time determines the size of a section."""
     batches: Sequence[int] = (1000, 100)
 
 
 @dataclass(slots=True)
 class SideFigures:
-    """Of one side; rates and CPU times by batch size, then by repeat."""
+    """The figures of one side; rates and CPU times by batch size, then by repeat."""
 
     error: str | None = None
     startup_s: float = 0.0
     worker_bytes: int = 0
-    """The most that the largest worker had resident."""
+    """The peak resident memory of the largest worker."""
     server_bytes: int = 0
     sections: dict[str, list[Section]] = field(default_factory=dict)
 
@@ -52,15 +53,17 @@ class SideFigures:
 def run_rounds(
     specs: Iterable[SideSpec], sources: Sources, config: RoundsConfig
 ) -> dict[str, dict[str, Any]]:
-    """Figures of each side by its name, as JSON has them.
+    """Return the figures of each side by name, as JSON stores them.
 
-    Machines are shared and drift: sides measured one after the other would not compare.
+    Sides take turns because machines are shared and drift: sides measured one after another would
+    not be comparable.
     """
     figures = {spec.name: SideFigures() for spec in specs}
     specs_by_name = {spec.name: spec for spec in specs}
     with contextlib.ExitStack() as stack:
         sides: dict[str, StartedSide] = {}
-        for name, spec in specs_by_name.items():  # in turn: they would keep each other from it
+        # One after another, so that they do not slow each other down.
+        for name, spec in specs_by_name.items():
             with _told(figures[name], sides, name):
                 one = start(spec, sources)
                 stack.callback(_close, one)
@@ -94,12 +97,12 @@ def _take_rounds(
 
 
 def section_examples(one: StartedSide, batch: int, config: RoundsConfig) -> int:
-    """Whole steps of all workers, after two sections that warm; or one, out of files."""
+    """Return the examples of a section, a whole number of steps, after one or two warm-ups."""
     step = batch * one.side.num_workers
     warm = max(step, config.warm_examples // step * step)
     one.side.run(batch, warm)
     if one.spec.from_files or one.spec.engine == PADDLE:
-        return warm  # they train on all of their files, whatever is asked for
+        return warm  # they train on all of their files, whatever the request
     rate = one.side.run(batch, warm).examples_per_s
     steps = max(1, round(rate * config.section_s / step))
     if one.spec.mode == "geo":
@@ -108,14 +111,14 @@ def section_examples(one: StartedSide, batch: int, config: RoundsConfig) -> int:
 
 
 def _close(one: StartedSide) -> None:
-    """What goes wrong at the end spoils nothing."""
+    """Close the side; an error at the end spoils no figures."""
     with contextlib.suppress(Exception):
         one.side.close()
 
 
 @contextlib.contextmanager
 def _told(figures: SideFigures, sides: dict[str, StartedSide], name: str) -> Any:
-    """An error becomes the side's figure, and the others go on without it."""
+    """Record an error as the side's figure; the others continue without it."""
     try:
         yield
     except (OSError, RuntimeError, KeyError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""One process of one side of bench/ctr_dnn.py; that of Paddle is bench/paddle_ctr.py.
+"""One process of one side of bench/ctr_dnn.py; Paddle's is bench/paddle_ctr.py.
 
     python bench/ctr_sides.py SIDE --rank 0 --processes 2 --threads 1 [--mode sync]
 
-What it is asked and answers is in bench/side_worker.py.
+bench/side_worker.py describes the requests and answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from side_worker import ProductsSide, answer_lines
 
 
 class TorchSide:
-    """The loop that one writes without us; with several processes, under DDP."""
+    """The loop a user writes without sparsefleet; under DDP with several processes."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
@@ -59,7 +59,7 @@ class TorchSide:
 
 
 def ours_side(options: argparse.Namespace) -> Any:
-    """Imported for itself alone: other sides pay nothing for us."""
+    """Imported only here, so that other sides do not pay for sparsefleet."""
     from ctr_ours import OursSide
 
     return OursSide(options)

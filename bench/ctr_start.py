@@ -25,28 +25,28 @@ FILE_READY_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """Who trains, and with how many processes and threads."""
+    """The engine of a side, and its number of processes and threads."""
 
     engine: str
-    """OURS, PADDLE, TORCH (with several workers DDP over gloo), GENSIM or PRODUCTS, the floor."""
+    """OURS, PADDLE, TORCH (DDP over gloo with several workers), GENSIM or PRODUCTS, the floor."""
     mode: str = "local"
-    """Of a training on servers."""
+    """The mode of a training on servers."""
     servers: int = 0
     workers: int = 1
     threads: int = 1
-    """Of a worker."""
+    """Threads per worker."""
     from_files: bool = False
-    """Out of MultiSlot files, not out of memory."""
+    """Read MultiSlot files instead of training from memory."""
     transport: str | None = None
-    """Between workers and servers; None is what ours choose by themselves."""
+    """Between workers and servers; None: our default."""
     durability: str | None = None
-    """Of the servers; None is what they choose by themselves."""
+    """Of the servers; None: their default."""
     is_proxied: bool = False
-    """Every byte to and from servers passes a proxy that can delay it."""
+    """Pass all traffic to and from servers through a proxy that can delay it."""
 
     @property
     def name(self) -> str:
-        """Short, and the same in every run."""
+        """A short name, the same in every run."""
         if self.engine == PRODUCTS:
             return f"products {self.workers}x{self.threads}"
         if self.engine == GENSIM:
@@ -64,22 +64,22 @@ class SideSpec:
 
 
 def fleet(mode: str, engine: str = OURS, **changes: Any) -> SideSpec:
-    """Two servers and two workers, unless said otherwise."""
+    """A side with two servers and two workers, unless told otherwise."""
     return SideSpec(engine=engine, mode=mode, **{"servers": 2, "workers": 2, **changes})
 
 
 @dataclass(kw_only=True, slots=True)
 class StartedSide:
-    """A side, and what it took to get it going."""
+    """A running side, and how long it took to start."""
 
     spec: SideSpec
     side: Side
     startup_s: float
-    """From the start of the first process until each worker can begin."""
+    """From the start of the first process until every worker is ready."""
     proxy: SideProcess | None = None
 
     def delay(self, seconds: float) -> None:
-        """From now on, each way."""
+        """Set the delay from now on, each way."""
         assert self.proxy is not None
         self.proxy.send(str(seconds))
         self.proxy.wait_for("^delayed$", FILE_READY_S)
@@ -87,22 +87,22 @@ class StartedSide:
 
 @dataclass(kw_only=True, slots=True)
 class Sources:
-    """What the sides train on, and where they leave what they write."""
+    """The training data of the sides, and where they write their output."""
 
     folder: Path
     program: Path = PROGRAM
-    """Of a worker, unless it is Paddle's."""
+    """The program of a worker, except Paddle's."""
     paddle_program: Path = PADDLE_PROGRAM
     files: Sequence[Path] = ()
-    """MultiSlot, at least as many as workers and threads."""
+    """MultiSlot files, at least as many as workers and threads."""
     paddle_files: Sequence[Path] = ()
-    """Of Paddle, which trains from memory on these too."""
+    """Paddle's files; it reads them even to train from memory."""
     data: Path | None = None
-    """An .npz file for those that train from memory; drawn at random without it."""
+    """An .npz file for sides that train from memory; without it, data is generated."""
     lr: float | None = None
-    """None: the same for all."""
+    """The learning rate; None: the same default for all sides."""
     paddle: Path | None = None
-    """Its Python; None where there is none."""
+    """Paddle's Python; None if there is none."""
     paddle_missing: str = "PaddlePaddle was not asked for"
     """Why there is none."""
 
@@ -113,7 +113,7 @@ class Sources:
 
 
 def start(spec: SideSpec, sources: Sources) -> StartedSide:
-    """Started and ready; RuntimeError or TimeoutError with what its processes said last."""
+    """Start the side and wait until it is ready; errors include its last output."""
     begun = time.monotonic()
     proxy = None
     if spec.engine == GENSIM and importlib.util.find_spec(GENSIM) is None:
@@ -192,13 +192,13 @@ def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
     if sources.lr is not None:
         words += ["--lr", str(sources.lr)]
     environ = {"CPU_NUM": str(spec.threads), "GLOG_v": "0", "PYTHONUNBUFFERED": "1"}
-    environ |= {"http_proxy": "", "https_proxy": ""}  # its gRPC would go through them
+    environ |= {"http_proxy": "", "https_proxy": ""}  # otherwise its gRPC would use them
     ports = _free_ports(spec.servers)
     if spec.servers:
         environ["PADDLE_PSERVERS_IP_PORT_LIST"] = ",".join(f"127.0.0.1:{port}" for port in ports)
         environ["PADDLE_TRAINERS_NUM"] = str(spec.workers)
         environ["POD_IP"] = "127.0.0.1"
-    folder = Path(tempfile.mkdtemp(dir=sources.folder))  # it leaves files about
+    folder = Path(tempfile.mkdtemp(dir=sources.folder))  # it leaves files behind
     servers, workers = [], []
     for index, port in enumerate(ports):
         own = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": str(port), **environ}

@@ -1,4 +1,4 @@
-"""The figures of a day, gathered over one or several runs, as JSON beside the report."""
+"""The figures of a day, collected over one or several runs, as JSON next to the report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PACKAGES = ("sparsefleet", "torch", "numpy", "pyarrow", "gensim", "onnxruntime")
 
 
 class DayRecord:
-    """Parts by name, each with its figures and with when, where and how they came about.
+    """Parts by name, each with its figures and with when, where and how they were measured.
 
-    A part that is run again replaces what it was; the others stay.
+    A part that is run again replaces its old entry; the others stay.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class DayRecord:
         return self.path.stem
 
     def put(self, name: str, entry: dict[str, Any]) -> None:
-        """Kept on disk at once: a run may be stopped at any time."""
+        """Write to disk at once: a run may be stopped at any time."""
         self.parts[name] = entry
         self.path.parent.mkdir(parents=True, exist_ok=True)
         half = self.path.with_suffix(".json.new")
@@ -47,18 +47,20 @@ class DayRecord:
         half.replace(self.path)
 
     def figures(self, name: str) -> dict[str, Any] | None:
-        """None of a part that was not run or failed."""
+        """Return the figures of a part; None if it was not run or failed."""
         entry = self.parts.get(name)
         return entry["figures"] if entry and not entry["error"] else None
 
     def has_failed(self, name: str) -> bool:
-        """A part whose script is not there was skipped, which is no failure."""
+        """Whether a part failed; one whose script does not exist was skipped, which is not a
+        failure.
+        """
         error = self.parts.get(name, {}).get("error")
         return bool(error) and not error.startswith(SKIPPED)
 
 
 def circumstances() -> dict[str, Any]:
-    """What a reader needs to know of a part's figures."""
+    """Return what a reader needs to know about a part's figures."""
     return {
         "when": time.strftime("%Y-%m-%d %H:%M %Z"),
         "commit": _commit(),
@@ -81,7 +83,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """With a + where files differ from it; empty outside of a checkout."""
+    """Return the commit, with a + if files differ from it; empty outside a checkout."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)

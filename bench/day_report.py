@@ -1,4 +1,4 @@
-"""The page of a day: machine, targets, and a section for each part that was run."""
+"""The report of a day: machine, targets, and a section for each part that was run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from report_sections import SECTIONS
 from targets import target_rows
 
 QUICK = (
-    "**A quick run: its sizes are small and its repeats few. It shows that all works, and no "
-    "figure of it is a measure.**"
+    "**A quick run with small sizes and few repeats: it shows that everything works; its "
+    "figures are not measurements.**"
 )
 HOW = (
-    "Medians, with the least and greatest in brackets, of repeats in which all sides of a table "
-    "took turns. What the sides are, and how to run this: docs/benchmarks.md."
+    "Medians, with minimum and maximum in brackets, of repeats in which all sides of a table "
+    "took turns. docs/benchmarks.md describes the sides and how to run this."
 )
 
 
 def write_report(record: DayRecord, charts: Mapping[str, list[Path]]) -> Path:
-    """Beside the record; `charts` by part."""
+    """Write the page next to the record; `charts` by part."""
     page = record.path.with_suffix(".md")
     blocks = [f"# Benchmarks of {record.day}", *_head(record), "## Targets", *_targets(record)]
     if summary := charts.get(""):
@@ -46,7 +46,7 @@ def write_report(record: DayRecord, charts: Mapping[str, list[Path]]) -> Path:
 def _head(record: DayRecord) -> list[str]:
     entries = list(record.parts.values())
     if not entries:
-        return ["Nothing was run yet."]
+        return ["Nothing has been run yet."]
     blocks = [QUICK] if any(entry["quick"] for entry in entries) else []
     facts = {
         f"{entry['machine']}, {entry['memory_gb']:g} GB of memory, {entry['system']}; "
@@ -83,7 +83,11 @@ def _targets(record: DayRecord) -> list[str]:
     return [
         text,
         table(columns, [[row.work, *(v.text() for v in row.verdicts)] for row in rows]),
-        *(["Where it goes, of what was missed:", "\n".join(missed)] if missed else []),
+        *(
+            ["Where the time or memory goes, for missed targets:", "\n".join(missed)]
+            if missed
+            else []
+        ),
     ]
 
 

@@ -1,10 +1,10 @@
-"""Proxies before servers, in a process of their own, that hold back what passes for a while.
+"""Proxies in front of servers, in a separate process, that delay all traffic.
 
     python bench/delaying_proxy.py HOST:PORT...
 
-Says `ready` and an endpoint for each server. A line with a number of seconds sets the delay, each
-way, of what arrives from then on, and is answered with `delayed`. Bytes are never fewer a second
-for it: only later. Ends when its input does.
+Prints `ready` and one endpoint per server. An input line with a number of seconds sets the delay,
+each way, of bytes that arrive from then on, and is answered with `delayed`. The delay does not
+reduce the bandwidth. Ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ CHUNK_BYTES = 1 << 18
 
 
 class Delay:
-    """What all connections hold bytes back for."""
+    """The delay shared by all connections."""
 
     seconds = 0.0
 
 
 def pass_on(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
-    """All that comes, in order, each piece after its delay; then the end."""
+    """Pass on all data in order, each piece after its delay; then the end."""
     pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
     def send() -> None:
@@ -53,7 +53,7 @@ def pass_on(source: socket.socket, sink: socket.socket, delay: Delay) -> None:
 
 
 def connect(client: socket.socket, target: tuple[str, int], delay: Delay) -> None:
-    """Passes bytes both ways until both have ended."""
+    """Pass bytes both ways until both directions have ended."""
     with client, socket.create_connection(target) as server:
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,7 +64,7 @@ def connect(client: socket.socket, target: tuple[str, int], delay: Delay) -> Non
 
 
 def serve(listener: socket.socket, target: tuple[str, int], delay: Delay) -> None:
-    """Until the listener is shut down."""
+    """Accept connections until the listener is shut down."""
     with contextlib.suppress(OSError):
         while True:
             client, _ = listener.accept()

@@ -1,13 +1,12 @@
-"""Two network namespaces, as of two machines, and a wire between them that can be made longer.
+"""Two network namespaces, standing for two machines, and a wire between them with a variable delay.
 
     python bench/delaying_wire.py
 
-Says `ready` and, for each of the two, a path that `nsenter --net=PATH` takes and its address. A
-line with a number of seconds sets the delay, each way, of what sets out from then on, and is
+Prints `ready` and, for each of the two, a path for `nsenter --net=PATH` and its address. An input
+line with a number of seconds sets the delay, each way, of packets sent from then on, and is
 answered with `delayed`. The wire carries whole packets of the kernel's own TCP between two TUN
-devices, as many a second as this process can pass on. Namespaces and devices end with the
-processes that are in them. Needs the rights of root; what a kernel may lack for `tc netem`, this
-does without.
+devices, as many per second as this process can pass on. Namespaces and devices end with the
+processes in them. Needs root, but not `tc netem`, which some kernels lack.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ from pathlib import Path
 from typing import TextIO
 
 DEVICE = "wire"
-"""Its name in both."""
+"""The device's name in both."""
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 MTU = 65_000
-"""As large as it goes: packets cost this process time, and bytes hardly."""
+"""As large as possible: each packet costs this process time, its bytes hardly any."""
 QUEUE_PACKETS = 10_000
 SETTINGS = {"tcp_rmem": "4096 8388608 8388608", "tcp_wmem": "4096 8388608 8388608"}
-"""Windows that hold a model's gradients: what is told apart here is delay, not the time that TCP
-takes to find out how much it may send."""
+"""Windows that hold a model's gradients: the benchmark compares delays, not how long TCP takes to
+find its window.
+"""
 
 CLONE_NEWNET = 0x40000000
 TUNSETIFF = 0x400454CA
@@ -47,8 +47,9 @@ def enter_new_namespace() -> None:
 
 
 def open_end(address: str) -> tuple[int, int]:
-    """The wire's end in a namespace of its own that this process is in from now on, and a file
-    that stands for the namespace."""
+    """Move this process into a new namespace; return the wire's end there and a file that stands
+    for the namespace.
+    """
     enter_new_namespace()
     end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
@@ -64,7 +65,7 @@ def open_end(address: str) -> tuple[int, int]:
 
 
 class Wire:
-    """Packets on their way, oldest first."""
+    """Packets in transit, oldest first."""
 
     def __init__(self, ends: tuple[int, int]) -> None:
         self._other = {ends[0]: ends[1], ends[1]: ends[0]}
@@ -72,7 +73,7 @@ class Wire:
         self.delay_s = 0.0
 
     def serve(self, commands: TextIO) -> None:
-        """Until there are no more commands."""
+        """Run until there are no more commands."""
         while True:
             until_s = max(0.0, self._packets[0][0] - time.monotonic()) if self._packets else None
             readable, _, _ = select.select([*self._other, commands], [], [], until_s)

@@ -1,8 +1,8 @@
-"""What durable servers cost: CTR-DNN per mode, and how long a killed server takes to serve again.
+"""The cost of durable servers: CTR-DNN by mode, and how long a killed server takes to recover.
 
     python bench/durability.py [--quick] [--json FILE]
 
-Rates of the levels of a mode come from sections that take turns, as in bench/ctr_dnn.py.
+The rates of a mode's durability levels come from sections that take turns, as in bench/ctr_dnn.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILLED_AT_ONCE = 200_000
 
 
 def training_rates(quick: bool, repeats: int, modes: tuple[str, ...]) -> dict[str, Any]:
-    """Examples/s of each mode and level."""
+    """Return examples/s by mode and level."""
     config = RoundsConfig(
         repeats=1 if quick else repeats,
         section_s=0.3 if quick else 0.8,
@@ -66,7 +66,7 @@ def report_rates(figures: dict[str, Any], modes: tuple[str, ...]) -> None:
 
 
 class KilledServer:
-    """A `sparsefleet server` that is killed and started again."""
+    """A `sparsefleet server` that is killed and restarted."""
 
     def __init__(self, place: Path, level: str) -> None:
         self._place, self._level = place, level
@@ -94,7 +94,7 @@ class KilledServer:
 
 
 def recovery(rows: int, repeats: int) -> dict[str, float]:
-    """Seconds from the start of a successor until it has answered a push."""
+    """Return the seconds from the start of a successor until it has answered a push."""
     spec = TableSpec(name="t", dim=DIM, optimizer=optim.Adagrad(lr=0.1), initializer=Constant(0.0))
     with tempfile.TemporaryDirectory() as folder:
         server = KilledServer(Path(folder) / "log", "process")
@@ -128,9 +128,11 @@ def recovery(rows: int, repeats: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--modes", default=",".join(MODES), help="some of them, by comma")
-    parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="of tables, by comma")
-    parser.add_argument("--only", choices=["rates", "recovery"], help="one part alone")
+    parser.add_argument("--modes", default=",".join(MODES), help="a comma-separated list")
+    parser.add_argument(
+        "--rows", default=",".join(map(str, ROWS)), help="sizes of tables, separated by commas"
+    )
+    parser.add_argument("--only", choices=["rates", "recovery"], help="run only this part")
     options = parser.parse_args()
     console.print(machine())
     figures: dict[str, Any] = {}

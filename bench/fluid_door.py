@@ -1,9 +1,10 @@
-"""CTR-DNN through both doors, over the same Dataset: `train_from_dataset` beside `Trainer.fit`.
+"""CTR-DNN through both doors, over the same Dataset: `train_from_dataset` and `Trainer.fit`.
 
     python bench/fluid_door.py [--quick] [--repeats 5] [--json FILE] [--modes local,sync,...]
 
-Records are parsed and in memory. Both sides train with 2 threads in this process, once a round, in
-turn, and keep an AUC; except in "local", tables and dense parameters are on a server process.
+Records are parsed and in memory. Both sides train with 2 threads in this process, taking turns once
+per round, and compute an AUC; except in "local", tables and dense parameters are on a server
+process.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ MODES: dict[str, Any] = {
     "geo": GeoConfig(push_interval_steps=EXCHANGE_STEPS),
 }
 Pass = tuple[float, float]
-"""Seconds by the clock, and of the CPU."""
+"""Return wall-clock seconds and CPU seconds."""
 
 SLOTS = [f"C{number}" for number in range(1, NUM_SLOTS + 1)]
 
 
 class Network:
-    """The program, in the default programs."""
+    """Build the program in the default programs."""
 
     def __init__(self) -> None:
         dense = fluid.layers.data("dense", [NUM_COUNTS])
@@ -85,7 +86,7 @@ class Network:
 
 
 class Model(nn.Module):
-    """The same as a module."""
+    """The same network as a module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ def dataset_of(network: Network, files: list[str], batch_size: int) -> Any:
 def sides_of(
     mode: str, endpoints: list[str], files: list[str], batch_size: int
 ) -> Iterator[dict[str, Callable[[], Pass]]]:
-    """Each trains one pass."""
+    """Train one pass on each side."""
     with (
         fluid.program_guard(fluid.Program(), fluid.Program()),
         fluid.scope_guard(fluid.Scope()),
@@ -145,21 +146,21 @@ def sides_of(
 def minimized(
     network: Network, mode: str, endpoints: list[str], ending: contextlib.ExitStack
 ) -> tuple[Any, Any, Any]:
-    """The programs that train the network, and the scope of their values."""
+    """The programs that train the network, and the scope with their values."""
     optimizer = fluid.optimizer.SGD(LR)
     if mode == "local":
         optimizer.minimize(network.loss)
     else:
         fleet = fleet_of(ProgramFleet(), endpoints)
         fleet.distributed_optimizer(optimizer, STRATEGIES[mode]()).minimize(network.loss)
-        with contextlib.redirect_stdout(None):  # a table of settings
+        with contextlib.redirect_stdout(None):  # a table with settings
             fleet.init_worker()
         ending.callback(fleet.stop_worker)
     return fluid.default_main_program(), fluid.default_startup_program(), fluid.global_scope()
 
 
 def fleet_of(fleet: Any, endpoints: list[str]) -> Any:
-    """The fleet of the only worker."""
+    """A fleet with a single worker."""
     if endpoints:
         fleet.init(RoleInfo(kind="worker", server_endpoints=tuple(endpoints)))
     return fleet
@@ -167,7 +168,7 @@ def fleet_of(fleet: Any, endpoints: list[str]) -> Any:
 
 @contextlib.contextmanager
 def servers_of(mode: str) -> Iterator[list[str]]:
-    """The endpoints of servers for one measurement; none for "local"."""
+    """Yield the server endpoints for one measurement; none for "local"."""
     if mode == "local":
         yield []
         return
@@ -208,7 +209,7 @@ def main() -> None:
 
 
 def _name(mode: str, batch_size: int) -> str:
-    """Without the mode for "local", as in results from before there were others."""
+    """Return the key of a result; "local" has no mode in it, as in older results."""
     return str(batch_size) if mode == "local" else f"{mode} {batch_size}"
 
 
@@ -223,7 +224,7 @@ def _report(mode: str, batch_size: int, size: int, taken: Mapping[str, Sequence[
     columns = ["", "examples/s", "range", "CPU us/example"]
     report(f"{mode}, batch {batch_size:,}", columns, rows)
     share = rates[0] / rates[1]
-    judge(f"Fluid has {share:.0%} of PyTorch's speed, wanted {TARGET:.0%}:", share >= TARGET)
+    judge(f"Fluid has {share:.0%} of PyTorch's speed, target {TARGET:.0%}:", share >= TARGET)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,14 @@ warnings.simplefilter("ignore")
 
 
 def all_cases():
-    """Every case of every family."""
+    """Return every case of every family."""
     for file in sorted(CASES_FOLDER.glob("*.py")):
         importlib.import_module("tests.parity.fluid_cases." + file.stem)
     return importlib.import_module("tests.parity.fluid_cases.case")
 
 
 def run_all(fluid, parts=()):
-    """Case -> promised shapes and results, or the error."""
+    """Run all cases; return declared shapes and results, or the error, by case."""
     case_module = all_cases()
     found = {}
     for name, case in case_module.CASES.items():
@@ -55,7 +55,7 @@ def run_all(fluid, parts=()):
 
 
 def difference(ours, theirs):
-    """Of two rows of results, relative to 1 + |value|; None if they have other forms."""
+    """Return the largest difference relative to 1 + |value|; None if shapes differ."""
     if ours[1:3] != theirs[1:3]:
         return None
     gap = np.abs(np.asarray(ours[3], "float64") - np.asarray(theirs[3], "float64"))
@@ -90,7 +90,9 @@ def compare(theirs, parts):
 
 
 def record(theirs):
-    """Names, forms and summaries of values: what tells a wrong layer, in little space."""
+    """Return names, shapes and summaries of values: enough to detect a wrong layer, in little
+    space.
+    """
     summary = all_cases().summary
     lines = []
     for name, found in sorted(theirs.items()):

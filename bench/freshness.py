@@ -1,10 +1,10 @@
-"""How soon what is trained is predicted: from a trainer's moment to a service in another process.
+"""How soon training shows in predictions: from the moment of an update to a service elsewhere.
 
     python bench/freshness.py [--quick] [--rows 1000000] [--target redis://127.0.0.1:6379/0]
 
-A trainer in this process trains a table and publishes every second; a service in a process of its
-own follows a directory, or Redis, until its input ends. Printed: the time between the moment of an
-update and its being in force, and the age that rows had at most.
+A trainer in this process trains a table and publishes every second; a service in another process
+follows a directory, or Redis, until its input ends. Prints the time from the moment of an update
+until it is active, and the maximum age of the rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EVERY_S = 1.0
 QUICK_EVERY_S = 0.3
 """Between updates."""
 LAST_S = 1.0
-"""For the last update to come into force."""
+"""Time for the last update to become active."""
 END_S = 30.0
 
 
@@ -60,7 +60,7 @@ def batches(rows: int, seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def follow(export: str, target: str) -> None:
-    """The service: prints, for each update in force, how old its moment was then."""
+    """Run the service: print, for each active update, how old its moment was."""
     rows = open_rows(export, read_manifest(export), updates=target)
     assert isinstance(rows, UpdatedRows)
     seen = rows.sequence
@@ -74,7 +74,7 @@ def follow(export: str, target: str) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short: does it run at all")
+    parser.add_argument("--quick", action="store_true", help="short, to check that it runs")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--target", default="")
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -87,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def export_model(model: nn.Module, folder: Path, rows: int, seconds: float) -> None:
-    """Trained for so long, with a row for each id."""
+    """Train this long, with one row per id."""
     quiet = TrainerConfig(quiet=True)
     with Trainer(model, nn.BCEWithLogitsLoss(), optim.Adagrad(lr=0.05), config=quiet) as trainer:
         trainer.fit(batches(rows, seconds))
@@ -97,7 +97,7 @@ def export_model(model: nn.Module, folder: Path, rows: int, seconds: float) -> N
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Trains and publishes while a service follows."""
+    """Train and publish while a service follows."""
     target, model = options.target or str(folder / "updates"), Clicks()
     export_model(model, folder / "export", options.rows, options.seconds / 5)
     follower = [sys.executable, __file__, "--follow", str(folder / "export"), "--target", target]
@@ -119,7 +119,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         ages_s = [float(line) for line in service.communicate(timeout=END_S)[0].split()]
     if len(ages_s) < 2:
         raise RuntimeError(
-            f"the service saw {len(ages_s)} updates in {options.seconds:g} s, two are wanted: "
+            f"the service saw {len(ages_s)} updates in {options.seconds:g} s, but needs two: "
             "give it more --seconds"
         )
     first_s, *others_s = ages_s
@@ -142,11 +142,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options, Path(folder))
     print(f"{found['rows']:,} rows of {DIM}, {found['examples_per_s']:,.0f} examples/s")
-    print(f"{found['updates']} updates seen; from their moment until in force, seconds:")
+    print(f"{found['updates']} updates seen; seconds from their moment until active:")
     print(f"  first {found['first_s']:.2f} (all rows are compared with the export), then")
     print(f"  median {found['median_s']:.2f}, largest {found['largest_s']:.2f}")
     oldest_s = found["every_s"] + found["largest_s"]
-    print(f"oldest that a trained step was when it became visible: {oldest_s:.2f} s")
+    print(f"maximum age of a training step when it became visible: {oldest_s:.2f} s")
     write_json(options.json, found)
 
 

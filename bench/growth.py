@@ -1,9 +1,9 @@
-"""How cost grows: with rows and width of a table, batch, servers, workers, delay of the network.
+"""How costs grow: with the rows and width of a table, batch, servers, workers, network delay.
 
     python bench/growth.py [--by rows,width] [--quick] [--repeats 3] [--json FILE]
 
 Each is one chart of the report. All processes share the machine's cores: more servers or workers
-than cores cannot be faster here, and what is seen is what they cost.
+than cores cannot be faster here; the charts show their cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEASURES = {
 
 
 def report_figure(figure: dict[str, Any]) -> None:
-    """A line a series, a column for each x."""
+    """Print one row per series, one column per x."""
     columns = sorted({point[0] for points in figure["series"].values() for point in points})
     rows = []
     for name, points in figure["series"].items():
@@ -39,7 +39,7 @@ def report_figure(figure: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--by", default=",".join(MEASURES), help="some of them, by comma")
+    parser.add_argument("--by", default=",".join(MEASURES), help="a comma-separated list")
     options = parser.parse_args()
     console.print(f"[bold]Growth[/bold]. {machine()}")
     figures = {}

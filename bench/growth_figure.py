@@ -1,4 +1,4 @@
-"""What one chart of bench/growth.py shows."""
+"""The content of one chart of bench/growth.py."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Figure:
     is_y_log: bool = False
     about: str = ""
     series: dict[str, list[list[float]]] = field(default_factory=dict)
-    """Points as [x, median, least, greatest]."""
+    """Points as [x, median, minimum, maximum]."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Of series that could not be measured, or not to their end."""
+    """Errors of series that could not be measured completely."""
 
     def add(self, series: str, x: float, taken: Sequence[float]) -> None:
-        """A point, of all its repeats."""
+        """Add a point from all its repeats."""
         point = [x, statistics.median(taken), min(taken), max(taken)]
         self.series.setdefault(series, []).append(point)
 

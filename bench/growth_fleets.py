@@ -1,4 +1,4 @@
-"""How the speed of CTR-DNN changes with batch, servers, workers and delay of the network."""
+"""How the speed of CTR-DNN changes with batch size, servers, workers and network delay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_of(quick: bool, repeats: int, batches: Iterable[int] = (1000,)) -> Ro
 
 
 def measure_batch(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    """Examples a second by batch size."""
+    """Examples per second by batch size."""
     batches = (32, 1024) if quick else (32, 128, 512, 2048, 8192)
     figure = Figure("batch", "Batch size", "examples of a batch", RATE, is_x_log=True)
     figure.about = "two cores for each line"
@@ -47,12 +47,12 @@ def measure_batch(quick: bool, repeats: int) -> list[dict[str, Any]]:
 
 
 def measure_servers(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    """Two workers, and more and more servers on the same machine."""
+    """Two workers and an increasing number of servers on the same machine."""
     return _by_count("servers", quick, repeats)
 
 
 def measure_workers(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    """Two servers, and more and more workers on the same machine."""
+    """Two servers and an increasing number of workers on the same machine."""
     return _by_count("workers", quick, repeats)
 
 
@@ -75,7 +75,7 @@ def _by_count(what: str, quick: bool, repeats: int) -> list[dict[str, Any]]:
 
 
 def measure_delay(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    """All bytes between two workers and two servers come later, each way."""
+    """All traffic between two workers and two servers is delayed, each way."""
     modes = ("sync",) if quick else ("sync", "half_async", "async", "geo")
     delays_ms = (0, 5) if quick else (0, 1, 5)
     figure = Figure("delay", "Network delay", "added delay each way, ms", RATE)

@@ -1,4 +1,4 @@
-"""How the cost of a row grows with the rows of a table and with their width."""
+"""How the cost of a row grows with the number of rows in a table and with their width."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DIM = 10
 FILLED_AT_ONCE = 200_000
 NUM_BATCHES = 8
 ROUNDS = 10
-"""Calls of which a measurement is the median."""
+"""A measurement is the median of this many calls."""
 COPIED_BYTES = 1 << 26
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @contextlib.contextmanager
 def both_stores() -> Iterator[dict[str, Store]]:
-    """Tables in this process, and on servers of this machine."""
+    """Tables in this process, and on servers on this machine."""
     key = os.urandom(32).hex()
     servers, endpoints = start_servers(NUM_SERVERS, None, key)
     try:
@@ -43,7 +43,7 @@ def both_stores() -> Iterator[dict[str, Store]]:
 
 
 def keys_of(ids: np.ndarray) -> np.ndarray:
-    """Spread over all 64 bits."""
+    """Return keys spread over all 64 bits."""
     return ids.astype(np.uint64) * MULTIPLIER
 
 
@@ -59,7 +59,7 @@ def fill(store: Store, table: str, begin: int, end: int) -> None:
 def row_sides(
     stores: dict[str, Store], table: str, dim: int, num_rows: int
 ) -> dict[str, Callable[[], float]]:
-    """Nanoseconds a row of a call with `BATCH` distinct rows, drawn evenly."""
+    """Return nanoseconds per row of a call with `BATCH` distinct rows, drawn uniformly."""
     rng = np.random.default_rng(num_rows)
     count = min(BATCH, num_rows // 2)
     batches = [keys_of(rng.choice(num_rows, count, replace=False)) for _ in range(NUM_BATCHES)]
@@ -86,7 +86,7 @@ def row_sides(
 
 
 def measure_rows(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    """ns a row, and bytes a row, by rows of the table."""
+    """Nanoseconds and bytes per row, by rows in the table."""
     sizes = (10_000, 100_000) if quick else (100_000, 1_000_000, 5_000_000, 20_000_000)
     cost = Figure("rows", "Cost of a row", "rows of the table", "ns a row", is_x_log=True)
     memory = Figure("memory", "Memory of a row", "rows of the table", "bytes a row", is_x_log=True)
@@ -111,7 +111,7 @@ def measure_rows(quick: bool, repeats: int) -> list[dict[str, Any]]:
 
 
 def measure_width(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    """ns a row by its width, beside copying as many bytes."""
+    """Nanoseconds per row by its width, compared with copying the same number of bytes."""
     dims = (8, 64) if quick else (8, 16, 32, 64, 128, 256)
     num_rows = 10_000 if quick else 200_000
     cost = Figure(
@@ -131,6 +131,6 @@ def measure_width(quick: bool, repeats: int) -> list[dict[str, Any]]:
 
 
 def copy_ns_per_byte() -> float:
-    """Of one thread, from memory to memory."""
+    """Copy speed of one thread, from memory to memory."""
     source, sink = np.ones(COPIED_BYTES, np.uint8), np.zeros(COPIED_BYTES, np.uint8)
     return 1e9 * time_call(lambda: np.copyto(sink, source), 3) / COPIED_BYTES

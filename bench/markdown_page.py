@@ -1,4 +1,4 @@
-"""Pieces of a Markdown page."""
+"""Parts of a Markdown page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ LONGEST_LINE = 160
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+    """A table with the first column left-aligned and the others right-aligned."""
     lines = [f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 1)]
     lines += [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
     return "\n".join(lines)
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Median, and the least and greatest of several."""
+    """The median, with minimum and maximum."""
     middle = f"{statistics.median(values):,.{digits}f}"
     if len(values) < 2:
         return middle
@@ -24,7 +24,7 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 
 def first_line(text: str) -> str:
-    """Of an error, short enough for a table."""
+    """The first line of an error, short enough for a table."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
 

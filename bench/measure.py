@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved repeats, medians, the machine, the report."""
+"""Shared by the benchmarks: interleaved repeats, medians, the machine, the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ console = Console(width=110)
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
-    """What `argument_parser` takes."""
+    """The options of `argument_parser`."""
     return argument_parser(description).parse_args()
 
 
@@ -33,7 +33,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to check that it runs")
     parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats (default 5)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
@@ -42,15 +42,16 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 def interleave(
     sides: Mapping[str, Callable[[], float]], repeats: int
 ) -> dict[str, tuple[float, float, float]]:
-    """Runs every side once a round, in turn; gives each side's (median, min, max)."""
+    """Run every side once per round, in turn; return each side's (median, min, max)."""
     taken = take_turns(sides, repeats)
     return {name: (statistics.median(t), min(t), max(t)) for name, t in taken.items()}
 
 
 def take_turns(sides: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
-    """Runs every side once a round, in turn; gives what each side gave, its first time left out.
+    """Run every side once per round, in turn; return the results by side, without the first round.
 
-    Machines are shared and drift: sides measured one after the other would not compare.
+    Sides take turns because machines are shared and drift: sides measured one after another would
+    not be comparable.
     """
     taken: dict[str, list[T]] = {name: [] for name in sides}
     for side in sides.values():
@@ -62,7 +63,7 @@ def take_turns(sides: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, 
 
 
 def time_call(call: Callable[[], object], rounds: int) -> float:
-    """Median seconds of ``call``."""
+    """Return the median seconds of ``call``."""
     taken = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -72,7 +73,9 @@ def time_call(call: Callable[[], object], rounds: int) -> float:
 
 
 def time_threads(work: Sequence[Callable[[], object]], rounds: int) -> float:
-    """Seconds until every thread has done its own call ``rounds`` times, from a common start."""
+    """Return the seconds until every thread has made its call ``rounds`` times, from a common
+    start.
+    """
     gate = threading.Barrier(len(work) + 1)
 
     def run(call: Callable[[], object]) -> None:
@@ -83,7 +86,8 @@ def time_threads(work: Sequence[Callable[[], object]], rounds: int) -> float:
     threads = [threading.Thread(target=run, args=(call,)) for call in work]
     for thread in threads:
         thread.start()
-    start = time.perf_counter()  # before the gate: a late main thread must not shorten the time
+    # Before the gate, so that a late main thread does not shorten the time.
+    start = time.perf_counter()
     gate.wait()
     for thread in threads:
         thread.join()
@@ -91,7 +95,7 @@ def time_threads(work: Sequence[Callable[[], object]], rounds: int) -> float:
 
 
 def machine() -> str:
-    """One line about where the figures come from."""
+    """Return one line about the machine."""
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -103,7 +107,7 @@ def machine() -> str:
 
 
 def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table."""
+    """Print a table."""
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right")
@@ -113,26 +117,26 @@ def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def judge(text: str, holds: bool) -> None:
-    """Prints a target, with what was measured, and whether it was met."""
+    """Print a target, what was measured, and whether the target was met."""
     verdict, colour = ("met", "green") if holds else ("missed", "red")
     console.print(f"  {text} [{colour}]{verdict}[/{colour}]", highlight=False)
 
 
 def note(text: str) -> None:
-    """Prints what belongs to the table above."""
+    """Print a note on the table above."""
     console.print(f"  {text}", highlight=False, markup=False)
 
 
 def write_json(path: Path | None, figures: Mapping[str, object]) -> None:
-    """Writes the figures with the machine they were measured on, if a path is given."""
+    """Write the figures and the machine they were measured on, if a path is given."""
     if path is not None:
         path.write_text(json.dumps({"machine": machine(), **figures}, indent=2) + "\n")
 
 
 def native_tool(name: str) -> Path:
-    """Builds (once) and gives the path of a ``core/**/<name>.cc`` benchmark program."""
+    """Build a ``core/**/<name>.cc`` benchmark program if necessary; return its path."""
     build = ROOT / "build" / "bench"
-    tools = Path(sys.executable).parent  # cmake and ninja of the virtual environment
+    tools = Path(sys.executable).parent  # cmake and ninja from the virtual environment
     quiet = {"stdout": subprocess.DEVNULL, "check": True}
     options = ["-DSPARSEFLEET_BENCH=ON", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"]
     subprocess.run([tools / "cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *options], **quiet)

@@ -1,4 +1,4 @@
-"""Start-up and memory of the sides of a benchmark, as `ctr_rounds.run_rounds` gives them."""
+"""Start-up time and memory of the sides of a benchmark, as returned by `ctr_rounds.run_rounds`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = ["start-up and memory", "ready after s", "worker, MiB", "server, MiB"]
 
 
 def memory_rows(sides: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each side that came to an end; products alone have nothing to start."""
+    """One row per side that completed; the products alone have nothing to start."""
     return [
         [
             name,

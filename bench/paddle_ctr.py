@@ -2,8 +2,8 @@
 
     <python 3.7 with paddlepaddle==1.8.5> bench/paddle_ctr.py MODE --threads 2 --files FILE...
 
-MODE is local, sync, half_async, async or geo; what it is asked and answers is in
-bench/paddle_training.py.
+MODE is local, sync, half_async, async or geo; bench/paddle_training.py describes the requests and
+answers.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ def variables(lod_level):
 
 
 def network(inputs):
-    """Mean loss and the chances float32[B, 2]."""
+    """Return the mean loss and the probabilities float32[B, 2]."""
     dense, *slots, label = inputs
     table = fluid.ParamAttr(name="ids", initializer=fluid.initializer.Uniform(-0.05, 0.05))
     rows = [
@@ -45,14 +45,14 @@ def network(inputs):
 
 
 def begun_as_torch_does(hidden):
-    """Weights and biases of a layer, drawn as those of `torch.nn.Linear` are."""
+    """Return weight and bias settings of a layer, initialized like those of `torch.nn.Linear`."""
     bound = hidden.shape[1] ** -0.5
     drawn = fluid.initializer.Uniform(-bound, bound)
     return {name: fluid.ParamAttr(initializer=drawn) for name in ("param_attr", "bias_attr")}
 
 
 class CtrTraining(Training):
-    """With a second program, that scores."""
+    """The training program, and a second one for scoring."""
 
     def __init__(self, options):
         self.test_program = fluid.Program()
@@ -64,7 +64,7 @@ class CtrTraining(Training):
         super().__init__(options, inputs, loss)
 
     def auc(self, path):
-        """Of a job, what its servers hold: only the first worker can fetch it."""
+        """Fetch what the servers of a job hold: only the first worker can."""
         arrays = np.load(path)
         if self.fleet is None:
             return {"auc": self.score(arrays)}
@@ -90,7 +90,7 @@ class CtrTraining(Training):
 
 
 def area_under_curve(scores, clicks):
-    """Equal scores share their ranks."""
+    """Return the AUC; equal scores share their ranks."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     ranks = ((ends - counts + 1 + ends) / 2.0)[inverse]

@@ -1,4 +1,4 @@
-"""A Python 3.7 with PaddlePaddle 1.8.5: $PADDLE18_PYTHON, or made once under build/."""
+"""A Python 3.7 with PaddlePaddle 1.8.5: $PADDLE18_PYTHON, or created once under build/."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ANSWER_S = 60.0
 
 
 def find_paddle(*, may_install: bool) -> tuple[Path | None, str]:
-    """The interpreter; or None, and what is missing."""
+    """Return the interpreter, or None and what is missing."""
     if given := os.environ.get("PADDLE18_PYTHON"):
         if _can(Path(given), "import paddle.fluid"):
             return Path(given), ""
-        return None, f"PADDLE18_PYTHON={given} is no Python 3.7 with PaddlePaddle 1.8.5"
+        return None, f"PADDLE18_PYTHON={given} is not a Python 3.7 with PaddlePaddle 1.8.5"
     python = FOLDER / "bin" / "python"
     if _can(python, "import paddle.fluid"):
         return python, ""
@@ -48,7 +48,7 @@ def find_paddle(*, may_install: bool) -> tuple[Path | None, str]:
 
 
 def _pythons() -> Iterator[Path]:
-    """Wherever a Python 3.7 may be; a shim of pyenv may be one that only says so."""
+    """Search for a Python 3.7; a pyenv shim may only claim to be one."""
     if found := shutil.which("python3.7"):
         yield Path(found)
     yield from sorted(Path.home().glob(".pyenv/versions/3.7*/bin/python"), reverse=True)

@@ -2,10 +2,10 @@
 
     <python 3.7 with paddlepaddle==1.8.5> bench/paddle_reader.py BATCH COUNTS SLOTS FILE...
 
-Says `ready`, then for each line `THREADS` it is sent reads all files once and answers with one line
-of JSON: seconds and CPU seconds, its children's included. What is timed is `infer_from_dataset`
-over a program with one operator, the mean of the label: readers, queues and batches of Paddle with
-next to nothing to feed.
+Prints `ready`, then for each input line `THREADS` reads all files once and answers with one line of
+JSON: seconds and CPU seconds, including its children. It times `infer_from_dataset` over a program
+with a single operator, the mean of the label: Paddle's readers, queues and batches, with almost
+nothing to feed.
 """
 
 import json
@@ -17,7 +17,7 @@ from paddle import fluid
 
 
 def cpu_s():
-    """Of this process and of the children that have ended."""
+    """Return the CPU seconds of this process and its finished children."""
     taken = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in taken)
 

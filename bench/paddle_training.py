@@ -1,10 +1,10 @@
-"""One process of a side in PaddlePaddle 1.8.5, in its own Python 3.7, whatever it trains.
+"""One process of a side in PaddlePaddle 1.8.5, in its own Python 3.7, for any model.
 
-It is local, or a server or worker of a job, which know what they are by Fluid's environment
-variables. A worker says `ready`, then answers each line it is sent with one line of JSON. `run
-BATCH EXAMPLES` trains on all its files once, whatever EXAMPLES says, out of memory
-(InMemoryDataset, loaded before the clock starts) or out of the files (QueueDataset); `auc FILE`
-scores the arrays of an .npz file with what was trained. Ends when its input does.
+It is local, or a server or worker of a job, according to Fluid's environment variables. A worker
+prints `ready`, then answers each input line with one line of JSON. `run BATCH EXAMPLES` trains on
+all its files once, whatever EXAMPLES says, from memory (InMemoryDataset, loaded before the clock
+starts) or from the files (QueueDataset); `auc FILE` scores the arrays of an .npz file with the
+trained model. Ends at the end of its input.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Training:
             self.join(optimizer)
 
     def join(self, optimizer):
-        """A server serves here until it is ended."""
+        """Run a server until it is ended."""
         from paddle.fluid.incubate.fleet.base import role_maker
         from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
 
@@ -67,7 +67,7 @@ class Training:
         self.fleet, self.program = fleet, fleet.main_program
 
     def dataset(self, batch):
-        """Loaded, if its records are to lie in memory."""
+        """Return the dataset, loaded if its records should be in memory."""
         is_kept = self.options.source == "memory"
         if not is_kept or batch not in self.datasets:
             kind = "InMemoryDataset" if is_kept else "QueueDataset"
@@ -95,7 +95,7 @@ class Training:
 
 
 def cpu_s():
-    """Of this process and of the children that have ended: pipe commands."""
+    """Return the CPU seconds of this process and its finished children, such as pipe commands."""
     taken = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in taken)
 

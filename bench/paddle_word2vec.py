@@ -2,8 +2,8 @@
 
     <python 3.7 with paddlepaddle==1.8.5> bench/paddle_word2vec.py MODE --threads 2 --files FILE...
 
-MODE is local, sync, half_async, async or geo; what it is asked and answers is in
-bench/paddle_training.py.
+MODE is local, sync, half_async, async or geo; bench/paddle_training.py describes the requests and
+answers.
 """
 
 from paddle import fluid
@@ -27,7 +27,7 @@ def rows(ids, name, width, initializer):
 
 
 def network(inputs):
-    """The mean loss of a pair."""
+    """Return the mean loss per pair."""
     layers, zeros = fluid.layers, fluid.initializer.Constant(0.0)
     word, company, noise = inputs
     noise = layers.reshape(noise, shape=[-1, 1])

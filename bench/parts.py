@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One script with some of its arguments, whose figures go into the record together."""
+    """A script with some arguments, whose figures form one entry of the record."""
 
     name: str
     script: str
@@ -21,7 +21,7 @@ class Part:
     quick_s: float
     """With --quick."""
     repeats: int = 5
-    """Interleaved; a script that knows none is not told."""
+    """Interleaved; None: not passed, for a script without repeats."""
 
     def command(self, python: str, out: Path, *, quick: bool, repeats: int | None) -> list[str]:
         command = [python, str(FOLDER / self.script), *self.arguments, "--json", str(out)]
@@ -70,9 +70,9 @@ PARTS = (
 
 
 def choose(only: Sequence[str], skipped: Sequence[str]) -> list[Part]:
-    """Those whose names begin with one of `only` (all if there is none), but not with a skipped.
+    """Return the parts whose names start with one of `only` (all if empty), except the skipped.
 
-    ValueError names a word that is the beginning of no name.
+    ValueError names a word with which no name starts.
     """
     for word in (*only, *skipped):
         if not _matching(PARTS, [word]):

@@ -1,13 +1,14 @@
-"""Records a second from files into batches, beside others, and what reading costs a training.
+"""Records per second from files into batches, compared with others, and the cost of reading in
+training.
 
 make bench            or    python bench/reader.py [--quick] [--repeats 5] [--json FILE]
 
-The files are synthetic, of Criteo's shape: 13 numbers, 26 ids, a label. All sides of a table are
-measured in one run, in turn; those in Python read fewer files, for they take long. CPU is user and
-system time, children included: on a machine that others use it says more than rates do.
+The files are synthetic, in Criteo's format: 13 numbers, 26 ids, a label. All sides of a table are
+measured in one run, in turn; those in Python read fewer files because they are slow. CPU is user
+and system time, including children: on a shared machine it says more than rates do.
 
 torch: a DataLoader whose dataset parses the same lines in Python.
-Paddle 1.8.5: its QueueDataset, see bench/paddle_reader.py; left out where it cannot be had.
+Paddle 1.8.5: its QueueDataset, see bench/paddle_reader.py; omitted if it is not available.
 pipe: our reader behind a generator script in Python, as users of the original have it.
 """
 
@@ -50,9 +51,9 @@ from sparsefleet.data import MemoryData, MultiSlot, Reader
 
 NUM_FILES = 8
 NUM_LINES = {False: 40_000, True: 1_000}
-"""Of a file, by --quick."""
+"""Lines per file, by --quick."""
 NUM_ROWS = {False: 2_000_000, True: 50_000}
-"""Of the Parquet file."""
+"""Rows of the Parquet file."""
 TARGET_TORCH = 8.0
 TARGET_PADDLE = 3.0
 TARGET_PIPE = 10.0
@@ -150,7 +151,7 @@ def measure_training(slot_files: list[Path], raw_files: list[Path], repeats: int
 
 
 def measure_memory(folder: Path, num_lines: int) -> dict[str, float]:
-    """Bytes of records in memory over those of their ids and floats."""
+    """Return the bytes of records in memory relative to those of their ids and floats."""
     write_ragged(folder / "ragged", num_lines)
     ratios = {}
     for name, path, slots in (
@@ -182,7 +183,7 @@ def main() -> None:
         slot_files, raw_files = sorted(folder.glob("slot-*")), sorted(folder.glob("raw-*"))
         multi_slot = measure_multi_slot(slot_files, num_lines, repeats, python)
         if python is None:
-            note(f"Paddle 1.8.5 was left out: {missing}")
+            note(f"Paddle 1.8.5 was omitted: {missing}")
         criteo = measure_criteo(raw_files, num_lines, repeats)
         parquet = measure_parquet(folder, NUM_ROWS[arguments.quick], repeats)
         measured = {"multi_slot": multi_slot, "criteo": criteo, "parquet": parquet}

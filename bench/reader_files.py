@@ -49,7 +49,7 @@ def _raw_lines(batch: Batch) -> str:
 
 
 def write_parquet(path: Path, num_rows: int) -> None:
-    """Columns of `PARQUET_SLOTS`, and one of texts that nobody asks for."""
+    """Write the columns of `PARQUET_SLOTS`, and a text column that nobody reads."""
     rng = np.random.default_rng(0)
     columns: dict[str, object] = {
         slot.name: rng.random(num_rows, dtype=np.float32)
@@ -62,7 +62,7 @@ def write_parquet(path: Path, num_rows: int) -> None:
 
 
 def write_ragged(path: Path, num_lines: int) -> None:
-    """MultiSlot lines of which each slot has 1 to 8 ids."""
+    """Write MultiSlot lines with 1 to 8 ids in each slot."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 9, (num_lines, len(RAGGED_SLOTS) - 1))
     lines = []

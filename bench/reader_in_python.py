@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from reader_files import SLOTS
 
-# What a user's generator script does, lean: Criteo lines in, MultiSlot lines out.
+# A minimal version of a user's generator script: Criteo lines in, MultiSlot lines out.
 GENERATOR = """
 import math, sys, zlib
 for line in sys.stdin:
@@ -23,12 +23,12 @@ for line in sys.stdin:
 
 
 def torch_loader(files: list[Path], batch_size: int, workers: int) -> DataLoader[Any]:
-    """Batches as the native reader gives them, made by `workers` processes, or by this one."""
+    """Return batches like the native reader's, made by `workers` processes or by this one."""
     return DataLoader(PythonLines(files, batch_size), batch_size=None, num_workers=workers)
 
 
 class PythonLines(IterableDataset):  # type: ignore[type-arg]
-    """Batches parsed in Python; files are split over the workers of the DataLoader."""
+    """Batches parsed in Python; files are divided among the workers of the DataLoader."""
 
     def __init__(self, files: list[Path], batch_size: int) -> None:
         self.files = files
@@ -50,7 +50,7 @@ class PythonLines(IterableDataset):  # type: ignore[type-arg]
 
 
 def columns_of(lines: list[str]) -> dict[str, Any]:
-    """The batch that the native parser makes of the same lines."""
+    """Return the batch that the native parser makes of the same lines."""
     values: list[list[Any]] = [[] for _ in SLOTS]
     offsets: list[list[int]] = [[0] for _ in SLOTS]
     for line in lines:

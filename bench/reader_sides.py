@@ -1,4 +1,6 @@
-"""Who reads the files of bench/reader.py: we, a torch DataLoader, Paddle, a Python pipe."""
+"""The sides that read the files of bench/reader.py: ours, a torch DataLoader, Paddle, a Python
+pipe.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,17 @@ from sparsefleet.data import CriteoTsv, MultiSlot, Parquet, Reader, ReaderConfig
 
 BATCH = 1000
 SLOW_FILES = 2
-"""Files that sides in Python read."""
+"""How many files the sides in Python read."""
 THREADS = {1: "1 thread", 2: "2 threads"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """All records of some files, once."""
+    """Read all records of some files once."""
 
     records_per_s: float
     cpu_us_per_record: float
-    """User and system time, children included."""
+    """User and system time, including children."""
 
 
 Side = Callable[[], Pass]
@@ -51,13 +53,13 @@ def cpu_of(passes: Sequence[Pass]) -> float:
 
 
 def cpu_s() -> float:
-    """Of this process and of the children that have ended."""
+    """Return the CPU seconds of this process and its finished children."""
     taken = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in taken)
 
 
 def side_of(make: Callable[..., Any], num_records: int, *arguments: Any) -> Side:
-    """A pass over what `make(*arguments)` gives, from its making to its last batch."""
+    """Time a pass over `make(*arguments)`, from its creation to its last batch."""
 
     def run() -> Pass:
         begun, cpu_begun_s = time.perf_counter(), cpu_s()
@@ -106,7 +108,7 @@ def criteo_sides(files: list[Path], lines_per_file: int) -> dict[str, Side]:
 
 
 def parquet_sides(path: Path, num_rows: int) -> dict[str, Side]:
-    """Bare pyarrow gives record batches of the same columns, of its own size."""
+    """Plain pyarrow returns record batches of the same columns, in sizes of its own."""
     names = [slot.name for slot in PARQUET_SLOTS]
     format_ = Parquet(*PARQUET_SLOTS)
 
@@ -128,7 +130,7 @@ def parquet_sides(path: Path, num_rows: int) -> dict[str, Side]:
 def paddle_sides(
     python: Path | None, folder: Path, files: list[Path], lines_per_file: int
 ) -> Iterator[dict[str, Side]]:
-    """None without a `python`. Paddle runs in `folder`, where it leaves files about."""
+    """None without a `python`. Paddle runs in `folder`, because it leaves files behind."""
     if python is None:
         yield {}
         return

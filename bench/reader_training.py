@@ -1,7 +1,7 @@
-"""CTR-DNN trained from files beside the same training from memory, for bench/reader.py.
+"""CTR-DNN trained from files and from memory, for bench/reader.py.
 
-One training thread and one reading thread, so that on two cores each has its own. What the reading
-costs the training is what the rate loses.
+One training thread and one reading thread, so that each has its own core. The cost of reading is
+the loss in rate.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sparsefleet.train import Trainer, TrainerConfig
 
 @dataclass(frozen=True, slots=True)
 class TrainingPass:
-    """One epoch."""
+    """The result of one epoch."""
 
     examples_per_s: float
     cpu_us_per_example: float
     data_share: float
-    """Of the training thread's time, by the trainer's own clock."""
+    """Share of the training thread's time, by the trainer's own clock."""
 
 
 class FromLogs(FleetModel):
-    """For columns of `CriteoTsv`."""
+    """The model for the columns of `CriteoTsv`."""
 
     def forward(self, counts: Tensor, categories: Tensor) -> Tensor:
         return super().forward(counts, categories)
@@ -43,7 +43,7 @@ class FromLogs(FleetModel):
 def training_sides(
     slot_files: list[Path], raw_files: list[Path], batch_size: int
 ) -> dict[str, Callable[[], TrainingPass]]:
-    """From each format: from memory, and from its files."""
+    """Return the sides: each format from memory and from its files."""
     slots = Reader(slot_files, MultiSlot(*ONE_ID_SLOTS), batch_size, label="label")
     logs = Reader(raw_files, CriteoTsv(), batch_size, label="label")
     return {
@@ -82,7 +82,7 @@ def _train(trainer: Trainer, data: Any) -> TrainingPass:
 
 
 def loss_by_reading(taken: dict[str, list[TrainingPass]], name: str) -> float:
-    """Part of the rate that is lost, of the medians; below 0 where nothing is."""
+    """Return the share of the median rate that is lost; negative if there is a gain."""
 
     def rate(side: str) -> float:
         return statistics.median(one.examples_per_s for one in taken[f"{name}, {side}"])

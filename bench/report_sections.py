@@ -1,4 +1,4 @@
-"""What the report shows of the figures of each part: Markdown, piece by piece."""
+"""The sections of the report: the figures of each part as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Figures = Mapping[str, Any]
 
 
 def ctr_section(figures: Figures) -> list[str]:
-    """Of one group: rates and CPU times by batch, then start-up and memory."""
+    """One group: rates and CPU times by batch size, then start-up time and memory."""
     [sides] = [value for key, value in figures.items() if key != "machine"]
     blocks = [_ctr_table(sides, batch) for batch in BATCHES]
     return [*blocks, table(COLUMNS, memory_rows(sides)), *_errors(sides)]
@@ -46,7 +46,7 @@ def _ctr_table(sides: Figures, batch: int) -> str:
 
 
 def _errors(sides: Figures) -> list[str]:
-    """In full, of those that came to nothing or failed on the way."""
+    """The full errors of sides that failed."""
     failed = {name: one["error"] for name, one in sides.items() if one.get("error")}
     return [f"{name}:\n\n```\n{error.strip()}\n```" for name, error in failed.items()]
 
@@ -93,7 +93,7 @@ def tables_section(figures: Figures) -> list[str]:
         for name, one in kinds.items()
     ]
     about = (
-        f"{figures['rows']:,} rows x {figures['dim']}, batches of {figures['batch']:,}; ns a row "
+        f"{figures['rows']:,} rows x {figures['dim']}, batches of {figures['batch']:,}; ns per row "
         "and thread; memory over key, values and state, as counted and as the system sees it."
     )
     columns = ["optimizer", *(f"{side}t" for side in sides), "memory", "resident"]
@@ -171,14 +171,14 @@ def serving_section(figures: Figures) -> list[str]:
 def freshness_section(figures: Figures) -> list[str]:
     return [
         f"{figures['rows']:,} rows, a training at {figures['examples_per_s']:,.0f} examples/s that "
-        f"publishes every second: in force in another process after {figures['median_s']:.2f} s "
+        f"publishes every second: active in another process after {figures['median_s']:.2f} s "
         f"(median), {figures['largest_s']:.2f} s (largest); the first update, which compares all "
         f"rows with the export, after {figures['first_s']:.2f} s."
     ]
 
 
 def sides_section(figures: Figures) -> list[str]:
-    """Of scripts that tell `sides`, and what else they have as `tables` and `notes` of texts."""
+    """Scripts that report `sides`, optionally with `tables` and `notes`."""
     blocks = []
     sides = figures.get("sides", {})
     if sides:
@@ -219,4 +219,4 @@ SECTIONS: dict[str, tuple[str, Callable[[Figures], list[str]]]] = {
     "serving": ("Serving", serving_section),
     "freshness": ("Freshness", freshness_section),
 }
-"""Title and maker of a section, by part, in the order of the page."""
+"""Title and function of a section, by part, in the order of the page."""

@@ -1,13 +1,14 @@
-"""Runs all benchmarks, one part after the other, and writes the report of the day with its charts.
+"""Runs all benchmarks, one part after another, and writes the report of the day with its charts.
 
     make bench            or    python bench/run_all.py
     make bench-quick      or    python bench/run_all.py --quick
-    python bench/run_all.py --only ctr,growth-delay       # parts whose names begin so
-    python bench/run_all.py --report-only                 # the report again, from what is recorded
+    python bench/run_all.py --only ctr,growth-delay       # parts whose names start with these
+    python bench/run_all.py --report-only                 # rewrite the report from the record
 
-Figures of the day are kept in bench/results/<date>.json, part by part as they are done: a run may
-be stopped, and gone on with by --only or --missing. The report is made of all of them. A quick run
-writes to build/bench/quick/, for its figures are no measure. Nothing else should run beside it.
+The figures of the day are kept in bench/results/<date>.json, written as each part finishes: a run
+may be stopped and continued with --only or --missing. The report covers all of them. A quick run
+writes to build/bench/quick/, because its figures are not measurements. Run nothing else at the same
+time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from measure import ROOT, console
 from parts import FOLDER, PARTS, Part, choose
 
 PATIENCE = 5.0
-"""Times the expected seconds, and then `GRACE_S`, after which a part is ended."""
+"""A part is ended after this multiple of its expected time plus `GRACE_S`."""
 GRACE_S = 300.0
 TAIL_BYTES = 1_500
 QUIET_LOAD = 0.7
@@ -45,25 +46,31 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, under five minutes")
-    parser.add_argument("--only", default="", help="parts that begin so, by comma")
-    parser.add_argument("--skip", default="", help="parts to leave out, likewise")
-    parser.add_argument("--missing", action="store_true", help="only what the day has not yet")
+    parser.add_argument(
+        "--only", default="", help="parts whose names start with these, separated by commas"
+    )
+    parser.add_argument("--skip", default="", help="parts to skip, likewise")
+    parser.add_argument(
+        "--missing", action="store_true", help="only parts that the day's record lacks"
+    )
     parser.add_argument("--repeats", type=int, help="instead of each part's own number (3 or 5)")
     parser.add_argument("--results", type=Path, help="folder of the record and the report")
     parser.add_argument("--images", type=Path, help="folder of the charts")
     parser.add_argument("--day", default=time.strftime("%Y-%m-%d"), help="name of the record")
     parser.add_argument("--report-only", action="store_true", help="run nothing")
-    parser.add_argument("--list", action="store_true", help="name the parts and what they take")
+    parser.add_argument(
+        "--list", action="store_true", help="list the parts and their expected times"
+    )
     return parser.parse_args()
 
 
 def words(text: str) -> list[str]:
-    """Those between commas."""
+    """Split a comma-separated list."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def folders(options: argparse.Namespace) -> tuple[Path, Path]:
-    """Of the record with the report, and of the charts."""
+    """Return the folders of the record with the report, and of the charts."""
     quick = ROOT / "build" / "bench" / "quick"
     results = options.results or (quick if options.quick else ROOT / "bench" / "results")
     default = results / "images" if options.results or options.quick else ROOT / "docs" / "images"
@@ -71,7 +78,7 @@ def folders(options: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def run_part(part: Part, options: argparse.Namespace, logs: Path) -> dict[str, Any]:
-    """An entry of the record, whatever happens to the part."""
+    """Return an entry of the record, whatever happens to the part."""
     entry = {**circumstances(), "quick": options.quick, "took_s": 0.0, "cpu_s": 0.0}
     entry |= {"error": None, "figures": {}}
     begun, cpu_begun_s = time.monotonic(), children_cpu_s()
@@ -85,7 +92,7 @@ def run_part(part: Part, options: argparse.Namespace, logs: Path) -> dict[str, A
         expected_s = part.quick_s if options.quick else part.expected_s
         log = logs / f"{part.name}.log"
         entry["error"] = follow(command, log, PATIENCE * expected_s + GRACE_S)
-        if out.exists():  # a script may judge its figures by its exit code
+        if out.exists():  # a script may report missed targets by its exit code
             entry["figures"] = json.loads(out.read_text(encoding="utf-8"))
             entry["error"] = None
     entry["took_s"] = round(time.monotonic() - begun, 1)
@@ -94,19 +101,19 @@ def run_part(part: Part, options: argparse.Namespace, logs: Path) -> dict[str, A
 
 
 def children_cpu_s() -> float:
-    """User and system time of all that was started and has ended."""
+    """Return the user and system time of all finished child processes."""
     taken = resource.getrusage(resource.RUSAGE_CHILDREN)
     return taken.ru_utime + taken.ru_stime
 
 
 def shown(command: list[str], out: Path) -> str:
-    """As one would type it."""
+    """Return the command as a user would type it."""
     typed = ["python", os.path.relpath(command[1], ROOT), *command[2:]]
     return " ".join("FILE" if word == str(out) else word for word in typed)
 
 
 def follow(command: list[str], log: Path, deadline_s: float) -> str | None:
-    """Runs to the end or the deadline, shown and logged; what went wrong."""
+    """Run to the end or the deadline, shown and logged; return what went wrong."""
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     end = time.monotonic() + deadline_s
     with log.open("wb") as file, started(command, environ, deadline_s) as process:
@@ -129,7 +136,7 @@ def follow(command: list[str], log: Path, deadline_s: float) -> str | None:
 def started(
     command: list[str], environ: dict[str, str], deadline_s: float
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """In a session of its own, so that nothing of it is left over afterwards."""
+    """Run in a new session, so that no process is left over afterwards."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -156,7 +163,7 @@ def started(
 
 
 def run_parts(parts: list[Part], record: DayRecord, options: argparse.Namespace) -> None:
-    """One after the other, each put on record as it ends."""
+    """Run one after another; record each as it ends."""
     logs = ROOT / "build" / "bench" / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     expected = {part: part.quick_s if options.quick else part.expected_s for part in parts}
@@ -167,7 +174,9 @@ def run_parts(parts: list[Part], record: DayRecord, options: argparse.Namespace)
             f"until the end about {left_min:.0f} min"
         )
         if (load := os.getloadavg()[0]) > QUIET_LOAD * (os.cpu_count() or 1):
-            console.print(f"load {load:.1f}: others use this machine, or the last part did")
+            console.print(
+                f"load {load:.1f}: something else is running, or the last part still shows"
+            )
         entry = run_part(part, options, logs)
         record.put(part.name, entry)
         outcome = entry["error"] or f"{entry['took_s']:.0f} s, CPU {entry['cpu_s']:.0f} s"
@@ -175,7 +184,7 @@ def run_parts(parts: list[Part], record: DayRecord, options: argparse.Namespace)
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends its part too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # its part ends too
     options = parse_arguments()
     if options.list:
         for part in PARTS:

@@ -1,10 +1,11 @@
-"""Latency and rate of `sparsefleet serve`, rows in files and in Redis, beside bare ONNX Runtime.
+"""Latency and rate of `sparsefleet serve`, with rows in files and in Redis, compared with ONNX
+Runtime.
 
     make bench     or     python bench/serving.py [--quick] [--seconds 3] [--hold 60] [--json FILE]
 
-Clients are in a process of their own and send one request after the other over one connection
-each. --hold N loads the service with 16 clients for N seconds more: no request may fail, and its
-memory must stay where it was after the first tenth.
+Clients run in a separate process; each sends one request after another over its own connection.
+--hold N loads the service with 16 clients for N more seconds: no request may fail, and its memory
+must stay what it was after the first tenth.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NUM_ROWS = {False: 200_000, True: 20_000}
 CLIENTS = (1, 16, 64)
 ARROW = "application/vnd.apache.arrow.stream"
 READY_S = 120.0
-FLAT = 0.05  # of memory that a hold may add
+FLAT = 0.05  # of memory growth allowed during a hold
 FORMS = {
     "1 row, JSON": (1, "application/json"),
     "100 rows, JSON": (100, "application/json"),
@@ -49,7 +50,7 @@ class Service:
         self.port = port
 
     def load(self, body: Path, kind: str, clients: int, seconds: float) -> dict[str, Any]:
-        """What the clients found."""
+        """The clients' measurements."""
         script = ROOT / "bench" / "serving_load.py"
         command = [sys.executable, str(script), self.host, str(self.port), str(body), kind]
         flags = ["--clients", str(clients), "--seconds", str(seconds)]
@@ -58,7 +59,7 @@ class Service:
         return found
 
     def memory_bytes(self) -> int:
-        """Resident, of which mapped files count only as far as they were read."""
+        """Return resident memory; mapped files count only as far as they were read."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) << 10
@@ -85,7 +86,7 @@ def serving(directory: Path, *flags: str) -> Iterator[Service]:
 
 @contextlib.contextmanager
 def redis_with_rows(directory: Path) -> Iterator[str | None]:
-    """The address of a Redis of our own that has the rows; None where there is no Redis."""
+    """Yield the address of a private Redis with the rows; None if Redis is not installed."""
     program = shutil.which("redis-server")
     if program is None:
         console.print("redis-server is not installed: run scripts/install_system_packages.sh")
@@ -128,7 +129,7 @@ def measure(
     every_clients: tuple[int, ...],
     num_rows: int,
 ) -> dict[str, dict[str, Any]]:
-    """Every form and number of clients, the sides in turn."""
+    """Measure every form and number of clients, with the sides in turn."""
     found: dict[str, dict[str, Any]] = {}
     for form, (batch, kind) in FORMS.items():
         for clients in every_clients:
@@ -144,7 +145,7 @@ def measure(
 
 
 def hold(service: Service, body: Path, seconds: float) -> dict[str, Any]:
-    """Load without an end in sight: errors, and what it does to memory."""
+    """Apply sustained load: count errors, and watch the memory."""
     service.load(body, "application/json", 16, seconds / 10)
     before = service.memory_bytes()
     found = service.load(body, "application/json", 16, seconds)
@@ -167,7 +168,7 @@ def show(found: dict[str, dict[str, Any]]) -> None:
 
 
 def show_hold(side: str, one: dict[str, Any]) -> bool:
-    """Whether it held."""
+    """Return whether it held."""
     grown = one["memory_after"] / one["memory_before"] - 1
     console.print(
         f"{side}, held for {one['seconds']:.0f} s: {one['requests']:,} requests, "
@@ -179,8 +180,8 @@ def show_hold(side: str, one: dict[str, Any]) -> bool:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short: does it run at all")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a measurement (default 3)")
+    parser.add_argument("--quick", action="store_true", help="short, to check that it runs")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per measurement (default 3)")
     parser.add_argument("--hold", type=float, default=0.0, help="seconds of load for each store")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser.parse_args()

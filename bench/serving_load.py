@@ -1,4 +1,4 @@
-"""Clients of bench/serving.py, in a process of their own: each sends a request again and again.
+"""The clients of bench/serving.py, in a separate process: each sends a request repeatedly.
 
     python bench/serving_load.py HOST PORT BODY_FILE CONTENT_TYPE --clients 16 --seconds 5
 
@@ -19,7 +19,7 @@ ERRORS_KEPT = 3
 async def client(
     options: argparse.Namespace, request: bytes, end: float, taken: list[float]
 ) -> list[str]:
-    """Sends until `end`, one request after the other over one connection; what went wrong."""
+    """Send requests until `end`, one after another over one connection; return the errors."""
     errors = []
     reader, writer = await asyncio.open_connection(options.host, options.port)
     while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""The model that bench/serving.py serves, its requests, and the same computed without a service.
+"""The model that bench/serving.py serves, its requests, and the same computation without a service.
 
 Letters: B examples.
 """
@@ -46,7 +46,7 @@ class Clicks(nn.Module):
 
 
 def export(directory: Path, num_rows: int) -> None:
-    """A model with a row for each id below `num_rows`."""
+    """Return a model with a row for each id below `num_rows`."""
     torch.manual_seed(0)
     model = Clicks()
     bind(model, LocalStore(), SGD(lr=0.0))
@@ -84,7 +84,7 @@ def as_arrow(inputs: dict[str, np.ndarray]) -> bytes:
 
 
 class Bare:
-    """ONNX Runtime on the same graph, with rows out of a NumPy array: no service, no keys."""
+    """ONNX Runtime on the same graph, with rows from a NumPy array: no service, no keys."""
 
     def __init__(self, directory: Path, num_rows: int) -> None:
         import onnxruntime
@@ -107,7 +107,7 @@ class Bare:
     def measure(
         self, inputs: dict[str, np.ndarray], clients: int, seconds: float
     ) -> dict[str, float]:
-        """As many threads as clients, each a request after the other."""
+        """Run one thread per client, each with one request after another."""
         taken: list[float] = []
         begin = time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""Medians out of a day's record, by group, side and batch size; None of what was not measured."""
+"""Medians from a day's record, by group, side and batch size; None for what was not measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCHES = (1000, 100)
 
 
 class SideMedians:
-    """Of CTR-DNN, whose groups are parts of the record."""
+    """The medians of CTR-DNN, whose groups are parts of the record."""
 
     def __init__(self, record: DayRecord) -> None:
         self.groups: dict[str, dict[str, Any]] = {}
@@ -24,7 +24,7 @@ class SideMedians:
                 self._machines[group] = record.parts[f"ctr-{group}"]["machine"]
 
     def machine(self, group: str) -> str:
-        """The line about where the group was measured."""
+        """Return the line about the machine that the group was measured on."""
         return self._machines.get(group, "")
 
     def sections(self, group: str, side: str, batch: int) -> list[dict[str, float]]:
@@ -42,11 +42,11 @@ class SideMedians:
         return self._median(group, side, batch, "server_cpu_us_per_example")
 
     def floor(self, group: str, batch: int) -> float | None:
-        """The better way to do the products."""
+        """Return the rate of the faster way to compute the products."""
         return self._best_products(group, batch)[0]
 
     def floor_cpu_us(self, group: str, batch: int) -> float | None:
-        """What the better way to do the products takes of the CPU."""
+        """Return the CPU time of the faster way to compute the products."""
         return self._best_products(group, batch)[1]
 
     def worker_bytes(self, group: str, side: str) -> int | None:
@@ -54,7 +54,7 @@ class SideMedians:
         return found or None
 
     def _best_products(self, group: str, batch: int) -> tuple[float | None, float | None]:
-        """Rate and CPU time of the faster way."""
+        """Return rate and CPU time of the faster way."""
         sides = [side for side in self.groups.get(group, {}) if side.startswith(PRODUCTS)]
         found = [(self.rate(group, s, batch), self.cpu_us(group, s, batch)) for s in sides]
         return max(
@@ -69,5 +69,5 @@ class SideMedians:
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:
-    """None where one of them is missing."""
+    """Return the ratio; None if either is missing."""
     return ours / theirs if ours is not None and theirs else None

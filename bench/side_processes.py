@@ -1,4 +1,4 @@
-"""The processes of one side of a benchmark: started once, then asked for a section at a time."""
+"""The processes of a benchmark side: started once, then asked to run a section at a time."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ LOG_TAIL_BYTES = 600
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one section took, from the first process's begin to the last one's end."""
+    """The cost of one section, from the first process's start to the last one's end."""
 
     examples_per_s: float
     cpu_us_per_example: float
-    """Of all processes of the side, its servers included."""
+    """Of all processes of the side, including its servers."""
     server_cpu_us_per_example: float
     """Of its servers alone."""
 
 
 def portable(text: str) -> str:
-    """Without the place of this tree: reports are read on other machines."""
+    """Remove the path of this tree: reports are read on other machines."""
     return text.replace(f"{ROOT}/", "")
 
 
@@ -68,18 +68,18 @@ class SideProcess:
 
     def send(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # who reads its answer is told that it ended
+        with contextlib.suppress(BrokenPipeError):  # signals the end to the reader of its answers
             self._process.stdin.write(f"{line}\n".encode())
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
-        """The first line from here on in which the pattern is found; others are passed over."""
+        """Return the first line from here on that matches the pattern, skipping others."""
         end = time.monotonic() + timeout_s
         while True:
             if found := re.search(pattern, self._read_line(end)):
                 return found
 
     def cpu_s(self) -> float:
-        """User and system time so far; 0 where the system does not tell."""
+        """Return user and system time so far; 0 if the system does not report it."""
         try:
             text = Path(f"/proc/{self._process.pid}/stat").read_text()
         except OSError:
@@ -88,7 +88,7 @@ class SideProcess:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_memory_bytes(self) -> int:
-        """The most that was resident; 0 where the system does not tell, or after its end."""
+        """Return the peak resident memory; 0 if the system does not report it, or after the end."""
         try:
             text = Path(f"/proc/{self._process.pid}/status").read_text()
         except OSError:
@@ -97,7 +97,7 @@ class SideProcess:
         return int(found[1]) << 10 if found else 0
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing happens to one that has ended."""
+        """Send a signal; does nothing if the process has ended."""
         self._process.send_signal(number)
 
     def end_input(self) -> None:
@@ -106,7 +106,7 @@ class SideProcess:
             self._process.stdin.close()
 
     def close(self, *, terminate: bool = False, kill: bool = False) -> None:
-        """Waits for its end, for which it may be asked, or which may be made."""
+        """Wait for the end, after asking for it or forcing it."""
         self.end_input()
         if kill:
             self._process.kill()
@@ -142,11 +142,12 @@ class SideProcess:
 
 
 class Side:
-    """`with Side(workers, servers) as side: side.run()`. Workers know what a section is.
+    """Run a side: `with Side(workers, servers) as side: side.run()`. Workers know what a section
+    is.
 
     others: processes that belong to it, do no work of their own and end last.
-    is_restless: its processes are busy when nothing is asked of them, and linger at the end. They
-        are stopped between sections, so that they disturb nobody, and ended without waiting.
+    is_restless: its processes are busy even when idle, and linger at the end. They are suspended
+    between sections, so that they disturb nobody, and killed at the end.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Side:
         self._signal(signal.SIGSTOP)
 
     def ask(self, line: str) -> list[dict[str, Any]]:
-        """Sends the line to all workers at the same time; their answers."""
+        """Send the line to all workers at the same time; return their answers."""
         self._signal(signal.SIGCONT)
         for worker in self._workers:
             worker.send(line)
@@ -181,7 +182,7 @@ class Side:
         return [json.loads(match.group()) for match in found]
 
     def run(self, *words: object) -> Section:
-        """One section, on all workers at the same time; `words` say which."""
+        """Run one section on all workers at the same time; `words` say which."""
         server_cpu_s = -sum(server.cpu_s() for server in self._servers)
         answers = self.ask(" ".join(["run", *map(str, words)]))
         examples = sum(answer["examples"] for answer in answers)
@@ -191,16 +192,18 @@ class Side:
         return Section(examples / took_s, 1e6 * cpu_s / examples, 1e6 * server_cpu_s / examples)
 
     def score(self, file: str) -> float:
-        """AUC over the examples of a file; all workers take part, and the first one tells."""
+        """Return the AUC over the examples of a file; all workers take part, and the first reports
+        it.
+        """
         return float(self.ask(f"auc {file}")[0]["auc"])
 
     def peak_memory_bytes(self) -> tuple[int, int]:
-        """Of the largest worker and of the largest server."""
+        """Return the peak memory of the largest worker and of the largest server."""
         workers = max(worker.peak_memory_bytes() for worker in self._workers)
         return workers, max((server.peak_memory_bytes() for server in self._servers), default=0)
 
     def close(self) -> None:
-        for worker in self._workers:  # all before the first is waited for: they end together
+        for worker in self._workers:  # ask all before waiting for the first: they end together
             worker.end_input()
         for worker in self._workers:
             worker.close(kill=self._is_restless)
@@ -208,7 +211,7 @@ class Side:
             process.close(terminate=True, kill=self._is_restless)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Only to those that are restless."""
+        """Signal the processes, if they are restless."""
         if self._is_restless:
             for process in (*self._workers, *self._servers):
                 process.signal(number)
@@ -228,9 +231,9 @@ class Side:
 def start_servers(
     count: int, transport: str | None, job_key: str, flags: Sequence[Sequence[str]] = ()
 ) -> tuple[list[SideProcess], list[str]]:
-    """`sparsefleet server` processes on free ports, and their endpoints.
+    """Start `sparsefleet server` processes on free ports; yield them and their endpoints.
 
-    transport: None is what they choose by themselves. flags: more of each server.
+    transport: None is their default. flags: further flags of each server.
     """
     servers: list[SideProcess] = []
     try:

@@ -1,10 +1,10 @@
-"""What each process of a side does but Paddle's: it answers the lines it is sent, one by one.
+"""The process of a side, except Paddle's: it answers its input lines one by one.
 
-Says `ready`, then answers each line with one line of JSON. `run BATCH EXAMPLES` trains on that many
-examples, those of all processes counted, and tells how many were its own, begin and end on the
-system's monotonic clock, and the CPU time taken. Other verbs are methods of the side that take a
-file: `auc FILE` scores the arrays of an .npz file, with all processes of the side. Ends when its
-input does.
+Prints `ready`, then answers each line with one line of JSON. `run BATCH EXAMPLES` trains on that
+many examples, counted over all processes, and reports how many were its own, start and end on the
+system's monotonic clock, and the CPU time. Other verbs are methods of the side that take a file:
+`auc FILE` scores the arrays of an .npz file, with all processes of the side. Ends at the end of its
+input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 
 class ProductsSide:
-    """The floor: the products of each step, made by `products(batch)`, and nothing else."""
+    """The floor: the products of each step, computed by `products(batch)`, and nothing else."""
 
     def __init__(self, products: Callable[[int], Any], options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
@@ -60,7 +60,7 @@ def timed(side: Any, batch: int, num_batches: int) -> dict[str, float]:
 def answer_lines(
     about: str, sides: Mapping[str, Callable[[argparse.Namespace], Any]], lr: float
 ) -> None:
-    """Makes the side that the command line names, then does what its input asks for."""
+    """Create the side that the command line names, then answer its input."""
     options = side_parser(about, sides, lr).parse_args()
     torch.manual_seed(0)
     side = sides[options.side](options)

@@ -1,10 +1,11 @@
-"""The skip-gram estimator beside gensim: rate on the same text, and what the vectors are worth.
+"""The skip-gram estimator compared with gensim: rate on the same text, and the quality of the
+vectors.
 
     python bench/skip_gram.py [--quick] [--repeats 5] [--json FILE]
 
 Both read the same words of enwik8 from memory, count nothing, and train one epoch per turn with two
 threads: window 5, 5 noise words, rows of 100, rates from 0.025 down. Without ../shared the text is
-drawn by Zipf's law, and no scores are given.
+drawn from Zipf's law, and there are no scores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lookup and update cost of the native tables, 1 and 2 threads, and memory a row.
+"""Lookup and update cost of the native tables, with 1 and 2 threads, and memory per row.
 
 make bench            or    python bench/tables.py [--quick] [--repeats 5] [--json FILE]
 """
@@ -33,7 +33,7 @@ TARGET_MEMORY = 1.3
 
 
 def resident_bytes() -> int:
-    """What the kernel counts as this process's memory now."""
+    """Return the current resident memory of this process."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
@@ -43,7 +43,7 @@ def random_keys(num_rows: int) -> np.ndarray:
 
 
 def filled_store(optimizer: optim.Optimizer, keys: np.ndarray) -> LocalStore:
-    """A store whose table ``t`` has a row for every key."""
+    """Return a store whose table ``t`` has a row for every key."""
     store = LocalStore()
     store.define(TableSpec(name="t", dim=DIM, optimizer=optimizer, initializer=Constant(0.1)))
     out = np.empty((50_000, DIM), np.float32)
@@ -54,7 +54,7 @@ def filled_store(optimizer: optim.Optimizer, keys: np.ndarray) -> LocalStore:
 
 
 def resident_ratio(optimizer: optim.Optimizer, num_rows: int) -> float:
-    """What a process really grows by, over the payload. Run it in a process of its own."""
+    """Return the growth of a process relative to the payload. Run it in a separate process."""
     keys = random_keys(num_rows)
     before = resident_bytes()
     with filled_store(optimizer, keys) as store:
@@ -62,7 +62,7 @@ def resident_ratio(optimizer: optim.Optimizer, num_rows: int) -> float:
 
 
 class Worker:
-    """One thread's batches and buffers, made before the clock starts."""
+    """One thread's batches and buffers, created before the clock starts."""
 
     def __init__(self, store: LocalStore, keys: np.ndarray, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ class Worker:
 def measure(
     optimizer: optim.Optimizer, keys: np.ndarray, rounds: int, repeats: int
 ) -> dict[str, Any]:
-    """ns a row of each action, and memory over payload, of one kind of table."""
+    """Measure ns per row of each action, and memory over payload, for one kind of table."""
     with multiprocessing.get_context("spawn").Pool(1) as fresh:
         resident = fresh.apply(resident_ratio, (optimizer, len(keys)))
     with filled_store(optimizer, keys) as store:
@@ -117,7 +117,7 @@ def measure(
 
 
 def show(figures: Mapping[str, Any]) -> None:
-    """Of each optimizer a line, and of SGD what is aimed at."""
+    """Print one row per optimizer, and the targets for SGD."""
     rows = [
         [
             name,
@@ -128,7 +128,7 @@ def show(figures: Mapping[str, Any]) -> None:
         for name, one in figures.items()
     ]
     columns = ["optimizer", "lookup 1t", "2t", "update 1t", "2t", "merging 1t", "2t"]
-    title = "ns a row and thread (median); memory over key + values + state"
+    title = "ns per row and thread (median); memory over key + values + state"
     report(title, [*columns, "memory", "resident"], rows)
     lookup = figures["sgd"]["ns_per_row"]["lookup 1"][0]
     memory = figures["sgd"]["resident_ratio"]

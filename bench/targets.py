@@ -1,4 +1,4 @@
-"""What is aimed at, beside what was measured."""
+"""The targets, next to what was measured."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DDP = f"{TORCH} DDP 2"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One target; without one, what was measured is only told."""
+    """One target; without a number, the measurement is only reported."""
 
     found: float | None
     target: float | None = None
     is_share: bool = False
     """Shown in percent, not as a factor."""
     is_upper: bool = False
-    """Met by what is not above the target."""
+    """Met if the measurement is not above the target."""
 
     @property
     def is_met(self) -> bool | None:
-        """None if it was not measured, or nothing is aimed at."""
+        """Whether it was met; None if it was not measured, or has no target."""
         if self.found is None or self.target is None:
             return None
         return self.found <= self.target if self.is_upper else self.found >= self.target
@@ -53,14 +53,14 @@ NOTHING = Verdict(None)
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """One work against each of those it is compared with."""
+    """One workload against each of the engines it is compared with."""
 
     work: str
     paddle: Verdict = NOTHING
     torch: Verdict = NOTHING
     floor: Verdict = NOTHING
     account: str = ""
-    """Where its time or memory goes, for those who ask why a target was missed."""
+    """Where its time or memory goes, to explain a missed target."""
 
     @property
     def verdicts(self) -> tuple[Verdict, Verdict, Verdict]:
@@ -68,13 +68,13 @@ class TargetRow:
 
     @property
     def is_missed(self) -> bool:
-        """Any of its targets."""
+        """Whether any of its targets was missed."""
         return any(verdict.is_met is False for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of one way to train CTR-DNN; pairs are for batches of 1000 and of 100."""
+    """Targets of one way to train CTR-DNN; pairs are for batches of 1000 and 100."""
 
     group: str
     how: str
@@ -106,14 +106,14 @@ READER_THREADS = {
     "1 thread": ("torch, in process",),
     "2 threads": ("torch, in process", "torch, 2 workers"),
 }
-"""And the DataLoaders of which the fastest counts."""
+"""And the DataLoaders, of which the fastest counts."""
 READER_PADDLE, READER_TORCH = 3.0, 8.0
 CPU_PADDLE, CPU_TORCH = 0.5, 1.0
 MEMORY_PADDLE, MEMORY_TORCH = 0.5, 1.0
 
 
 def target_rows(record: DayRecord) -> list[TargetRow]:
-    """All targets, measured or not."""
+    """Return all targets, measured or not."""
     ctr = SideMedians(record)
     return [
         *_rates(ctr),

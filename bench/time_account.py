@@ -1,4 +1,4 @@
-"""Where the time of a training goes, in one line, out of what is measured anyhow."""
+"""Breaks down where the time of a training goes, from other measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def cores_of(machine: str) -> int:
-    """Of a line of `measure.machine`; 1 if it does not tell."""
+    """Return the number of cores in a line of `measure.machine`; 1 if it is missing."""
     found = re.search(r"(\d+) cores", machine)
     return int(found[1]) if found else 1
 
@@ -24,9 +24,10 @@ def cpu_account(
     server_us: float = 0.0,
     unit: str = "example",
 ) -> str:
-    """What one example takes of all cores: products, the rest of the work, and idle time.
+    """Break down the time of one example over all cores: products, other work, and idle time.
 
-    rate: examples a second; cpu_us: CPU time of all processes, server_us that of servers in it.
+    rate: examples per second; cpu_us: CPU time of all processes, of which server_us is the
+    servers'.
     """
     total_us = cores * 1e6 / rate
     parts = {
@@ -42,7 +43,7 @@ def cpu_account(
 
 
 def ctr_account(ctr: SideMedians, group: str, side: str, batch: int) -> str:
-    """Of a side of CTR-DNN; empty if it, or the products beside it, were not measured."""
+    """Break down one side of CTR-DNN; empty if it, or the products, were not measured."""
     rate, cpu_us = ctr.rate(group, side, batch), ctr.cpu_us(group, side, batch)
     products_us = ctr.floor_cpu_us(group, batch)
     if rate is None or cpu_us is None or products_us is None:
@@ -53,7 +54,7 @@ def ctr_account(ctr: SideMedians, group: str, side: str, batch: int) -> str:
 
 
 def memory_account(ctr: SideMedians, group: str, side: str, others: dict[str, str]) -> str:
-    """MiB of its largest worker, beside other sides of the group: by name, what to call them."""
+    """MiB of its largest worker, next to other sides of the group: name -> label."""
     found = {side: "", **others}
     told = [
         f"{held / MIB:,.0f} MiB{title and f' {title}'}"

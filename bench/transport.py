@@ -1,10 +1,10 @@
-"""Pull and push on one machine, each way to talk, beside a bare socket echo and Redis.
+"""Pull and push on one machine over each transport, compared with a bare socket echo and Redis.
 
     make bench            or    python bench/transport.py [--quick] [--repeats 5] [--json FILE]
 
-Every side moves the same rows: the echo the same bytes between two native processes, Redis
-by MGET and MSET with commands built beforehand and replies read but not parsed, which is
-faster than any real client could be.
+Every side moves the same rows: the echo moves the same bytes between two native processes; Redis
+uses MGET and MSET with prebuilt commands and unparsed replies, which is faster than any real
+client.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from sparsefleet.store import Constant, LocalStore, RemoteStore, Store, TableSpe
 DIM = 10
 SIZES = (100, 2_600, 26_000)
 ROW_BYTES = 4 * DIM
-HEADER_BYTES = 40 + 13 + 64  # frame header, pull head, one section head with its name
+HEADER_BYTES = 40 + 13 + 64  # frame header, pull header, one section header with its name
 READY_S = 30.0
-REDIS_CHUNK = 1_000  # keys a command; the best of 100, 1,000 and all at once
+REDIS_CHUNK = 1_000  # keys per command; the best of 100, 1,000 and all at once
 TARGET_FLOOR = 1.5  # plain over bare echo + table
 TARGET_REDIS = 5.0  # our rows/s over those of Redis
-TARGET_TLS = 0.5  # what TLS adds to a plain 2,600-row pull
+TARGET_TLS = 0.5  # the time that TLS adds to a plain 2,600-row pull
 TRANSPORTS = {"plain": "plain", "tls": "tls", "chosen": None}
-"""By name; the last is what server and client choose by themselves."""
+"""By name; the last is what server and client choose by default."""
 JOB_KEY = os.urandom(32).hex()
 
 
 @contextlib.contextmanager
 def server(transport: str | None) -> Iterator[str]:
-    """A `sparsefleet server` process; its endpoint."""
+    """Start a `sparsefleet server` process; yield its endpoint."""
     command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, *([] if transport is None else ["--transport", transport])],
@@ -76,7 +76,7 @@ def server(transport: str | None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def redis(num_rows: int, row: bytes) -> Iterator[Exchange | None]:
-    """A Redis server of our own with ``num_rows`` rows; None where there is none."""
+    """Start a private Redis server with ``num_rows`` rows; yield None if it is not installed."""
     program = shutil.which("redis-server")
     if program is None:
         console.print("redis-server is not installed: run scripts/install_system_packages.sh")
@@ -131,14 +131,14 @@ def resp(parts: list[bytes]) -> bytes:
 
 
 def chunks(keys: np.ndarray | range) -> Iterator[list[bytes]]:
-    """The keys as Redis sees them, in the pieces that one command of a pipeline takes."""
+    """Return the keys as Redis sees them, in chunks of one pipelined command."""
     names = [int(key).to_bytes(8, "little") for key in keys]
     for start in range(0, len(names), REDIS_CHUNK):
         yield names[start : start + REDIS_CHUNK]
 
 
 def mget_commands(keys: np.ndarray) -> tuple[bytes, int]:
-    """Pipelined MGETs, and the length of their replies."""
+    """Return pipelined MGETs, and the length of their replies."""
     command, wanted = b"", 0
     for names in chunks(keys):
         command += resp([b"MGET", *names])
@@ -148,7 +148,7 @@ def mget_commands(keys: np.ndarray) -> tuple[bytes, int]:
 
 
 def mset_commands(keys: np.ndarray | range, row: bytes) -> tuple[bytes, int]:
-    """Pipelined MSETs, and the length of their replies."""
+    """Return pipelined MSETs, and the length of their replies."""
     command, wanted = b"", 0
     for names in chunks(keys):
         command += resp([b"MSET", *(part for name in names for part in (name, row))])
@@ -157,7 +157,7 @@ def mset_commands(keys: np.ndarray | range, row: bytes) -> tuple[bytes, int]:
 
 
 class Exchange:
-    """Sends commands and reads their replies into one buffer, with nothing else in between."""
+    """Sends commands and reads their replies into one buffer, and nothing else."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
@@ -188,7 +188,7 @@ def fill(store: Store, num_rows: int) -> Store:
 def sides_for(
     n: int, num_rows: int, stores: dict[str, Store], cache: Exchange | None, echo: Path
 ) -> dict[str, Callable[[], float]]:
-    """Seconds a call, by side, for batches of ``n`` rows."""
+    """Measure seconds per call, by side, for batches of ``n`` rows."""
     rng = np.random.default_rng(n)
     batches = [rng.permutation(num_rows)[:n] for _ in range(8)]
     gradients = rng.normal(size=(n, DIM)).astype(np.float32)
@@ -244,7 +244,7 @@ def main() -> None:
 
 
 def report_size(n: int, taken: dict[str, tuple[float, float, float]]) -> None:
-    """One table a batch size: what each side took, then the ratios that have targets."""
+    """Print one table per batch size: the time of each side, then the ratios that have targets."""
     rows = []
     for verb in ("pull", "push"):
         for side in ("table", "echo", *TRANSPORTS, "redis"):

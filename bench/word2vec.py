@@ -2,10 +2,10 @@
 
     python bench/word2vec.py [--quick] [--repeats 5] [--json FILE]
 
-Skip-gram with 5 noise words, 50,000 words by Zipf's law, rows of 300, a bias for each context
-(gensim has none), SGD. Pairs lie parsed in memory; gensim makes its own of sentences. Sides take
-turns as those of bench/ctr_dnn.py do. The floor is the products of forward and backward: rows are
-neither fetched nor changed. A full run also scores what is learnt (bench/word2vec_quality.py).
+Skip-gram with 5 noise words, 50,000 words following Zipf's law, rows of 300, a bias per context
+(gensim has none), SGD. Pairs are parsed and in memory; gensim makes its own from sentences. Sides
+take turns as in bench/ctr_dnn.py. The floor is the products of the forward and backward pass: rows
+are neither fetched nor changed. A full run also scores the vectors (bench/word2vec_quality.py).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ LEFT_OUT_OF_QUICK = (
     "PaddlePaddle async 2x2",
     "PaddlePaddle geo 2x2",
 )
-"""Processes take seconds to start, and a quick run has few minutes."""
+"""Processes take seconds to start, and a quick run lasts only minutes."""
 PADDLE_LINES = {False: 20_000, True: 1_000}
-"""Of each of two files, by --quick: Paddle trains on all of its files in a section."""
+"""Pairs in each of two files, by --quick: Paddle trains on all its files in each section."""
 
 
 def rounds_config(options: argparse.Namespace) -> RoundsConfig:
@@ -56,7 +56,7 @@ def rounds_config(options: argparse.Namespace) -> RoundsConfig:
 
 
 def measure_speed(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Figures of each side, as `run_rounds` gives them."""
+    """Return the figures of each side, as `run_rounds` does."""
     paddle, missing = find_paddle(may_install=not options.quick)
     sources = Sources(
         folder=folder,
@@ -82,9 +82,9 @@ def main() -> None:
     for table in (rate_table(f"batch {BATCH}", sides), *tables):
         report(table["title"], ["", *table["columns"][1:]], table["rows"])
     notes = [
-        f"The first table is of batch {BATCH}. gensim has no batches, no biases, and updates rows "
+        f"The first table is for batch {BATCH}. gensim has no batches, no biases, and updates rows "
         "after each pair without locks.",
-        f"sparsefleet multiplies rows by embedding_dots; {OURS_BY_TORCH} gathers them and "
+        f"sparsefleet multiplies rows with embedding_dots; {OURS_BY_TORCH} gathers them and "
         "multiplies them as torch does.",
     ]
     if not options.quick:

@@ -1,4 +1,4 @@
-"""Skip-gram by gensim. Its windows are never shortened, so that its pairs can be counted."""
+"""Skip-gram in gensim. Its windows are never shortened, so that its pairs can be counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from word2vec_pairs import (
 
 
 class GensimSide:
-    """Trains on sentences; a batch is as many sentences as have its pairs."""
+    """Trains on sentences; a batch is the number of sentences that have its pairs."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._model = Word2Vec(

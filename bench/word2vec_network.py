@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling in plain torch, and its products alone. Nothing of ours here.
+"""Skip-gram with negative sampling in plain torch, and its products alone, without sparsefleet.
 
 Letters: B pairs, K noise words, D row width.
 """
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from word2vec_pairs import DIM, NUM_NOISE, NUM_WORDS
 
 SIGNS = torch.tensor([-1.0] + [1.0] * NUM_NOISE)
-"""Of the logits: the true word should have a high one, noise low ones."""
+"""The targets of the logits: high for the true word, low for noise."""
 
 
 class Products:
-    """The products of one step, nothing else: no rows are fetched, none is changed.
+    """The products of one step and nothing else: no rows are fetched or changed.
 
-    Each in the form in which torch is fastest: a row times a matrix, or one element at a time.
+    Each uses the form that is fastest in torch: a row times a matrix, or elementwise.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -35,7 +35,7 @@ class Products:
 
 def skip_gram_loss(words: Tensor, contexts: Tensor, biases: Tensor) -> Tensor:
     """words: float32[B, D], contexts: [B, 1 + K, D], biases: [B, 1 + K, 1] -> the mean over B."""
-    # One element at a time: batched matrix products of this shape take three times as long.
+    # Elementwise: batched matrix products of this shape take three times as long.
     return loss_of_logits((contexts * words.unsqueeze(1)).sum(2) + biases.squeeze(2))
 
 
@@ -45,7 +45,7 @@ def loss_of_logits(logits: Tensor) -> Tensor:
 
 
 class PlainModel(nn.Module):
-    """What one writes without us."""
+    """The model as a user writes it without sparsefleet."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Skip-gram with its rows in our tables, trained by our Trainer.
+"""Skip-gram with its rows in sparsefleet tables, trained by our Trainer.
 
 Letters: B pairs, K noise words.
 """
@@ -20,7 +20,7 @@ from word2vec_pairs import DIM, NUM_WORDS, PairTurns
 
 
 class FleetModel(nn.Module):
-    """What `PlainModel` is, with its rows in tables."""
+    """The same as `PlainModel`, with its rows in tables."""
 
     def __init__(self, lr: float, *, plain_operators: bool) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class OursSide:
         model = FleetModel(options.lr, plain_operators=plain_operators)
         self._trainer = Trainer(
             model,
-            None,  # the model gives its loss
+            None,  # the model returns its loss
             optim.SGD(lr=options.lr),
             mode=options.mode,
             threads=options.threads,

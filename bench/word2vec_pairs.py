@@ -1,6 +1,6 @@
-"""Words and their company as word2vec is measured on: 50,000 words by Zipf's law, 5 noise words.
+"""Words and contexts for the word2vec benchmark: 50,000 words following Zipf's law, 5 noise words.
 
-Letters: S sentences, L words of each, B pairs of a word and a word beside it, K noise words.
+Letters: S sentences, L words in each, B pairs of a word and a word next to it, K noise words.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 NUM_WORDS = 50_000
-"""From 1 on: Paddle's InMemoryDataset leaves out a 0."""
+"""Ids start at 1: Paddle's InMemoryDataset drops a 0."""
 DIM = 300
 NUM_NOISE = 5
 WINDOW = 3
-"""Words on each side that are company. Always all of them, so that pairs can be counted."""
+"""Context words on each side; always all of them, so that pairs can be counted."""
 SENTENCE_LENGTH = 20
 PAIRS_PER_SENTENCE = sum(2 * (SENTENCE_LENGTH - distance) for distance in range(1, WINDOW + 1))
 NUM_DISTINCT_SENTENCES = 2_000
 LR = 1.0
-"""Of a mean over the batch: 0.01 for each pair of a batch of 100."""
+"""For a mean over the batch: 0.01 per pair in a batch of 100."""
 
 _NOISE_POWER = 0.75  # Mikolov et al. 2013
 
@@ -51,21 +51,21 @@ def pairs_of(sentences: np.ndarray, seed: int) -> Pairs:
 
 
 class PairTurns:
-    """What one process trains on, by batch size, over and over."""
+    """The training data of one process by batch size, repeated endlessly."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         sentences = draw_sentences(NUM_DISTINCT_SENTENCES, seed=options.rank)
         self._whole = pairs_of(sentences, seed=options.rank)
 
     def turn(self, batch: int, count: int) -> list[Pairs]:
-        """`count` whole batches, beginning again where they end."""
+        """Return `count` complete batches, starting over at the end."""
         split = zip(*(part.split(batch) for part in self._whole), strict=True)
         batches = list(split)[: len(self._whole[0]) // batch]
         return (batches * (count // len(batches) + 1))[:count]
 
 
 def write_pair_files(folder: Path, num_files: int, lines_per_file: int) -> Sequence[Path]:
-    """MultiSlot: the word, its company, the noise words."""
+    """Write MultiSlot lines: the word, its context, the noise words."""
     num_sentences = -(-lines_per_file // PAIRS_PER_SENTENCE)
     paths = []
     for index in range(num_files):

@@ -1,10 +1,10 @@
-"""What vectors that ours and gensim learn from the same text are worth.
+"""The quality of vectors that sparsefleet and gensim learn from the same text.
 
     python bench/word2vec_quality.py [--quick] [--json FILE]
 
-The text is the beginning of enwik8 (../shared/data/text), the scores are Spearman's correlation
-with WordSim-353 and SimLex-999, and the share of analogies that are right. All sides have the same
-vocabulary, thinning, windows, number of noise words, rates and one pass. Nothing is timed.
+The text is the beginning of enwik8 (../shared/data/text); the scores are Spearman's correlation
+with WordSim-353 and SimLex-999, and the share of correct analogies. All sides use the same
+vocabulary, downsampling, windows, number of noise words, rates and one pass. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ COLUMNS = ("scores", "WordSim-353", "SimLex-999", "analogies")
 
 
 def measure_quality(quick: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """A table of scores and what to know about it; where the data is not there, only that."""
+    """Return a table of scores with notes; without the data, only a note."""
     missing = [path for path in (TEXT, EVALUATION) if not path.exists()]
     if missing:
-        return [], [f"Scores of vectors are left out: there is no {missing[0]}."]
+        return [], [f"Scores of vectors are omitted: there is no {missing[0]}."]
     corpus = read_corpus(TEXT, TEXT_BYTES[quick])
     with tempfile.TemporaryDirectory() as folder:
         corpus.save(Path(folder) / "corpus.npz")
@@ -61,7 +61,7 @@ def measure_quality(quick: bool) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def score_side(spec: SideSpec, sources: Sources, corpus: Corpus) -> list[str]:
-    """A text for each score; why there is none in the first."""
+    """Return a text per score; if there are none, the first says why."""
     file = sources.folder / "vectors.npy"
     try:
         one = start(spec, sources)

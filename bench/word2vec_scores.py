@@ -1,4 +1,4 @@
-"""How good vectors of words are: similarities beside people's, and analogies.
+"""Scores word vectors by similarity judgements and analogies.
 
 Letters: V words, D width, Q questions.
 """
@@ -17,9 +17,10 @@ QUESTIONS_AT_ONCE = 500
 def similarity_score(
     path: Path, place: Mapping[str, int], vectors: np.ndarray
 ) -> tuple[float, int]:
-    """Spearman's correlation of cosines with the judgements of a file, and of how many pairs.
+    """Return Spearman's correlation of cosines with the judgements in a file, and the number of
+    pairs.
 
-    Lines are word, word and judgement, with tabs between; pairs with an unknown word are left out.
+    Lines have word, word and judgement, separated by tabs; pairs with an unknown word are skipped.
     """
     unit = _unit(vectors)
     judged, found = [], []
@@ -34,9 +35,9 @@ def similarity_score(
 
 
 def analogy_score(path: Path, place: Mapping[str, int], vectors: np.ndarray) -> tuple[float, int]:
-    """The share of questions `a b c d` for which the word nearest to b - a + c is d, and Q.
+    """Return the share of questions `a b c d` where the word nearest to b - a + c is d, and Q.
 
-    The words asked about are no answers; questions with an unknown word are left out.
+    The words of the question are excluded as answers; questions with an unknown word are skipped.
     """
     with gzip.open(path, "rt") as file:
         lines = [line.lower().split() for line in file if not line.startswith(":")]

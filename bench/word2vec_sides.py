@@ -1,8 +1,8 @@
-"""One process of one side of bench/word2vec.py; that of Paddle is bench/paddle_word2vec.py.
+"""One process of one side of bench/word2vec.py; Paddle's is bench/paddle_word2vec.py.
 
     python bench/word2vec_sides.py SIDE --rank 0 --processes 2 --threads 1 [--mode async]
 
-What it is asked and answers is in bench/side_worker.py.
+bench/side_worker.py describes the requests and answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from word2vec_pairs import LR, PairTurns
 
 
 class TorchSide:
-    """The loop that one writes without us."""
+    """The loop a user writes without sparsefleet."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
@@ -39,7 +39,7 @@ class TorchSide:
 
 
 def ours_side(options: argparse.Namespace, *, plain_operators: bool = False) -> Any:
-    """Imported for itself alone: other sides pay nothing for us."""
+    """Imported only here, so that other sides do not pay for sparsefleet."""
     from word2vec_ours import OursSide
 
     return OursSide(options, plain_operators=plain_operators)

@@ -1,4 +1,4 @@
-"""What bench/word2vec.py tells of the figures of its sides."""
+"""The tables that bench/word2vec.py prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memory_table import COLUMNS, memory_rows
 
 
 def told_sides(figures: Mapping[str, Any], batch: int) -> dict[str, dict[str, Any]]:
-    """Rates and CPU times of one batch size, as reports of sides want them."""
+    """Return rates and CPU times of one batch size in the form of reports."""
     told = {}
     for name, of_side in figures.items():
         sections = of_side["sections"].get(str(batch), [])

@@ -1,8 +1,8 @@
-"""Text as word2vec learns from it: frequent words thinned out, windows of random size, noise.
+"""Text preparation for word2vec: downsampling of frequent words, windows of random size, noise.
 
 The rules are those of Mikolov et al. 2013, which gensim follows too.
 
-Letters: V words of the vocabulary, T words of the text, B pairs, K noise words.
+Letters: V words in the vocabulary, T words in the text, B pairs, K noise words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SENTENCE_LENGTH = 1000
 WINDOW = 5
 NUM_NOISE = 5
 THINNING = 1e-3
-"""Words that are a greater share of the text than this are partly left out."""
+"""Words with a larger share of the text are downsampled."""
 
 _NOISE_POWER = 0.75
 _NOISE_PLACES = 1 << 20
@@ -30,25 +30,25 @@ _SENTENCES_AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A text whose rare words are left out."""
+    """A text without its rare words."""
 
     vocabulary: list[str]
-    """V words, the most frequent first."""
+    """V words, most frequent first."""
     counts: np.ndarray
     """int64[V]"""
     text: np.ndarray
-    """int32[T], places in the vocabulary"""
+    """int32[T], indices into the vocabulary"""
 
     def save(self, path: Path) -> None:
         np.savez(path, vocabulary=self.vocabulary, counts=self.counts, text=self.text)
 
     def sentences(self) -> list[np.ndarray]:
-        """Of equal length, but the last."""
+        """Of equal length, except the last."""
         return np.split(self.text, range(SENTENCE_LENGTH, len(self.text), SENTENCE_LENGTH))
 
 
 def read_corpus(path: Path, num_bytes: int) -> Corpus:
-    """Of the first bytes of a gzip file of words between blanks."""
+    """Read the first bytes of a gzip file of words separated by blanks."""
     with gzip.open(path, "rt") as file:
         words = file.read(num_bytes).split()
     common = [(word, n) for word, n in Counter(words).most_common() if n >= MIN_COUNT]
@@ -63,14 +63,16 @@ def load_corpus(path: Path) -> Corpus:
 
 
 def expected_pairs(corpus: Corpus) -> int:
-    """Of one pass over the text; each is about a middle word with its window to both sides."""
+    """Return the expected pairs of one pass: a center word and each word in its window."""
     return round((_kept_shares(corpus) * corpus.counts).sum() * (1 + WINDOW))
 
 
 def draw_batches(
     corpus: Corpus, batch: int, rank: int, processes: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Words int64[B] and contexts int64[B, 1 + K] of this process's share, the true one first."""
+    """Yield words int64[B] and contexts int64[B, 1 + K] of this process's share, the true one
+    first.
+    """
     rng = np.random.default_rng((2, rank))
     kept_shares = _kept_shares(corpus)
     noise_places = _noise_places(corpus)
@@ -95,14 +97,14 @@ def _kept_shares(corpus: Corpus) -> np.ndarray:
 
 
 def _noise_places(corpus: Corpus) -> np.ndarray:
-    """Words as often as they are to be drawn: int64[places]."""
+    """Return words with the frequency at which they are drawn: int64[places]."""
     shares = np.cumsum(corpus.counts.astype(np.float64) ** _NOISE_POWER)
     points = (np.arange(_NOISE_PLACES) + 0.5) / _NOISE_PLACES
     return np.searchsorted(shares, points * shares[-1])
 
 
 def _pairs_of(sentence: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Each word of the sentence with those in its window: int64[B] twice."""
+    """Return each word of the sentence with those in its window: int64[B] twice."""
     sizes = rng.integers(1, WINDOW + 1, len(sentence))
     words, company = [], []
     for distance in range(1, WINDOW + 1):

@@ -1,9 +1,9 @@
-"""One process that learns words from a text, for bench/word2vec_quality.py: ours or gensim's.
+"""One process that learns word vectors from a text, for bench/word2vec_quality.py: ours or gensim.
 
     python bench/word2vec_text_sides.py SIDE --data CORPUS.npz --rank 0 --processes 2 [--mode geo]
 
-Each line it is sent is answered as bench/side_worker.py says; `run BATCH EXAMPLES` is one pass over
-its share of the text, whatever EXAMPLES says, and `vectors FILE` writes those of all words.
+bench/side_worker.py describes the requests and answers; `run BATCH EXAMPLES` is one pass over its
+share of the text, whatever EXAMPLES says, and `vectors FILE` writes the vectors of all words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from word2vec_text import (
 
 DIM = 100
 RATE, LAST_RATE = 0.025, 0.0001
-"""Of one pair, at the beginning and at the end: gensim's."""
+"""The rate per pair, at the beginning and at the end: gensim's."""
 
 
 class OursSide:
@@ -62,7 +62,7 @@ class OursSide:
 
         fleet.init()
         steps = expected_pairs(self._corpus) / batch
-        if self._options.mode == "geo":  # counts the steps of a worker; async, those of all
+        if self._options.mode == "geo":  # counts a worker's steps; in async, those of all workers
             steps /= self._options.processes
         return Trainer(
             skip_gram(),
@@ -76,7 +76,7 @@ class OursSide:
 
 
 def skip_gram() -> nn.Module:
-    """Made here, so that gensim's process imports nothing of ours."""
+    """Created here, so that gensim's process imports nothing of sparsefleet."""
     from sparsefleet.nn import SparseEmbedding, embedding_dots
     from sparsefleet.store import Constant, Uniform
     from word2vec_network import loss_of_logits
@@ -95,10 +95,10 @@ def skip_gram() -> nn.Module:
 
 
 class GensimSide:
-    """One pass, with as many threads as asked for."""
+    """Run one pass with the requested number of threads."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from gensim.models import Word2Vec  # ours does without it
+        from gensim.models import Word2Vec  # ours does not need it
 
         self._corpus: Corpus = load_corpus(options.data)
         words = self._corpus.vocabulary
@@ -117,7 +117,7 @@ class GensimSide:
         self._model.build_vocab(self._sentences)
 
     def run(self, batch: int, num_batches: int) -> int:
-        del batch, num_batches  # it has none, and takes all of the text
+        del batch, num_batches  # gensim has no such option, and takes the whole text
         self._model.train(self._sentences, total_examples=len(self._sentences), epochs=1)
         return expected_pairs(self._corpus)
 

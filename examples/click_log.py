@@ -1,12 +1,12 @@
 """A generated click log in Criteo's layout, with a planted signal.
 
-Synthetic: 13 counts, 26 categorical columns and a click for each example, all from one seed.
-The chance of a click is known, so the best AUC that any model can reach is known too.
+Synthetic: 13 counts, 26 categorical columns and a click per example, all from one seed. The chance
+of a click is known, so the best AUC that any model can reach is known too.
 
-* Column f has a vocabulary of its own, 20 to 50,000 ids; ids follow Zipf's law, as ids do.
-* An id's key is 64 bits wide, made from (column, id), so that one table serves all columns.
-* The log-odds of a click are a constant, a hidden weight for each id, a hidden weight for each
-  count, and the product of hidden vectors of the first six columns, taken in pairs.
+* Column f has its own vocabulary of 20 to 50,000 ids, which follow Zipf's law like real ids.
+* An id's key has 64 bits, computed from (column, id), so that one table serves all columns.
+* The log-odds of a click are a constant, plus a hidden weight per id and per count, plus the
+products of hidden vectors of the first six columns, in pairs.
 
 Letters: B examples, F categorical columns.
 """
@@ -35,28 +35,28 @@ class ClickLog:
     clicks: np.ndarray
     """float32[B], 0 or 1."""
     chances: np.ndarray
-    """float32[B], the planted chance of a click: what a perfect model would say."""
+    """float32[B], the planted chance of a click: the prediction of a perfect model."""
 
     def __len__(self) -> int:
         return len(self.clicks)
 
     def part(self, begin: int, end: int) -> ClickLog:
-        """Examples [begin, end), as views."""
+        """Return examples [begin, end), as views."""
         columns = (self.counts, self.keys, self.clicks, self.chances)
         return ClickLog(*(column[begin:end] for column in columns))
 
     def share(self, index: int, count: int) -> ClickLog:
-        """What worker `index` of `count` gets: a contiguous part, all nearly equal, as views."""
+        """Return the part of worker `index` of `count`: contiguous and nearly equal, as views."""
         return self.part(len(self) * index // count, len(self) * (index + 1) // count)
 
     def batches(self, size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(counts, keys, clicks) of up to `size` examples each, as views."""
+        """Yield (counts, keys, clicks) of up to `size` examples each, as views."""
         parts = (self.part(begin, begin + size) for begin in range(0, len(self), size))
         return [(part.counts, part.keys, part.clicks) for part in parts]
 
 
 def generate(num_examples: int, seed: int = 0) -> ClickLog:
-    """The same log for the same arguments, whatever the machine."""
+    """Generate a log: the same for the same arguments, on any machine."""
     rng = np.random.default_rng(seed)
     ids = np.stack([_draw_ids(rng, size, num_examples) for size in _VOCABULARY_SIZES], axis=1)
     counts = np.log1p(np.floor(rng.lognormal(1.0, 1.2, (num_examples, NUM_COUNTS))))
@@ -91,6 +91,6 @@ def _planted_log_odds(rng: np.random.Generator, ids: np.ndarray, counts: np.ndar
 
 
 def _keys_of(ids: np.ndarray) -> np.ndarray:
-    """Spreads (column, id) over all 64 bits: an odd multiplier loses nothing."""
+    """Spread (column, id) over all 64 bits; an odd multiplier loses nothing."""
     packed = ids.astype(np.uint64) + (np.arange(NUM_COLUMNS, dtype=np.uint64) << np.uint64(32))
     return (packed * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)

@@ -3,8 +3,8 @@
     python examples/ctr_dnn.py                                                    # in one process
     sparsefleet launch --servers 2 --workers 2 --show worker.0 examples/ctr_dnn.py --mode async
 
-Every worker trains on its part of the log. The held-out AUC is the whole fleet's, beside the
-best that any model can reach. `make demo` runs it.
+Every worker trains on its part of the log. The held-out AUC covers all workers and is shown next to
+the best that any model can reach. `make demo` runs this script.
 
 Letters: B examples, F categorical columns, D row width.
 """
@@ -28,7 +28,7 @@ DIM = 10
 
 
 class CtrDnn(nn.Module):
-    """Rows of all columns and the counts, through three layers of 400, to one logit."""
+    """The rows of all columns and the counts, through three layers of 400, to one logit."""
 
     def __init__(self, optimizer: optim.Optimizer) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class CtrDnn(nn.Module):
 
 
 def make_model(mode: str | None) -> tuple[CtrDnn, torch.optim.Optimizer]:
-    """GEO adds up differences of plain SGD; the others take what learns fastest."""
+    """Return the optimizer: GEO needs plain SGD, the other modes use what learns fastest."""
     if mode == "geo":
         model = CtrDnn(optim.SGD(lr=1.0))
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
@@ -61,13 +61,13 @@ def make_model(mode: str | None) -> tuple[CtrDnn, torch.optim.Optimizer]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains CTR-DNN on a generated click log.")
     parser.add_argument("--mode", help="local, sync, half_async, async, geo or hybrid")
-    parser.add_argument("--threads", type=int, default=1, help="training threads of a worker")
+    parser.add_argument("--threads", type=int, default=1, help="training threads per worker")
     parser.add_argument("--rows", type=int, default=300_000, help="examples to train on")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over them")
-    parser.add_argument("--batch", type=int, default=500, help="examples of a step")
-    parser.add_argument("--seed", type=int, default=0, help="of the log and the dense layers")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs")
+    parser.add_argument("--batch", type=int, default=500, help="examples per step")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the log and the dense layers")
     parser.add_argument("--out", type=Path, default=Path("build/demo/model"), help="model files")
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser.parse_args()
 
 
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def save_and_load_again(trainer: Trainer, batches: list, options: argparse.Namespace) -> None:
-    """Raises SystemExit unless the saved model predicts what the trained one does."""
+    """Raise SystemExit unless the saved model predicts the same as the trained one."""
     inputs = [batch[:2] for batch in batches]
     predicted = trainer.predict(inputs, labelled=False).numpy()
     fleet.save_inference_model(options.out, inputs[0], targets=torch.sigmoid)
@@ -107,7 +107,9 @@ def save_and_load_again(trainer: Trainer, batches: list, options: argparse.Names
     again = np.concatenate([predictor.predict(batch) for batch in inputs])
     difference = np.abs(again - predicted).max()
     if difference > 1e-6:
-        raise SystemExit(f"the model in {options.out} predicts otherwise, by {difference:.2g}")
+        raise SystemExit(
+            f"the model in {options.out} predicts differently, by up to {difference:.2g}"
+        )
     print(f"saved to {options.out}, loaded again: all {len(predicted):,} predictions are the same")
 
 

@@ -1,10 +1,10 @@
-"""A training loop of one's own: no Trainer, only `with fleet.step(batch)`.
+"""A custom training loop: no Trainer, only `with fleet.step(batch)`.
 
     python examples/custom_loop.py
     sparsefleet launch --servers 2 --workers 2 examples/custom_loop.py --mode async
 
-Servers serve; workers train a logistic regression on their part of a generated click log, each
-key with one weight in a table, and merge their AUC by hand.
+Servers hold the table; workers train a logistic regression on their part of a generated click log,
+with one weight per key, and merge their AUC by hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH = 500
 
 
 class LogisticRegression(nn.Module):
-    """A weight for each key, looked up and added, and one for each count."""
+    """One weight per key, looked up and summed, and one per count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def tensors(log: ClickLog) -> list[list[torch.Tensor]]:
 
 
 def train(model: nn.Module, log: ClickLog, epochs: int) -> None:
-    """Inside a step, rows come from the store; when it ends, all gradients go there."""
+    """Train one epoch: a step fetches its rows at the start and sends gradients at its end."""
     for epoch in range(epochs):
         for number, (counts, keys, clicks) in enumerate(tensors(log)):
             with fleet.step((counts, keys)):
@@ -55,7 +55,7 @@ def train(model: nn.Module, log: ClickLog, epochs: int) -> None:
 
 
 def evaluate(model: nn.Module, log: ClickLog) -> float:
-    """The AUC over the examples of all workers, on every worker. Makes no rows."""
+    """Return the AUC over the examples of all workers, on every worker. Creates no rows."""
     auc = AUC()
     model.eval()
     with torch.no_grad():
@@ -68,10 +68,10 @@ def evaluate(model: nn.Module, log: ClickLog) -> float:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Trains a logistic regression, loop by hand.")
+    parser = argparse.ArgumentParser(description="Trains a logistic regression with a custom loop.")
     parser.add_argument("--mode", help="local, sync, half_async, async or hybrid")
     parser.add_argument("--rows", type=int, default=100_000, help="examples to train on")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over them")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs")
     return parser.parse_args()
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     fleet.distribute(model, optimizer, options.mode)
     fleet.init_worker()
     train(model, log.part(0, options.rows).share(*place), options.epochs)
-    fleet.settle()  # the gradients of all workers are applied, and the parameters fetched
+    fleet.settle()  # the gradients of all workers are applied, and the parameters are fetched
     auc = evaluate(model, log.part(options.rows, len(log)).share(*place))
     if fleet.is_first_worker():
         print(f"held-out AUC {auc:.4f}")

@@ -1,10 +1,10 @@
-"""DeepFM on a generated click log: a weight a key, products of pairs, and layers on top.
+"""DeepFM on a generated click log: a weight per key, products of pairs, and layers on top.
 
     python examples/deepfm.py
     sparsefleet launch --servers 2 --workers 2 examples/deepfm.py --mode sync
 
-Two tables, of width 1 and 8, are looked up with the same keys; a batch still costs one request
-a server.
+Two tables, of width 1 and 8, are looked up with the same keys; a batch still costs one request per
+server.
 
 Letters: B examples, F categorical columns, D row width.
 """
@@ -47,7 +47,7 @@ class DeepFM(nn.Module):
     def forward(self, counts: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """counts: float32[B, 13], keys: int64[B, F] -> logits float32[B]."""
         vectors = self.vectors(keys)
-        # All pairs at once: the square of the sum holds each pair twice, and the squares.
+        # All pairs at once: the square of the sum contains each pair twice, plus the squares.
         pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
         first = self.weights(keys).squeeze(1) + self.of_counts(counts).squeeze(1)
         deep = self.deep(torch.cat([vectors.flatten(1), counts], dim=1)).squeeze(1)
@@ -57,11 +57,11 @@ class DeepFM(nn.Module):
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains DeepFM on a generated click log.")
     parser.add_argument("--mode", help="local, sync, half_async, async or hybrid")
-    parser.add_argument("--threads", type=int, default=1, help="training threads of a worker")
+    parser.add_argument("--threads", type=int, default=1, help="training threads per worker")
     parser.add_argument("--rows", type=int, default=100_000, help="examples to train on")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over them")
-    parser.add_argument("--seed", type=int, default=0, help="of the log and the dense layers")
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the log and the dense layers")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser.parse_args()
 
 

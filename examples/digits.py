@@ -1,6 +1,6 @@
-"""Pictures of digits: those of MNIST from its files, or drawn ones, where there are none.
+"""Images of digits: MNIST from its files, or generated ones without them.
 
-Letters: N pictures.
+Letters: N images.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 Pictures = tuple[torch.Tensor, torch.Tensor]  # uint8[N, 28, 28], digits int64[N]
 
-# Bars of each digit: top, upper left and right, middle, lower left and right, bottom.
+# The bars of each digit: top, upper left and right, middle, lower left and right, bottom.
 BARS_OF_DIGITS = "1110111 0010010 1011101 1011011 0111010 1101011 1101111 1010010 1111111 1111011"
 BARS = (
     (4, 6, 8, 20),
@@ -24,18 +24,18 @@ BARS = (
     (14, 23, 19, 21),
     (22, 24, 8, 20),
 )
-"""Of each bar: first row, row after it, first column, column after it."""
+"""For each bar: first row, row after it, first column, column after it."""
 
 
 def read(folder: Path, part: str) -> Pictures:
-    """MNIST's "train" or "t10k" from the gzipped IDX files in a folder."""
+    """Read MNIST's "train" or "t10k" from the gzipped IDX files in a folder."""
     pictures = read_idx(folder / f"{part}-images-idx3-ubyte.gz")
     digits = read_idx(folder / f"{part}-labels-idx1-ubyte.gz")
     return torch.from_numpy(pictures.copy()), torch.from_numpy(digits.astype(np.int64))
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array in one file."""
+    """Read the array in one file."""
     content = gzip.decompress(path.read_bytes())
     num_sizes = content[3]
     sizes = np.frombuffer(content, ">u4", num_sizes, 4)
@@ -43,7 +43,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def draw(count: int, seed: int) -> Pictures:
-    """Digits of seven bars, shifted by up to 3 pixels, under noise."""
+    """Draw digits of seven bars, shifted by up to 3 pixels, with noise."""
     rng = np.random.default_rng(seed)
     clean = np.zeros((10, 28, 28), np.float32)
     for digit, bars in enumerate(BARS_OF_DIGITS.split()):

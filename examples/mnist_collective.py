@@ -5,10 +5,10 @@
         examples/mnist_collective.py --mode local_sgd --data ../shared/data/mnist
     torchrun --nproc-per-node 2 examples/mnist_collective.py --mode bfloat16
 
-Every worker trains on its part of the pictures and all keep the same parameters. --data is a
-folder with the four IDX files of MNIST; without it digits are drawn, shifted and sprinkled.
+Every worker trains on its part of the images, and all keep the same parameters. --data is a
+folder with the four IDX files of MNIST; without it, noisy digits are generated.
 
-Letters: B pictures of a batch.
+Letters: B images in a batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STRATEGIES = {
 
 
 class LeNet(nn.Module):
-    """Two convolutions and two layers; pictures become float32 where the model runs."""
+    """Two convolutions and two layers; images become float32 inside the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class LeNet(nn.Module):
 
 
 def batches(pictures: Pictures, size: int, *, seed: int | None = None) -> list[Pictures]:
-    """This worker's part, shuffled with a seed: pictures worker, worker + workers, and so on."""
+    """Yield this worker's images (worker, worker + workers, ...), shuffled with a seed."""
     order = torch.arange(len(pictures[1]))
     if seed is not None:
         order = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
@@ -63,8 +63,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the IDX files of MNIST")
     parser.add_argument("--pictures", type=int, default=6000, help="digits drawn without --data")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=64, help="pictures of a step, of each worker")
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--batch", type=int, default=64, help="images per step and worker")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
     options = parser.parse_args()
     fleet.init(is_collective=True)
     torch.manual_seed(1)

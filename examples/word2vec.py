@@ -3,10 +3,10 @@
     python examples/word2vec.py
     sparsefleet launch --servers 2 --workers 2 examples/word2vec.py --mode geo
 
-The text is generated: words 2k and 2k + 1 are twins, used in the same company. After training,
-the nearest word of nearly every word is its twin. The model computes its loss itself.
+The text is generated: words 2k and 2k + 1 are twins that appear in the same contexts. After
+training, the nearest word to nearly every word is its twin. The model computes its own loss.
 
-Letters: B pairs of a word and a word beside it, K noise words for each, D row width.
+Letters: B pairs of a word and a neighbor, K noise words for each, D row width.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BATCH = 500
 
 
 class SkipGram(nn.Module):
-    """Tells the words that stood beside a word from noise."""
+    """Distinguishes the neighbors of a word from noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class SkipGram(nn.Module):
 
 
 def generate_pairs(num_batches: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of words int64[B] and contexts int64[B, 1 + K]; twins share their company."""
+    """Yield batches of words int64[B] and contexts int64[B, 1 + K]; twins share their contexts."""
     company = np.random.default_rng(0).integers(0, NUM_WORDS, (NUM_WORDS // 2, COMPANY_SIZE))
     rng = np.random.default_rng((1, seed))
     for _ in range(num_batches):
@@ -59,7 +59,9 @@ def generate_pairs(num_batches: int, seed: int) -> Iterator[tuple[np.ndarray, np
 
 @torch.no_grad()
 def twins_found(model: SkipGram) -> tuple[float, float, float]:
-    """Share of words whose nearest word is their twin; mean cosine of twins, and of others."""
+    """Return the share of words whose nearest word is their twin, and the mean cosine of twins and
+    of other words.
+    """
     model.eval()
     words = torch.arange(NUM_WORDS)
     vectors = nn.functional.normalize(model.words(words))
@@ -73,9 +75,9 @@ def twins_found(model: SkipGram) -> tuple[float, float, float]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains word2vec on generated text.")
     parser.add_argument("--mode", help="local, sync, half_async, async, geo or hybrid")
-    parser.add_argument("--threads", type=int, default=1, help="training threads of a worker")
+    parser.add_argument("--threads", type=int, default=1, help="training threads per worker")
     parser.add_argument("--pairs", type=int, default=400_000, help="pairs to train on")
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser.parse_args()
 
 
@@ -94,7 +96,7 @@ def main() -> None:
     num_batches = options.pairs // BATCH // fleet.worker_num()
     with trainer:
         trainer.fit(generate_pairs(num_batches, seed=fleet.worker_index()))
-        fleet.settle()  # what the other workers did last is in the tables
+        fleet.settle()  # the last updates of the other workers are in the tables
         if fleet.is_first_worker():
             found, of_twins, of_others = twins_found(model)
             print(f"cosine of twins {of_twins:.2f}, of other words {of_others:.2f}")

@@ -1,7 +1,7 @@
 """Copies the extension's generated stub to where the type checker looks.
 
-An editable install keeps `_core.pyi` beside the extension, away from the sources; a type
-checker looks beside the sources or on its own path.
+An editable install keeps `_core.pyi` next to the extension, away from the sources; a type checker
+looks next to the sources or on its own path.
 """
 
 import shutil

@@ -1,6 +1,6 @@
-"""Writes the table of supported names of Fluid into docs/coming_from_fluid.md.
+"""Writes the table of supported Fluid names into docs/coming_from_fluid.md.
 
-`python scripts/fluid_coverage.py --check` only says whether the page is as it should be.
+`python scripts/fluid_coverage.py --check` only reports whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 
 
 def table() -> str:
-    """The table of the page."""
+    """Return the table of the page."""
     names = coverage()
     lines = [
         f"{sum(name.is_here for name in names)} of {len(names)} names are supported.\n",

@@ -1,4 +1,4 @@
-"""Prints the package's requirements and those of the extras named, one a line."""
+"""Prints the package's requirements and those of the given extras, one per line."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def requirement_list(text: str, key: str) -> list[str]:
-    """The strings of the TOML array `key = [...]`; read by hand as Python 3.10 has no tomllib."""
+    """Return the strings of the TOML array `key = [...]`; Python 3.10 has no tomllib."""
     found = re.search(rf"^{re.escape(key)} = \[(.*?)\]$", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise SystemExit(f"pyproject.toml has no list {key!r}")

@@ -1,7 +1,6 @@
-"""Records what the original computes for the programs of the tests, as JSON.
+"""Records what the original Fluid computes for the programs of the tests, as JSON.
 
-Run by its own interpreter, with paddlepaddle 1.8.5 installed:
-`python3.7 scripts/record_fluid_values.py`.
+Run it with a Python that has paddlepaddle 1.8.5: `python3.7 scripts/record_fluid_values.py`.
 """
 
 import json

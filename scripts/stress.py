@@ -1,4 +1,4 @@
-"""Runs tests again and again on a machine kept busy, and prints which ones do not always pass.
+"""Runs tests repeatedly on a machine kept busy, and prints which ones do not always pass.
 
     python scripts/stress.py --runs 50 tests/faults
 
@@ -36,7 +36,7 @@ def run_once(words: list[str], timeout_s: float) -> tuple[set[str], str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=50, help="how often (default 50)")
+    parser.add_argument("--runs", type=int, default=50, help="number of runs (default 50)")
     parser.add_argument(
         "--load",
         type=int,
@@ -44,8 +44,10 @@ def main() -> int:
         help="processes that keep the machine busy (default: one per core)",
     )
     parser.add_argument("--timeout-s", type=float, default=1800.0, help="of one run")
-    parser.add_argument("--output", default="build/stress", help="gets the output of failed runs")
-    parser.add_argument("words", nargs="*", help="for pytest (default tests/faults)")
+    parser.add_argument(
+        "--output", default="build/stress", help="folder for the output of failed runs"
+    )
+    parser.add_argument("words", nargs="*", help="arguments for pytest (default tests/faults)")
     options = parser.parse_args()
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)

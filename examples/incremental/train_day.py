@@ -1,4 +1,4 @@
-"""Incremental training: every day goes on from what the day before has saved.
+"""Incremental training: each day continues from the previous day's save.
 
     python examples/incremental/train_day.py --day 1 --out days/1
     sparsefleet launch --servers 2 --workers 2 examples/incremental/train_day.py \
@@ -6,9 +6,8 @@
     sparsefleet launch --servers 3 --workers 2 examples/incremental/train_day.py \
         --day 2 --start days/1 --out days/2
 
-Worker 0 saves at the end of a day. The servers of the next day start from that directory, however
-many they are; ids that nobody saw before get their rows as they come. Without --start a day begins
-cold, with nothing learnt.
+Worker 0 saves at the end of a day. The servers of the next day start from that directory, whatever
+their number; new ids get their rows on first use. Without --start, a day starts from scratch.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DAYS = 7
 
 
 class Clicks(nn.Module):
-    """Embeddings of all categorical columns, added up, and the counts, through two layers."""
+    """Embeddings of all categorical columns, summed, and the counts, through two layers."""
 
     def __init__(self, dim: int = 8) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class Clicks(nn.Module):
 
 
 def log_of_day(day: int, rows: int) -> tuple[ClickLog, ClickLog]:
-    """The examples of a day: those to learn, and a fifth as many, after them, to be judged by."""
+    """Return the examples of a day to train on, and a fifth as many, after them, for evaluation."""
     log = generate(DAYS * rows * 6 // 5)
     begin = (day - 1) * rows * 6 // 5
     return log.part(begin, begin + rows), log.part(begin + rows, begin + rows * 6 // 5)
@@ -57,10 +56,10 @@ def num_rows(trainer: Trainer) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Trains one day of a click log.")
     parser.add_argument("--day", type=int, default=1, choices=range(1, DAYS + 1))
-    parser.add_argument("--start", help="what the day before has saved")
+    parser.add_argument("--start", help="the previous day's save")
     parser.add_argument("--out", help="where to save")
     parser.add_argument("--mode", help="sync, half_async, async or hybrid")
-    parser.add_argument("--rows", type=int, default=50_000, help="examples of a day")
+    parser.add_argument("--rows", type=int, default=50_000, help="examples per day")
     return parser.parse_args()
 
 
@@ -73,16 +72,16 @@ def main() -> None:
         return
     place = (fleet.worker_index(), fleet.worker_num())
     today, judged = log_of_day(options.day, options.rows)
-    torch.manual_seed(0)  # so that days differ by what they start from
+    torch.manual_seed(0)  # so that days differ only in what they start from
     model = Clicks()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
     with Trainer(model, loss, optimizer, mode=options.mode, config=config) as trainer:
         if options.start and not fleet.server_num():
-            trainer.load(options.start)  # no servers that could have
+            trainer.load(options.start)  # without servers, the trainer itself loads the save
         before = trainer.evaluate(judged.share(*place).batches(BATCH))
         known = num_rows(trainer)
-        fleet.barrier_worker()  # before anybody makes rows
+        fleet.barrier_worker()  # before any rows are created
         trainer.fit(today.share(*place).batches(BATCH))
         after = trainer.evaluate(judged.share(*place).batches(BATCH))
         if fleet.is_first_worker():

@@ -1,12 +1,13 @@
-"""A model goes online: two days of training, rows in Redis, a service, and the gate.
+"""A model goes online: two days of training, rows in Redis, a service, and a check.
 
     python examples/online/go_online.py --folder online
 
-Day 1 trains, saves and exports; its rows are pushed to Redis and served over HTTP, and the gate
-compares all of it. Day 2 goes on from the checkpoint and publishes what changes while it trains;
-the service takes it up, and the gate compares again. Ends with 0 only if both hold.
+Day 1 trains, saves and exports; its rows are pushed to Redis and served over HTTP, and `sparsefleet
+verify` compares all of it. Day 2 continues from the checkpoint and publishes changes while it
+trains; the service follows, and everything is verified again. Exits with 0 only if both checks
+pass.
 
-Needs `pip install sparsefleet[redis,serve]` and a redis-server: this script starts one of its own.
+Needs `pip install sparsefleet[redis,serve]` and redis-server, which this script starts itself.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ WAIT_S = 60.0
 def train(
     day: int, folder: Path, rows: int, *, start: Path | None, publish: PublishConfig | None
 ) -> None:
-    """One day: a checkpoint, examples to be judged by and, on day 1, an export."""
+    """Train one day: write a checkpoint, examples for evaluation and, on day 1, an export."""
     today, judged = log_of_day(day, rows)
-    torch.manual_seed(day)  # the same first weights each time
+    torch.manual_seed(day)  # the same initial weights each time
     model = Clicks()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
@@ -60,13 +61,13 @@ def train(
 
 
 def write_examples(path: Path, log: ClickLog) -> None:
-    """A column for each input of the model, and one of labels."""
+    """Return a column for each input of the model, and one with labels."""
     columns = {"counts": list(log.counts), "keys": list(log.keys), "click": log.clicks}
     pyarrow.parquet.write_table(pa.table(columns), path)
 
 
 def run(*command: object) -> None:
-    """A command of sparsefleet; one that fails ends the script with its code."""
+    """Run a sparsefleet command; if it fails, exit with its code."""
     texts = [str(part) for part in command]
     print("$ sparsefleet", *texts, flush=True)
     code = subprocess.run([sys.executable, "-m", "sparsefleet", *texts], check=False).returncode
@@ -75,7 +76,7 @@ def run(*command: object) -> None:
 
 
 def verify(day: int, folder: Path, *flags: str) -> None:
-    """The export against the checkpoint of the day, and what is online."""
+    """Compare the export with the checkpoint of the day, and with what is online."""
     examples, report = folder / f"examples-{day}.parquet", folder / f"day-{day}.html"
     checkpoint = folder / f"checkpoint-{day}"
     given = ["--online", checkpoint, "--examples", examples, "--report", report, *flags]
@@ -84,7 +85,7 @@ def verify(day: int, folder: Path, *flags: str) -> None:
 
 @contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
-    """The address of an empty Redis."""
+    """Start an empty Redis; yield its address."""
     program = shutil.which("redis-server")
     if program is None:
         sys.exit("there is no redis-server: scripts/install_system_packages.sh installs it")
@@ -115,7 +116,7 @@ def wait_for_port(port: int) -> None:
 
 @contextmanager
 def service(export: Path, rows: str) -> Iterator[str]:
-    """The URL of a service that has rows in Redis, and follows updates there."""
+    """Start a service that reads rows from Redis and follows updates there; yield its URL."""
     command = ["serve", str(export), "--rows", rows, "--port", "0"]
     print("$ sparsefleet", *command, "&", flush=True)
     process = subprocess.Popen(
@@ -123,7 +124,7 @@ def service(export: Path, rows: str) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()  # it says one line when it is ready, or ends
+        said = process.stdout.readline()  # it prints one line when it is ready, or ends
         if "listening on" not in said:
             sys.exit("the service did not start")
         yield said.split("listening on ")[1].split()[0].rstrip(":")
@@ -134,8 +135,8 @@ def service(export: Path, rows: str) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Takes a model online, and verifies it.")
-    parser.add_argument("--folder", type=Path, default=Path("online"), help="what is written")
-    parser.add_argument("--rows", type=int, default=20_000, help="examples of a day")
+    parser.add_argument("--folder", type=Path, default=Path("online"), help="output folder")
+    parser.add_argument("--rows", type=int, default=20_000, help="examples per day")
     options = parser.parse_args()
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +150,7 @@ def main() -> None:
             publish = PublishConfig(model=export, target=redis, every_steps=10)
             train(2, folder, options.rows, start=folder / "checkpoint-1", publish=publish)
             verify(2, folder, *sides, "--updates", redis)
-    print("both days are online as they were trained")
+    print("both days are online exactly as trained")
 
 
 if __name__ == "__main__":
