@@ -28,7 +28,7 @@ class CuttingProxy:
 
     With ``is_late`` a cut loses nothing that the client has sent: the client is cut off, and the
     rest of its bytes reaches the server at one of the next cuts, or with ``deliver()``, when the
-    client has gone on without.
+    client has continued without.
     """
 
     def __init__(

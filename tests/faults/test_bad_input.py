@@ -1,4 +1,4 @@
-"""Bad input gets a typed error that names the thing, on the side that can act; all else goes on."""
+"""Bad input gets a typed error that names the thing, on the side that can act; all else continues."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def store(request: pytest.FixtureRequest) -> Store:
             yield store
 
 
-def test_unknown_table_is_named_with_those_there_are(store: Store) -> None:
+def test_unknown_table_is_named_with_the_existing_ones(store: Store) -> None:
     store.define(ADS)
     with pytest.raises(UnknownTableError, match=r"'adz'.*ads"):
         store.pull("adz", np.array([1]))
@@ -270,7 +270,7 @@ def test_key_without_dimensions_gives_one_row(store: Store) -> None:
     assert store.pull("ads", torch.tensor([[1], [2]])).shape == (2, 1, 4)
 
 
-def test_settings_that_cannot_be_meant_are_refused(store: Store) -> None:
+def test_invalid_settings_are_refused(store: Store) -> None:
     for bad in (float("inf"), float("nan"), -1.0):
         with pytest.raises(ConfigError, match="timeout_s"):
             store.stats(timeout_s=bad)

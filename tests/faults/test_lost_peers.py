@@ -106,7 +106,7 @@ def test_server_that_came_back_empty_is_not_taken_for_the_old_one(
             store.push("t", np.arange(3), np.ones((3, 2), np.float32))
 
 
-def test_barrier_deadline_tells_who_came() -> None:
+def test_barrier_deadline_names_who_arrived() -> None:
     with NativeServers(1) as servers, servers.connect(name="worker-0") as store:
         with pytest.raises(DeadlineError, match=r"'epoch-3'.*1 of 2.*worker-0"):
             store.barrier("epoch-3", 2, timeout_s=0.3)

@@ -1,4 +1,4 @@
-"""A rank of a launched collective job that is stopped: it is named, and the job started anew."""
+"""A rank of a launched collective job that is stopped: it is named, and the job restarted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def launcher(tmp_path: Path) -> Iterator[LaunchProcess]:
 
 
 @pytest.mark.job
-def test_stopped_rank_is_named_and_the_job_is_started_anew(launcher: LaunchProcess) -> None:
+def test_stopped_rank_is_named_and_the_job_is_restarted(launcher: LaunchProcess) -> None:
     wait_until(lambda: "restart 1 of 1" in launcher.output(), "restarted")
     assert launcher.wait() == 0, launcher.output()
     output = launcher.output()

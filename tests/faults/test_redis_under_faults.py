@@ -61,7 +61,7 @@ def wait_for(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_store_that_is_away_is_named_and_used_again_when_it_is_back(redis: RedisProcess) -> None:
+def test_an_unavailable_store_is_named_and_used_again_when_it_is_back(redis: RedisProcess) -> None:
     directory, manifest = exported_pairs()
     redis.kill()
     store = RedisRows(redis.url, manifest=manifest, cache_bytes=0)
@@ -98,7 +98,7 @@ def test_a_store_restarted_empty_serves_no_zeros_but_what_is_cached(redis: Redis
     store.close()
 
 
-def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_said(
+def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_configured(
     redis: RedisProcess,
 ) -> None:
     directory, manifest = exported_pairs()
@@ -116,7 +116,7 @@ def test_a_store_that_does_not_answer_is_waited_for_no_longer_than_said(
     store.close()
 
 
-def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_said() -> None:
+def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_configured() -> None:
     pytest.importorskip("redis", reason="pip install sparsefleet[redis]")
 
     def drip(listener: socket.socket) -> None:
@@ -165,7 +165,7 @@ def test_a_redis_without_room_is_said_to_be_full(tmp_path: Path) -> None:
         server.close()
 
 
-def test_updates_stop_with_redis_and_go_on_when_a_trainer_publishes_again(
+def test_updates_stop_with_redis_and_resume_when_a_trainer_publishes_again(
     redis: RedisProcess,
 ) -> None:
     directory, manifest = exported_pairs()

@@ -111,7 +111,7 @@ def test_lost_member_ends_the_round_of_the_others_and_is_named() -> None:
         np.testing.assert_array_equal(store.pull("sum", KEYS, train=False), np.ones((30, 2)))
 
 
-def test_others_go_on_without_a_lost_member_where_the_group_says_so() -> None:
+def test_others_continue_without_a_lost_member_where_the_group_says_so() -> None:
     with one_freezing(go_on=True) as (_, store, lost, members):
         freeze(lost)
         for number in (2, 3):

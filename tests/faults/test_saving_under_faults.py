@@ -59,7 +59,7 @@ def store() -> Iterator[RemoteStore]:
     "moment",
     [pytest.param("before anything is written", marks=pytest.mark.job), "while it is written"],
 )
-def test_killed_server_leaves_the_checkpoint_before_in_force(moment: str, tmp_path: Path) -> None:
+def test_killed_server_leaves_the_previous_checkpoint_valid(moment: str, tmp_path: Path) -> None:
     servers = [ServerProcess("--index", str(i), "--num-servers", "2") for i in range(2)]
     try:
         endpoints = [server.wait_ready() for server in servers]
@@ -159,7 +159,7 @@ def test_damaged_file_leaves_all_tables_as_they_were(
     assert_same(rows_of(store), before)
 
 
-def test_files_removed_while_they_are_loaded_are_told_with_what_it_means(
+def test_files_removed_while_they_are_loaded_are_reported_with_what_it_means(
     store: RemoteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(tmp_path)

@@ -25,7 +25,7 @@ def blocks(number: int) -> list[str]:
 
 
 def repaired(block: str, repairs: Sequence[Repair] = ()) -> str:
-    """The block for our package. A repair of a slip that is not there is an error."""
+    """The block for our package. A repair of a slip that does not exist is an error."""
     for slip, meant in repairs:
         assert slip in block, f"the block has no {slip!r}"
         block = block.replace(slip, meant)

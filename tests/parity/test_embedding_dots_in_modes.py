@@ -58,7 +58,7 @@ def train(role: RoleInfo, mode: str, fused: bool) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("mode", ["local", "sync", "half_async", "async", "geo", "hybrid"])
-def test_what_is_learnt_is_that_of_plain_operators(
+def test_what_is_learned_is_that_of_plain_operators(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = []

@@ -88,7 +88,7 @@ class Learner:
 
 
 def trained(store: Store) -> np.ndarray:
-    """Everything that was learnt, as one array."""
+    """Everything that was learned, as one array."""
     rows = store.pull("rows", np.arange(40), train=False, unknown="initial")
     return np.concatenate([rows.reshape(-1), store.pull_dense("net")])
 

@@ -115,7 +115,9 @@ def test_sync_equals_one_process_on_the_concatenated_batch(
         assert_close(found, wanted)
 
 
-def test_sync_goes_on_without_a_worker_that_has_less_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_continues_without_a_worker_that_has_less_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parts = [batches(0), batches(1, count=5)]
     whole = [
         (torch.cat([parts[0][i][0], parts[1][i][0]]), torch.cat([parts[0][i][1], parts[1][i][1]]))

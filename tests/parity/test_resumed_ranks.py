@@ -76,7 +76,7 @@ def ranks() -> Iterator[RankProcesses]:
         ("digits", "amp", [STEPS, STEPS]),
     ],
 )
-def test_a_training_goes_on_from_a_save_as_if_nothing_had_been(
+def test_a_training_resumes_from_a_save_as_if_uninterrupted(
     ranks: RankProcesses, tmp_path: Path, kind: str, strategy: str, counts: list[int]
 ) -> None:
     whole = ranks.run(fit_saving, 2, kind, strategy, str(tmp_path / "whole"), None, counts)
@@ -88,7 +88,7 @@ def test_a_training_goes_on_from_a_save_as_if_nothing_had_been(
 
 
 def save_or_go_on(world: World, strategy: str, folder: str) -> Any:
-    """Trains and saves with LocalSGD; goes on from that with another strategy."""
+    """Trains and saves with LocalSGD; resumes from that with another strategy."""
     fleet = Fleet()
     fleet.init(world=world)
     options = {"mode": "collective", "strategy": STRATEGIES[strategy]}
@@ -108,7 +108,7 @@ def test_ranks_stay_alike_after_a_save_in_which_their_optimizers_differed(
     assert first == second
 
 
-def test_another_number_of_ranks_and_other_modes_take_a_save_up(
+def test_another_number_of_ranks_and_other_modes_resume_a_save(
     ranks: RankProcesses, tmp_path: Path
 ) -> None:
     whole = ranks.run(fit_saving, 2, "clicks", "plain", str(tmp_path), None, [STEPS, STEPS])

@@ -45,7 +45,7 @@ def halved(step: int) -> float:
 @pytest.mark.parametrize(
     "stop_at", [7, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (11, 12))]
 )
-def test_one_worker_resumes_to_the_bit(mode: str, stop_at: int, tmp_path: Path) -> None:
+def test_one_worker_resumes_bit_for_bit(mode: str, stop_at: int, tmp_path: Path) -> None:
     def train(out: Path, stop: int | None = None, **options: Any) -> None:
         with NativeServers(2) as servers:
             endpoints = servers.endpoints if mode == "sync" else ()
@@ -64,7 +64,7 @@ def test_one_worker_resumes_to_the_bit(mode: str, stop_at: int, tmp_path: Path) 
     assert_same(contents(tmp_path / "resumed"), contents(tmp_path / "whole"))
 
 
-def test_reader_and_torch_optimizer_resume_to_the_bit(tmp_path: Path) -> None:
+def test_reader_and_torch_optimizer_resume_bit_for_bit(tmp_path: Path) -> None:
     lines = "".join(f"3 {i} {i * 7 % 50} {i * 3 % 40} 1 {i % 2}\n" for i in range(200))
     (tmp_path / "log").write_text(lines)
     log_format = MultiSlot(Slot("ids", "uint64", (3,)), Slot("click", "float", ()))
@@ -122,7 +122,7 @@ def as_workers(
 @pytest.mark.parametrize(
     "every", [{"every_s": 0.003}, pytest.param({"every_steps": 4}, marks=pytest.mark.slow)]
 )
-def test_two_workers_with_uneven_data_resume_to_the_bit(
+def test_two_workers_with_uneven_data_resume_bit_for_bit(
     every: dict[str, Any], tmp_path: Path
 ) -> None:
     data = [click_batches(21, seed=1), click_batches(9, seed=2)]

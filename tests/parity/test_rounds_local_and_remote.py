@@ -121,7 +121,7 @@ def test_members_may_bring_different_tables_or_nothing(store: Store) -> None:
     np.testing.assert_allclose(store.pull("strict", np.array([2])), before - np.float32(1 / 3))
 
 
-def test_others_go_on_without_a_member_that_has_left(store: Store) -> None:
+def test_others_continue_without_a_member_that_has_left(store: Store) -> None:
     one = np.ones((1, 1), np.float32)
 
     def work(member: RoundMember) -> None:
@@ -132,7 +132,7 @@ def test_others_go_on_without_a_member_that_has_left(store: Store) -> None:
 
     together(2, work)
     np.testing.assert_array_equal(store.pull("plain", np.array([1])), [[-5.0]])
-    # All have left: the group begins anew, from any number.
+    # All have left: the group starts over, from any number.
     together(2, lambda member: store.push_round(member, 0, {"plain": (np.array([1]), one)}))
     np.testing.assert_array_equal(store.pull("plain", np.array([1])), [[-6.0]])
 
@@ -147,7 +147,7 @@ def test_member_without_data_leaves_before_the_others_come(store: Store) -> None
         store.push_round(RoundMember(rank=1, size=2), 2, {})
 
 
-def test_deadline_of_a_round_tells_who_is_missing(store: Store) -> None:
+def test_deadline_of_a_round_names_who_is_missing(store: Store) -> None:
     member = RoundMember(group="epoch", rank=1, size=3)
     with pytest.raises(DeadlineError, match=r"'epoch', round 9: 1 of 3.*rank 0, rank 2 did not"):
         store.push_round(member, 9, {}, timeout_s=0.3)
@@ -165,7 +165,7 @@ def test_round_that_is_over_is_not_applied_again(store: Store) -> None:
     np.testing.assert_array_equal(store.pull("plain", np.array([1])), [[-1.0]])
 
 
-def test_members_that_disagree_are_told_found_and_wanted(store: Store) -> None:
+def test_members_that_disagree_get_an_error_with_found_and_wanted(store: Store) -> None:
     store.leave_group(RoundMember(rank=0, size=3))
     with pytest.raises(ConfigError, match="rank 1 expects 2 members, but rank 0.* expects 3"):
         store.push_round(RoundMember(rank=1, size=2), 1, {})
@@ -302,7 +302,7 @@ def test_changes_of_rounds_and_imports_show(store: Store) -> None:
     assert set(taken(store).values()) == {2.5}
 
 
-def test_contains_tells_rows_without_making_any() -> None:
+def test_contains_finds_rows_without_creating_any() -> None:
     with LocalStore() as store:
         store.define(PLAIN)
         store.pull("plain", np.array([1, 2]))

@@ -106,7 +106,7 @@ def joined(parts: list[list[Batch]]) -> list[Batch]:
 
 
 def trained(trainer: Trainer) -> dict[str, Any]:
-    """All that was learnt, bit by bit."""
+    """All that was learned, bit for bit."""
     state = {name: p.detach().numpy() for name, p in trainer.model.named_parameters()}
     found = {name: values.tobytes().hex() for name, values in state.items()}
     for table in trainer.distributed.tables:

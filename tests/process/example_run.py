@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE_S = 600.0  # for a loaded machine
+DEADLINE_S = 600.0  # allows for a loaded machine
 
 
 def run_alone(name: str, *flags: str) -> str:

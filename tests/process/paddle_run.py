@@ -1,4 +1,4 @@
-"""Scripts that import `paddle`, run in processes of their own."""
+"""Scripts that import `paddle`, run in separate processes."""
 
 from __future__ import annotations
 

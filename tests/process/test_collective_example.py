@@ -22,7 +22,7 @@ def test_mnist_collective_learns_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not MNIST.is_dir(), reason="MNIST is not at ../shared/data")
 @pytest.mark.parametrize("mode", ["sync", "local_sgd", "bfloat16"])
-def test_real_mnist_is_learnt_to_98_percent(mode: str, tmp_path: Path) -> None:
+def test_real_mnist_is_learned_to_98_percent(mode: str, tmp_path: Path) -> None:
     flags = ("--mode", mode, "--data", str(MNIST), "--epochs", "3", "--quiet")
     printed = run_launched(
         "mnist_collective",

@@ -1,4 +1,4 @@
-"""Jobs of real processes whose script follows Fluid's fleet: train, save, go on elsewhere."""
+"""Jobs of real processes whose script follows Fluid's fleet: train, save, continue elsewhere."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def job(tmp_path: Path) -> Iterator[PlainJob]:
 
 @pytest.mark.job
 @pytest.mark.parametrize("source", SOURCES)
-def test_servers_go_on_from_what_the_first_trainer_saved(
+def test_servers_resume_from_what_the_first_trainer_saved(
     source: str, tmp_path: Path, job: PlainJob
 ) -> None:
     alone = NET + "fluid.optimizer.Adagrad(0.1).minimize(loss)\n"

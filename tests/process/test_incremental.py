@@ -1,4 +1,4 @@
-"""Day after day: the example that goes on from what the day before has saved."""
+"""Day after day: the example that resumes from what the day before has saved."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         launcher.close()
 
 
-def test_every_process_is_told_its_role_in_both_families(start: Start, tmp_path: Path) -> None:
+def test_every_process_gets_its_role_in_both_families(start: Start, tmp_path: Path) -> None:
     script = (
         WAIT_FOR_SERVERS
         + """

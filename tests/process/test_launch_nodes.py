@@ -188,7 +188,7 @@ def test_several_nodes_need_a_key(start_node: StartNode, monkeypatch: pytest.Mon
     assert not os.listdir(launcher.directory / "pids")
 
 
-def test_job_without_servers_on_several_machines_is_warned_of(
+def test_job_without_servers_on_several_machines_warns(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warning = "neither encrypts nor authenticates"

@@ -49,9 +49,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         launcher.close()
 
 
-def test_job_is_started_anew_with_its_servers_until_it_succeeds(
-    start: Start, tmp_path: Path
-) -> None:
+def test_job_is_restarted_with_its_servers_until_it_succeeds(start: Start, tmp_path: Path) -> None:
     words = ("--servers", "1", "--workers", "2", "--max-restarts", "3", "--quiet")
     launcher = start(*words, failures=2)
     assert launcher.wait() == 0, launcher.output()
@@ -85,7 +83,7 @@ def test_job_without_servers_ends_when_restarts_are_used_up(start: Start) -> Non
     launcher.wait_for_no_child()
 
 
-def test_nodes_are_started_anew_together(
+def test_nodes_are_restarted_together(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", "the key of the job on two nodes")
@@ -101,7 +99,7 @@ def test_nodes_are_started_anew_together(
     assert sorted(nodes[0].pids()) == ["worker-0-0", "worker-0-1", "worker-1-0", "worker-1-1"]
 
 
-def test_signal_ends_a_job_that_may_be_started_anew(start: Start) -> None:
+def test_signal_ends_a_job_that_may_be_restarted(start: Start) -> None:
     launcher = start("--servers", "0", "--workers", "2", "--max-restarts", "5", failures=9)
     wait_until(lambda: "worker-1-1" in launcher.pids(), "started anew once")
     launcher.send(signal.SIGTERM)

@@ -45,7 +45,7 @@ def told(tmp_path: Path, count: int) -> list[dict[str, str]]:
     return [json.loads((tmp_path / f"env-{index}").read_text()) for index in range(count)]
 
 
-def test_one_process_a_gpu_is_told_as_in_fluid(
+def test_one_process_per_gpu_gets_its_role_as_in_fluid(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy")
@@ -80,7 +80,7 @@ def test_without_a_folder_for_logs_output_is_shown_and_a_failure_ends_all(start:
     launcher.wait_for_no_child()
 
 
-def test_wrong_flags_are_told(start: Start) -> None:
+def test_wrong_flags_are_reported(start: Start) -> None:
     launcher = start("--node_ip", "10.0.0.9", "--selected_gpus", "0", "train.py")
     assert launcher.wait() == 2
     assert "--node_ip 10.0.0.9 is not in --cluster_node_ips 127.0.0.1" in launcher.output()

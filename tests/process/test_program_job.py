@@ -103,7 +103,7 @@ def test_workers_started_by_variables_alone_learn_and_save(folder: Path, jobs: l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "transpiler"])
-def test_a_job_goes_on_from_the_files_of_another(mode: str, folder: Path, jobs: list[Job]) -> None:
+def test_a_job_resumes_from_the_files_of_another(mode: str, folder: Path, jobs: list[Job]) -> None:
     jobs.append(Job(folder, mode, "first"))
     assert min(aucs(jobs[0].wait())) > 0.85
     jobs.append(Job(folder, mode, "second", "first"))

@@ -1,4 +1,4 @@
-"""A job that is killed in the middle and started again ends as if nothing had been."""
+"""A job that is killed in the middle and started again ends as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def launch(directory: Path, *words: str) -> LaunchProcess:
 
 
 @pytest.mark.slow
-def test_killed_job_goes_on_from_its_newest_checkpoint_to_the_bit(
+def test_killed_job_resumes_from_its_newest_checkpoint_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))

@@ -36,7 +36,7 @@ def saved(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_killed_job_resumes_its_newest_checkpoint_to_the_bit(
+def test_a_killed_job_resumes_its_newest_checkpoint_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

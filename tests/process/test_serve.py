@@ -214,7 +214,7 @@ def test_request_that_is_sent_too_slowly_is_given_up(service: ServiceProcess) ->
         ("POST /v1/predict HTTP/1.1", "Content-Length: many"),
     ],
 )
-def test_bytes_that_are_no_request_are_refused_and_it_stays_up(
+def test_bytes_that_are_not_a_request_are_refused_and_it_stays_up(
     head: tuple[str, ...], service: ServiceProcess
 ) -> None:
     assert RawRequest(service.url, *head).answer().startswith("HTTP/1.1 400")
@@ -258,7 +258,7 @@ def test_sender_that_goes_away_leaves_nothing_behind(service: ServiceProcess) ->
     )
 
 
-def test_port_that_is_taken_is_told(service: ServiceProcess, folder: Path) -> None:
+def test_port_that_is_taken_is_reported(service: ServiceProcess, folder: Path) -> None:
     port = str(httpx.URL(service.url).port)
     result = command("serve", str(folder), "--port", port)
     assert result.returncode == 1
@@ -266,7 +266,7 @@ def test_port_that_is_taken_is_told(service: ServiceProcess, folder: Path) -> No
     assert "Traceback" not in result.stderr
 
 
-def test_damaged_export_is_told_in_one_line(tmp_path: Path) -> None:
+def test_damaged_export_is_reported_in_one_line(tmp_path: Path) -> None:
     directory = telling(tmp_path / "export", 1)
     rows = next(directory.glob("rows-*"))
     rows.write_bytes(rows.read_bytes()[:-1])

@@ -106,7 +106,7 @@ def test_stats_without_server_exits_1_with_one_line_naming_it() -> None:
     assert "Traceback" not in shown.stderr
 
 
-def test_stranger_without_the_key_is_refused_and_the_server_serves_on(
+def test_stranger_without_the_key_is_refused_and_the_server_keeps_serving(
     start_server: StartServer,
 ) -> None:
     endpoint = start_server().wait_ready()

@@ -121,7 +121,7 @@ def test_a_training_whose_directory_was_taken_over_saves_no_more(tmp_path: Path)
     assert newest.manifest.step == 6
 
 
-def test_order_is_that_of_saves_after_the_clock_was_set_back(
+def test_order_follows_saves_after_the_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SlowClock(datetime):

@@ -145,7 +145,7 @@ def test_archive_written_by_another_tool_predicts_the_same(copied: Path) -> None
 
 
 def test_graph_is_the_one_that_torch_reads_from_the_file(copied: Path) -> None:
-    """Bit by bit: parameters, operators and their arguments."""
+    """Bit for bit: parameters, operators and their arguments."""
     path = graph_in(copied)
     ours, theirs = read_graph(path), torch.export.load(path).module(check_guards=False)
     assert ours.code == theirs.code

@@ -26,7 +26,7 @@ def test_spaces_around_fields_and_names_do_not_count(tmp_path: Path) -> None:
     }
 
 
-def test_a_space_that_separates_is_no_blank(tmp_path: Path) -> None:
+def test_a_separating_space_is_not_padding(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("39  7\n")
     fields = (Slot("age", "float", ()), Field("gap", "float", (), missing=-1))
@@ -34,7 +34,7 @@ def test_a_space_that_separates_is_no_blank(tmp_path: Path) -> None:
     assert only_batch(path, format) == {"age": [39], "gap": [-1], "n": [7]}
 
 
-def test_what_is_no_number_is_shown_without_its_spaces(tmp_path: Path) -> None:
+def test_fields_that_are_not_numbers_are_shown_without_spaces(tmp_path: Path) -> None:
     path = tmp_path / "adult.csv"
     path.write_text("age,job\n <=50K,x\n")
     with pytest.raises(BadLineError, match="line 2, column 2: .*'age'.*found '<=50K'"):

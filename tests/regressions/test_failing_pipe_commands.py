@@ -33,7 +33,7 @@ def test_the_failure_comes_before_what_was_printed(path: Path, format: RecordFor
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_command_that_reading_has_stopped_is_not_told_to_be_killed(
+def test_a_command_that_reading_has_stopped_is_not_reported_as_killed(
     path: Path,
     format: RecordFormat,  # noqa: A002
 ) -> None:

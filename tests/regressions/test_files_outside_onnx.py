@@ -128,7 +128,7 @@ def test_predictor_does_not_open_files_that_an_onnx_graph_names(tmp_path: Path) 
         b"\xff" * 11,
     ],
 )
-def test_what_is_no_onnx_model_is_refused(raw: bytes) -> None:
+def test_files_that_are_not_onnx_models_are_refused(raw: bytes) -> None:
     with pytest.raises(BadOnnxError):
         require_own_tensors(raw)
 

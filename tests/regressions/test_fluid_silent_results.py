@@ -34,7 +34,7 @@ def fed(**arrays: Any) -> dict[str, Any]:
         ([-1, 3, 5], [2, 5, 4], (2, 3, 4)),
     ],
 )
-def test_open_sizes_of_a_product_are_told_apart(x: Any, y: Any, wanted: Any) -> None:
+def test_open_sizes_of_a_product_are_distinguished(x: Any, y: Any, wanted: Any) -> None:
     assert L.matmul(fluid.data("x", x), fluid.data("y", y)).shape == wanted
 
 

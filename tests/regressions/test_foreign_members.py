@@ -112,7 +112,7 @@ def test_second_worker_of_an_index_is_refused_and_leaves_no_trace() -> None:
             group.close()
 
 
-def test_pass_goes_on_without_a_lost_worker() -> None:
+def test_pass_continues_without_a_lost_worker() -> None:
     with NativeServers(2) as servers, servers.connect(name="worker-0") as first:
         second = servers.connect(name="worker-1")
         groups = [

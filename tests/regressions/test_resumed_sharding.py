@@ -1,4 +1,4 @@
-"""Workers that share their files go on in the midst of an epoch, each with the states of all."""
+"""Workers that share their files continue in the middle of an epoch, each with the states of all."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def newest_step(directory: Path) -> int:
     return found.manifest.step
 
 
-def test_a_training_begun_anew_keeps_its_own_checkpoints_and_goes_on_from_them(
+def test_a_training_started_over_keeps_its_own_checkpoints_and_resumes_from_them(
     tmp_path: Path,
 ) -> None:
     with make_trainer(mode="local", checkpoints=series_of(tmp_path)) as trainer:
@@ -92,7 +92,7 @@ def test_a_checkpoint_with_damaged_positions_is_passed_over(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damaged", ["manifest.json", "workers-*.json", "tables/*/*.parquet"])
-def test_a_series_of_damaged_checkpoints_is_not_begun_anew(damaged: str, tmp_path: Path) -> None:
+def test_a_series_of_damaged_checkpoints_is_not_started_over(damaged: str, tmp_path: Path) -> None:
     with make_trainer(mode="local", checkpoints=series_of(tmp_path, keep=2)) as trainer:
         trainer.fit(click_batches(8))
     for place in tmp_path.glob("step-*"):

@@ -1,4 +1,4 @@
-"""Checkpoints of jobs that lose a worker or go on with another number of them."""
+"""Checkpoints of jobs that lose a worker or continue with another number of them."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_every_record_is_trained_on_once_whatever_the_number_of_workers(
 
 
 @pytest.mark.parametrize("lost", [2, 0])
-def test_a_lost_worker_goes_on_where_it_was_saved_last(
+def test_a_lost_worker_resumes_where_it_was_saved_last(
     lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = CheckpointConfig(directory=tmp_path, every_steps=4, keep=100, skip_while_writing=False)

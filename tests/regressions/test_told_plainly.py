@@ -59,7 +59,7 @@ def dataset_of(path: Path) -> fluid.InMemoryDataset:
     return dataset
 
 
-def test_a_dataset_given_to_fit_is_told_of_its_batches(path: Path) -> None:
+def test_a_dataset_given_to_fit_gets_advice_about_its_batches(path: Path) -> None:
     dataset = dataset_of(path)
     dataset.load_into_memory()
     dataset.local_shuffle(1)

@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("split", ["forgotten", "part", "sharding", "function"])
-def test_workers_that_read_the_same_files_are_told(
+def test_workers_that_read_the_same_files_are_reported(
     files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, split: str
 ) -> None:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
@@ -65,7 +65,7 @@ def test_workers_that_read_the_same_files_are_told(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_predictions_in_any_order_are_told(
+def test_predictions_in_any_order_are_reported(
     files: Path, caplog: pytest.LogCaptureFixture, threads: int
 ) -> None:
     reader = Reader(files, SLOTS, 2, label="click", threads=threads)

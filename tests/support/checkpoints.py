@@ -41,7 +41,7 @@ def synthetic_rows(table: TableEntry, keys: Iterable[int], seed: int = 0) -> Row
 
 
 def as_table(chunks: Iterable[RowChunk]) -> Table:
-    """Rows by key, to be compared bit by bit; a key that is there twice is an error."""
+    """Rows by key, to be compared bit for bit; a key that is there twice is an error."""
     table: Table = {}
     for chunk in chunks:
         for place, key in enumerate(chunk.keys.tolist()):

@@ -1,4 +1,4 @@
-"""A `sparsefleet` command in a process of its own, which says in a line when it is ready."""
+"""A `sparsefleet` command in a separate process, which says in a line when it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-DEADLINE_S = 240.0  # for a loaded machine
+DEADLINE_S = 240.0  # allows for a loaded machine
 
 
 class CommandProcess:

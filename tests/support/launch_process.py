@@ -1,4 +1,4 @@
-"""A `sparsefleet launch` in a process of its own, and what it leaves behind."""
+"""A `sparsefleet launch` in a separate process, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_S = 240.0  # for a loaded machine
+DEADLINE_S = 240.0  # allows for a loaded machine
 _LOOK_S = 0.02
 
 

@@ -1,4 +1,4 @@
-"""A `sparsefleet serve` in a process of its own, on a free port."""
+"""A `sparsefleet serve` in a separate process, on a free port."""
 
 from __future__ import annotations
 

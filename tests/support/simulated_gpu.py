@@ -1,4 +1,4 @@
-"""A GPU that is not there: tensors that say they are on it, over memory of the CPU.
+"""A GPU that does not exist: tensors that say they are on it, over memory of the CPU.
 
 Values are real, so that results can be compared. As on a real one, a tensor of the CPU among
 those of the GPU is an error, and so is reading its memory by NumPy.

@@ -36,7 +36,7 @@ def test_host_and_port_are_read_and_written_back(text: str, host: str, port: int
         "a b:1",
     ],
 )
-def test_what_is_no_endpoint_is_refused_and_quoted(text: str) -> None:
+def test_invalid_endpoints_are_refused_and_quoted(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_endpoint(text)
     assert repr(text) in str(caught.value)
@@ -55,5 +55,5 @@ def test_what_is_no_endpoint_is_refused_and_quoted(text: str) -> None:
         ("localhost.example.com", False),
     ],
 )
-def test_loopback_is_told_from_the_rest(host: str, loopback: bool) -> None:
+def test_loopback_is_distinguished(host: str, loopback: bool) -> None:
     assert Endpoint(host, 1).is_loopback is loopback

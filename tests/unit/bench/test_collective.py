@@ -24,7 +24,7 @@ class FakeNetwork:
 
 
 class FakeRanks:
-    """Two ranks take the delay once a step, LocalSGD a quarter of it; four ranks fail."""
+    """Two ranks take the delay once per step, LocalSGD a quarter of it; four ranks fail."""
 
     def __init__(self, size: int, network: FakeNetwork, _log: Path) -> None:
         self.size = size

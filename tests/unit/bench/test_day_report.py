@@ -69,7 +69,7 @@ def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
     assert reading.paddle.is_met is None
 
 
-def test_word2vec_is_told_of_by_batch(tmp_path: Path) -> None:
+def test_word2vec_is_reported_by_batch(tmp_path: Path) -> None:
     rows = {row.work: row for row in target_rows(recorded(tmp_path)) if "word2vec" in row.work}
     small, large = (
         rows[f"word2vec geo 2x2, batch {batch}: pairs/s (in the middle: over gensim)"]
@@ -96,7 +96,7 @@ def test_missed_targets_say_where_their_time_goes(tmp_path: Path) -> None:
     assert "- CTR-DNN local, 2 threads, batch 1000: examples/s:" not in page
 
 
-def test_time_that_is_no_product_is_told_of_workers_servers_and_idle_cores() -> None:
+def test_time_outside_of_products_is_split_into_workers_servers_and_idle_cores() -> None:
     told = cpu_account(2, 20_000, 90.0, 40.0, server_us=10.0)
     assert told == (
         "100.0 us of 2 cores for one example: matrix products 40.0 (40%), "

@@ -36,7 +36,7 @@ def test_parts_fit_into_the_time_that_is_promised() -> None:
     assert sum(part.expected_s for part in PARTS) < 50 * 60
 
 
-def test_part_that_fails_is_put_on_record_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_part_that_fails_is_put_on_record_and_the_rest_continues(tmp_path: Path) -> None:
     record = DayRecord(tmp_path / "day.json")
     parts = [
         part(tmp_path, "fails", "print('last words', flush=True); raise SystemExit(3)"),

@@ -93,7 +93,7 @@ def test_scores_leave_out_unknown_words(tmp_path: Path) -> None:
     assert analogy_score(tmp_path / "asked.gz", PLACE, VECTORS) == (0.5, 2)
 
 
-def test_missing_text_is_told_instead_of_scores(
+def test_missing_text_is_reported_instead_of_scores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(word2vec_quality, "TEXT", tmp_path / "enwik8.gz")
@@ -102,7 +102,7 @@ def test_missing_text_is_told_instead_of_scores(
     assert "enwik8.gz" in notes[0]
 
 
-def test_sides_are_told_by_batch_size_and_with_their_errors() -> None:
+def test_sides_are_reported_by_batch_size_and_with_their_errors() -> None:
     section = {"examples_per_s": 10.0, "cpu_us_per_example": 2.0}
     figures = {
         "sparsefleet local 2": {"error": None, "sections": {"100": [section] * 2}},

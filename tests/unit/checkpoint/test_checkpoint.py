@@ -33,7 +33,7 @@ from sparsefleet.errors import (
 )
 
 
-def test_what_was_saved_comes_back_bit_by_bit(tmp_path: Path) -> None:
+def test_a_save_comes_back_bit_for_bit(tmp_path: Path) -> None:
     rows = two_tables()
     dense = {
         "weight": np.random.default_rng(0).standard_normal((3, 5), np.float32),

@@ -46,7 +46,7 @@ def test_a_compacted_checkpoint_has_the_same_contents(series: Path, name: str) -
     assert found.manifest.notes == {"model": "test"}
 
 
-def test_deltas_on_a_compacted_checkpoint_go_on_working(series: Path) -> None:
+def test_deltas_on_a_compacted_checkpoint_keep_working(series: Path) -> None:
     before = contents(Checkpoint.open(str(series / "c")))
     compact(str(series / "b"))
     found = Checkpoint.open(str(series / "c"))
@@ -118,7 +118,7 @@ def test_large_tables_are_compared_in_parts(series: Path, monkeypatch: pytest.Mo
         }
 
 
-def test_tables_of_one_side_and_other_layouts_are_told(tmp_path: Path) -> None:
+def test_tables_of_one_side_and_other_layouts_are_reported(tmp_path: Path) -> None:
     wide = replace(WORDS, dim=9)
     save(str(tmp_path / "a"), two_tables())
     save(str(tmp_path / "b"), [(wide, synthetic_rows(wide, range(7)))])
@@ -129,7 +129,7 @@ def test_tables_of_one_side_and_other_layouts_are_told(tmp_path: Path) -> None:
     assert not words.is_same
 
 
-def test_differences_of_tensors_are_told(tmp_path: Path) -> None:
+def test_differences_of_tensors_are_reported(tmp_path: Path) -> None:
     a = {"same": np.ones(3), "moved": np.zeros(3, np.float32), "shape": np.ones(3), "a": np.ones(1)}
     b = {"same": np.ones(3), "moved": np.float32([0, -2, 1]), "shape": np.ones(4), "b": np.ones(1)}
     save(str(tmp_path / "a"), [], dense=a)

@@ -124,7 +124,7 @@ def text(data: bytes) -> Damage:
 
 
 def rewritten(kind: str, change: Callable[[pa.Table], pa.Table]) -> Damage:
-    """A file of rows that somebody wrote anew, with its entry in the manifest made to fit."""
+    """A file of rows that somebody wrote again, with its entry in the manifest made to fit."""
 
     def damage(folder: Path) -> None:
         path = file_of(folder, kind)
@@ -461,7 +461,7 @@ def test_listing_a_series_tells_of_damage(tmp_path: Path) -> None:
     assert second.manifest is None
 
 
-def test_another_optimizer_is_no_delta_of_it(tmp_path: Path) -> None:
+def test_a_delta_needs_the_same_optimizer(tmp_path: Path) -> None:
     save(str(tmp_path / "a"), two_tables())
     other = replace(ADS, optimizer={"kind": "decayed_adagrad"})
     with PendingCheckpoint.begin(str(tmp_path / "b")) as pending:

@@ -101,7 +101,7 @@ def test_numbers_of_a_parquet_in_columns_of_their_own(tmp_path: Path) -> None:
         ("", "cannot be read"),
     ],
 )
-def test_what_is_no_table_of_vectors_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_files_without_vectors_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "v.csv").write_text(text)
     with pytest.raises(InputFileError, match=f"v.csv.*{message}"):
         list(import_table(str(tmp_path / "v.csv")))
@@ -250,7 +250,7 @@ GOOD = paddle_variable(VARIABLES["emb"])
         bytes(40),
     ],
 )
-def test_what_is_no_variable_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_values_that_are_not_variables_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "emb").write_bytes(data)
     with pytest.raises(CorruptFileError, match="emb: expected a file of Paddle 1.x with"):
         read_paddle_persistables(str(tmp_path))

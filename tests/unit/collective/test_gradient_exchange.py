@@ -268,7 +268,7 @@ def disagree(world: World, on: str) -> str:
 
 
 @pytest.mark.parametrize("on", ["parameters", "CollectiveStrategy", "environment"])
-def test_ranks_that_were_told_different_things_are_named(ranks: RankProcesses, on: str) -> None:
+def test_ranks_with_different_settings_are_named(ranks: RankProcesses, on: str) -> None:
     for told in ranks.run(disagree, 3, on):
         assert told.startswith("rank 1 and rank 0 differ in the ")
         assert on in told

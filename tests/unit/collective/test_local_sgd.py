@@ -85,7 +85,7 @@ def test_losses_without_meaning_leave_the_interval_alone() -> None:
         local.step()
 
 
-def test_a_schedule_goes_on_where_its_state_was_taken() -> None:
+def test_a_schedule_resumes_where_its_state_was_taken() -> None:
     weight = torch.zeros(1)
     first = LocalSgd([("a", weight)], World.join(), LocalSgdConfig(steps=2, warm_steps=3))
     for _ in range(2):

@@ -56,7 +56,7 @@ def test_a_static_scale_stays() -> None:
     assert [scale.update(is_finite=False) for _ in range(9)] == [8.0] * 9
 
 
-def test_state_goes_on_where_it_was_taken() -> None:
+def test_state_resumes_where_it_was_taken() -> None:
     first, second = scaler(incr_every_n_steps=2), scaler(incr_every_n_steps=2)
     first.update(is_finite=True)
     second.load_state_dict(first.state_dict())

@@ -44,7 +44,7 @@ def test_impossible_settings_are_refused(kind: type, fields: dict[str, Any], mes
         kind(**fields)
 
 
-def test_a_flag_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_that_is_not_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", "many")
     with pytest.raises(ConfigError, match="FLAGS_fuse_parameter_memory_size.*'many'"):
         CollectiveStrategy().fuse_bytes()

@@ -162,7 +162,7 @@ def normalize_unevenly(world: World, merged: int) -> list[float]:
 
 
 @pytest.mark.parametrize("merged", [1, 2])
-def test_batch_norms_of_all_ranks_go_on_without_those_that_have_no_data(
+def test_batch_norms_of_all_ranks_continue_without_those_that_have_no_data(
     ranks: RankProcesses, merged: int
 ) -> None:
     first, second, third = ranks.run(normalize_unevenly, 3, merged)
@@ -207,7 +207,7 @@ def fail_in(world: World, where: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward", "the end of backward"])
-def test_an_error_on_one_rank_is_told_to_all_and_leaves_nothing_under_way(
+def test_an_error_on_one_rank_is_reported_to_all_and_leaves_nothing_under_way(
     ranks: RankProcesses, where: str
 ) -> None:
     first, second = ranks.run(fail_in, 2, where)
@@ -253,7 +253,7 @@ def test_state_is_taken_between_steps_only() -> None:
         run.training.state_dict()
 
 
-def test_training_goes_on_where_its_state_was_taken() -> None:
+def test_training_resumes_where_its_state_was_taken() -> None:
     strategy = CollectiveStrategy(
         amp=AmpConfig(init_loss_scaling=4.0, incr_every_n_steps=2, float32_modules=("",)),
         local_sgd=LocalSgdConfig(warm_steps=1, steps=2),

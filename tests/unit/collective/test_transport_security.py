@@ -66,7 +66,7 @@ def test_ranks_of_one_machine_do_not_warn(caplog: pytest.LogCaptureFixture) -> N
         ("cpu:gloo,cuda:nccl", {"GLOO_SOCKET_IFNAME": "a", "NCCL_SOCKET_IFNAME": "a"}, ()),
     ],
 )
-def test_what_the_user_has_chosen_is_not_warned_of(
+def test_explicit_choices_do_not_warn(
     backend: str,
     chosen: dict[str, str],
     named: tuple[str, ...],

@@ -267,7 +267,7 @@ def join_with_other_facts(rank: int, size: int, path: str) -> str:
     return str(found.value)
 
 
-def test_ranks_that_were_told_other_facts_are_named(ranks: RankProcesses) -> None:
+def test_ranks_with_different_facts_are_named(ranks: RankProcesses) -> None:
     first, _ = ranks.run(join_with_other_facts, 2, bare=True)
     assert (
         "rank 1 was started for 2 ranks, 2 per node, gloo, but rank 0 for 2 ranks, 1 per node"
@@ -290,7 +290,7 @@ def test_rank_that_was_never_started_is_named(ranks: RankProcesses, free_port: i
     )
 
 
-def test_taken_port_of_the_meeting_point_is_told() -> None:
+def test_taken_port_of_the_meeting_point_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"rank 0 cannot listen at .* {place}"):

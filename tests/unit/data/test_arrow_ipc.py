@@ -27,7 +27,7 @@ def write(path: Path, kind: str, table: pa.Table = TABLE) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["file", "stream", "feather", "feather plain"])
-def test_each_layout_gives_its_rows_and_goes_on_at_any(tmp_path: Path, kind: str) -> None:
+def test_each_layout_gives_its_rows_and_resumes_at_any(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / "a", kind)
     for stop in (0, 1, 2, 5):
         reader = Reader(path, FORMAT, 13)

@@ -108,7 +108,7 @@ def test_zstd_that_is_damaged_anywhere_is_an_error_or_read_as_it_was() -> None:
     assert refused >= len(packed) - 2
 
 
-def test_zstd_without_its_package_is_told_with_the_extra(
+def test_zstd_without_its_package_is_reported_with_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)

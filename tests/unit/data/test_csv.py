@@ -73,7 +73,7 @@ def test_bad_lines_have_file_line_and_column_and_may_be_skipped(tmp_path: Path) 
     ]
 
 
-def test_a_state_goes_on_behind_the_header(tmp_path: Path) -> None:
+def test_a_state_resumes_behind_the_header(tmp_path: Path) -> None:
     for name, begin in (("a", 0), ("b", 5)):
         rows = "".join(f"{number}\n" for number in range(begin, begin + 5))
         (tmp_path / f"{name}.csv").write_text("id\n" + rows)

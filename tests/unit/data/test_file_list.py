@@ -31,7 +31,7 @@ def test_paths_with_a_protocol_keep_it() -> None:
     assert list_files("memory://listed/part-0") == ["memory://listed/part-0"]
 
 
-def test_what_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputMissingError, match="nowhere: no such file"):
         list_files(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="no file matches the pattern"):

@@ -83,6 +83,6 @@ def test_another_process_has_the_same_hash() -> None:
     assert int(done.stdout) == hash64("68fd1e64", 3)
 
 
-def test_what_is_no_text_is_refused_with_its_type() -> None:
+def test_values_that_are_not_text_are_refused_with_their_type() -> None:
     with pytest.raises(ConfigError, match="str or bytes, got a int"):
         hash64(5)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def records_of(batches: Any) -> dict[int, tuple[Any, ...]]:
 WITH_END = ReaderConfig(include_last_offset=True)
 
 
-def test_batches_are_those_of_the_reader(path: Path) -> None:
+def test_batches_equal_the_readers(path: Path) -> None:
     reader = Reader(path, FORMAT, 64, config=WITH_END)
     data = MemoryData(reader)
     assert data.num_records == 1000
@@ -97,7 +97,7 @@ def test_records_take_little_more_than_their_values(tmp_path: Path) -> None:
     assert list(data) == []
 
 
-def test_a_state_goes_on_at_the_record_in_the_same_order(path: Path) -> None:
+def test_a_state_resumes_at_the_record_in_the_same_order(path: Path) -> None:
     data = MemoryData(Reader(path, FORMAT, 70, config=WITH_END))
     data.local_shuffle(seed=9)
     wanted = [batch["key"].tolist() for batch in data]

@@ -65,7 +65,7 @@ def test_batches_are_taken_from_blocks_in_turn(tmp_path: Path) -> None:
     assert len(data) == 4
 
 
-def test_a_state_goes_on_in_the_midst_of_a_turn(tmp_path: Path) -> None:
+def test_a_state_resumes_in_the_midst_of_a_turn(tmp_path: Path) -> None:
     write_ids(tmp_path / "part", range(23))
     reader = Reader(tmp_path / "part", ONE_ID, 2)
     wanted = [batch["id"].tolist() for batch in MemoryData(reader, num_blocks=4)]

@@ -18,17 +18,17 @@ def run_code_of(page: Path) -> dict[str, object]:
     return names
 
 
-def test_code_of_the_page_on_formats_runs() -> None:
+def test_code_on_the_formats_page_runs() -> None:
     run_code_of(DOCS / "data_formats.md")
 
 
-def test_code_of_the_page_runs() -> None:
+def test_code_on_the_page_runs() -> None:
     names = run_code_of(PAGE)
     bad = (names["folder"] / "bad.tsv").read_text()  # type: ignore[operator]
     assert "part-2\t1\t13\t" in bad
 
 
-def test_hashes_of_the_page_are_those_of_the_code() -> None:
+def test_hashes_on_the_page_match_the_code() -> None:
     rows = re.findall(
         r"^\| (\(empty\)|`[^`]+`) \| (\d+) \| `?([0-9A-F]+)`? \|$",
         PAGE.read_text(encoding="utf-8"),

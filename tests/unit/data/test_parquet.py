@@ -294,7 +294,7 @@ def test_threads_share_the_row_groups_of_one_file(tmp_path: Path, threads: int) 
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_state_goes_on_at_the_row(tmp_path: Path, threads: int) -> None:
+def test_a_state_resumes_at_the_row(tmp_path: Path, threads: int) -> None:
     for name, begin in (("a", 0), ("b", 25)):
         write(tmp_path / name, {"id": list(range(begin, begin + 25))}, row_group_size=6)
     for stop in range(12):

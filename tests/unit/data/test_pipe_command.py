@@ -51,7 +51,7 @@ def test_words_are_not_read_by_a_shell_but_a_shell_command_is(tmp_path: Path) ->
     assert read_ids(Reader(path, ONE_ID, 10, config=config)) == [3]
 
 
-def test_a_command_that_fails_is_told_with_file_code_and_stderr(tmp_path: Path) -> None:
+def test_a_command_that_fails_is_reported_with_file_code_and_stderr(tmp_path: Path) -> None:
     path = write_ids(tmp_path / "a", [1])
     script = "import sys\nprint('1 7')\nsys.stderr.write('out of luck')\nsys.exit(3)"
     with pytest.raises(PipeCommandError) as caught:
@@ -64,7 +64,7 @@ def test_a_command_that_fails_is_told_with_file_code_and_stderr(tmp_path: Path) 
         list(piped(path, killed))
 
 
-def test_a_command_that_prints_garbage_is_told_with_the_line_and_stderr(tmp_path: Path) -> None:
+def test_a_command_that_prints_garbage_is_reported_with_the_line_and_stderr(tmp_path: Path) -> None:
     path = write_ids(tmp_path / "a", [1])
     script = "import sys\nsys.stderr.write('odd')\nsys.stderr.flush()\nprint('garbage')"
     with pytest.raises(BadLineError, match="a, line 1, column 1: .*'garbage'.*pipe command"):

@@ -93,7 +93,7 @@ def test_each_file_is_given_to_the_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_batches", [False, True])
-def test_a_state_goes_on_at_the_record(in_batches: bool) -> None:
+def test_a_state_resumes_at_the_record(in_batches: bool) -> None:
     def numbers() -> Iterator[Any]:
         for first in range(0, 20, 5):
             group = np.arange(first, first + 5)

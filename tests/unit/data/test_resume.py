@@ -33,7 +33,7 @@ def saved(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stop", range(9))
-def test_one_thread_goes_on_with_the_very_batches(files: list[Path], stop: int) -> None:
+def test_one_thread_resumes_with_the_very_batches(files: list[Path], stop: int) -> None:
     wanted = [batch["id"].tolist() for batch in Reader(files, ONE_ID, 7)]
     first = Reader(files, ONE_ID, 7)
     batches = iter(first)
@@ -48,7 +48,7 @@ def test_one_thread_goes_on_with_the_very_batches(files: list[Path], stop: int) 
 
 @pytest.mark.parametrize("threads", [2, 4])
 @pytest.mark.parametrize("stop", [0, 1, 3, 6])
-def test_many_threads_go_on_without_a_record_lost_or_doubled(
+def test_many_threads_resume_without_a_record_lost_or_doubled(
     files: list[Path], threads: int, stop: int
 ) -> None:
     first = Reader(files, ONE_ID, 7, threads=threads)
@@ -134,7 +134,7 @@ def test_states_of_version_1_are_still_understood(files: list[Path]) -> None:
     assert read_ids(reader) == list(range(22, 60))
 
 
-def test_another_number_of_workers_goes_on_from_the_states_of_all(files: list[Path]) -> None:
+def test_another_number_of_workers_resumes_from_the_states_of_all(files: list[Path]) -> None:
     ids: Counter[int] = Counter()
     states = []
     for index in range(2):

@@ -1,4 +1,4 @@
-"""The same records in every format: all come back equal, from wherever reading goes on."""
+"""The same records in every format: all come back equal, from wherever reading continues."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def records_in(slots: list[Slot], batch: dict[str, Any]) -> list[list[bytes]]:
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(written_records(), st.integers(1, 5), st.integers(1, 3), st.integers(1, 40))
-def test_records_come_back_as_written_from_wherever_reading_goes_on(
+def test_records_come_back_as_written_from_wherever_reading_resumes(
     monkeypatch: pytest.MonkeyPatch,
     write: Callable[..., RecordFormat],
     written: tuple[list[Slot], list[Record]],

@@ -67,7 +67,7 @@ def test_what_a_worker_leaves_goes_to_others_from_where_it_was(files: list[Path]
 
 
 @pytest.mark.parametrize("resumed_workers", [1, 2, 4])
-def test_another_number_of_workers_goes_on(files: list[Path], resumed_workers: int) -> None:
+def test_another_number_of_workers_resumes(files: list[Path], resumed_workers: int) -> None:
     before = readers_of(files, 3)
     passes = [iter(reader) for reader in before]
     given: list[int] = []
@@ -121,7 +121,7 @@ def test_readers_of_one_name_must_agree() -> None:
         lists.report("train", 1, "w1", [FileMark("a", 0, 5)])
 
 
-def test_files_of_a_lost_worker_end_the_job_or_go_on() -> None:
+def test_files_of_a_lost_worker_end_the_job_or_continue() -> None:
     present = {"w0", "w1"}
     lists = WorkLists(lambda _, worker: worker in present)
     for worker in ("w0", "w1"):

@@ -29,7 +29,7 @@ def drain(feed: BatchFeed) -> list[int]:
     return found
 
 
-def test_list_is_gone_through_once_a_pass() -> None:
+def test_list_is_gone_through_once_per_pass() -> None:
     source = BatchSource(BATCHES, as_batch, passes=2)
     assert source.num_batches == 5
     assert drain(source.begin_pass()) == drain(source.begin_pass()) == [0, 1, 2, 3, 4]
@@ -55,7 +55,7 @@ def test_iterator_serves_one_pass_and_is_refused_for_more() -> None:
 
 
 @pytest.mark.parametrize("data", [torch.zeros(3), np.zeros(3), {"a": 1}, "path", 7, None])
-def test_what_are_no_batches_is_refused(data: Any) -> None:
+def test_values_that_are_not_batches_are_refused(data: Any) -> None:
     with pytest.raises(ConfigError, match=f"data is a {type(data).__name__}, expected an iterable"):
         BatchSource(data, as_batch)
 

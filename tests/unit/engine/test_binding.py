@@ -16,7 +16,7 @@ TWO_WORKERS = RoleInfo(kind="worker", index=0, worker_num=2)
 ALONE = RoleInfo(kind="local")
 
 
-def test_several_workers_without_servers_are_collective_unless_told() -> None:
+def test_several_workers_without_servers_are_collective_by_default() -> None:
     assert isinstance(mode_for_job(None, TWO_WORKERS), CollectiveConfig)
     assert isinstance(mode_for_job("collective", TWO_WORKERS), CollectiveConfig)
     assert mode_for_job(None, ALONE) is None

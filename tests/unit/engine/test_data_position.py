@@ -48,7 +48,7 @@ def saved(feed: BatchFeed) -> DataPosition:
 
 
 @pytest.mark.parametrize("kind", ["reader", "memory", "function", "list", "loader"])
-def test_a_pass_goes_on_with_the_batch_after_the_last_given(kind: str, files: list[Path]) -> None:
+def test_a_pass_resumes_with_the_batch_after_the_last_given(kind: str, files: list[Path]) -> None:
     def data() -> Any:
         if kind == "memory":
             made = MemoryData(Reader(files, FORMAT, 7))
@@ -86,7 +86,7 @@ def test_a_position_can_be_taken_twice_in_one_pass(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_reader_goes_on_with_another_number_of_workers(workers: int, files: list[Path]) -> None:
+def test_a_reader_resumes_with_another_number_of_workers(workers: int, files: list[Path]) -> None:
     positions, seen = [], []
     for index, taken in ((0, 2), (1, 9)):  # the second one is through
         reader = Reader(files, FORMAT, 3, worker_index=index, worker_num=2)
@@ -104,7 +104,7 @@ def test_a_reader_goes_on_with_another_number_of_workers(workers: int, files: li
     assert sorted(seen) == list(range(40))
 
 
-def test_data_that_cannot_be_dealt_anew_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_data_that_cannot_be_redistributed_starts_over(caplog: pytest.LogCaptureFixture) -> None:
     start = PassStart(positions=[DataPosition(batches=2), DataPosition(batches=1)])
     feed = BatchSource(list(torch.arange(6).split(2)), unlabelled).begin_pass(start)
     assert len(rest_of(feed)) == 3
@@ -127,7 +127,7 @@ def test_data_that_is_shorter_than_what_was_trained_on_is_refused() -> None:
         BatchSource(batches, unlabelled).begin_pass(start)
 
 
-def test_workers_that_share_files_go_on_from_where_all_of_them_were(files: list[Path]) -> None:
+def test_workers_that_share_files_resume_from_where_all_of_them_were(files: list[Path]) -> None:
     def workers() -> list[Reader]:
         sharding = LocalSharding(2)
         return [Reader(files, FORMAT, 3, sharding=sharding.member()) for _ in range(2)]

@@ -56,7 +56,7 @@ def test_known_optimizer_is_described(make: Make, wanted: optim.Optimizer) -> No
         (lambda p: torch.optim.SGD(p, maximize=True), "maximize=True: negate the loss"),
     ],
 )
-def test_unknown_optimizer_is_refused_with_what_there_is(make: Make, message: str) -> None:
+def test_unknown_optimizer_is_refused_with_the_supported_ones(make: Make, message: str) -> None:
     optimizer = make(nn.Linear(2, 1).parameters())
     with pytest.raises(ConfigError, match=message):
         describe_optimizer(optimizer, optimizer.param_groups[0])

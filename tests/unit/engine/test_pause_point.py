@@ -78,7 +78,7 @@ def test_a_thread_that_has_read_ahead_trains_on_it_before_it_stops() -> None:
     assert points.steps == [[2]]
 
 
-def test_threads_that_step_together_are_told_one_step_ahead() -> None:
+def test_threads_that_step_together_are_notified_one_step_ahead() -> None:
     points = CountedPoints(2)
     gate = PausePoint(1, points, steps_together=True, wait_s=WAIT_S)
     points.at[0] = 0

@@ -173,9 +173,7 @@ def test_rows_that_were_removed_are_unknown_to_the_service_too(model: Path, tmp_
         rows.close()
 
 
-def test_a_trainer_that_is_started_anew_goes_on_where_the_log_is(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_trainer_that_is_restarted_continues_the_log(model: Path, tmp_path: Path) -> None:
     publish = PublishConfig(model=model, target=tmp_path, every_steps=2)
     batch = click_batches(1, seed=5)
     for seed in (1, 2):
@@ -206,7 +204,7 @@ def test_the_export_of_another_model_is_refused(model: Path, tmp_path: Path) -> 
             trainer.fit(click_batches(2))
 
 
-def test_updates_that_cannot_be_written_go_with_the_next_and_the_last_failure_is_told(
+def test_updates_that_cannot_be_written_go_with_the_next_and_the_last_failure_is_reported(
     model: Path, tmp_path: Path
 ) -> None:
     publish = PublishConfig(model=model, target=tmp_path, every_steps=2)

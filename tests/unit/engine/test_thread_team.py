@@ -26,7 +26,7 @@ def test_members_run_at_the_same_time() -> None:
     assert sorted(met) == [0, 1, 2]
 
 
-def test_first_error_is_raised_once_and_the_others_are_told() -> None:
+def test_first_error_is_raised_once_and_the_others_are_notified() -> None:
     stop = threading.Event()
     told = []
 
@@ -47,7 +47,7 @@ def test_first_error_is_raised_once_and_the_others_are_told() -> None:
     assert "body" in names  # the line that raised is in the traceback
 
 
-def test_error_of_a_team_of_one_is_told_too() -> None:
+def test_error_of_a_team_of_one_is_reported_too() -> None:
     told: list[BaseException] = []
 
     def body(index: int) -> None:

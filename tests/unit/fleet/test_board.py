@@ -71,17 +71,17 @@ def test_what_was_met_for_leaves_no_more_than_the_last_clocks() -> None:
     assert store.num_keys() <= 2 + 2
 
 
-def test_who_does_not_come_is_named() -> None:
+def test_missing_ranks_are_named() -> None:
     with pytest.raises(DeadlineError, match=r"waited 0\.1 s for rank 1, 2"):
         meeting(board(), 0, wait_s=0.1).barrier()
 
 
-def test_who_is_lost_is_named() -> None:
+def test_lost_ranks_are_named() -> None:
     with pytest.raises(PeerLostError, match="rank 2 is lost"):
         meeting(board(lost=2), 0, wait_s=0.1).barrier()
 
 
-def test_a_note_that_is_not_there_is_told() -> None:
+def test_a_note_that_is_not_there_is_reported() -> None:
     notes = board()
     with pytest.raises(NotFoundError, match="no note 'save/1'"):
         notes.get_note("save/1")

@@ -105,7 +105,7 @@ def test_letters_are_limited_and_senders_wait(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_files_go_to_whoever_is_free_each_once_an_epoch(
+def test_files_go_to_whoever_is_free_each_once_per_epoch(
     servers: NativeServers, tmp_path: Path, threads: int
 ) -> None:
     for index in range(7):

@@ -72,7 +72,7 @@ def test_evaluation_creates_no_rows_and_keeps_the_training_flag() -> None:
 
 
 @pytest.mark.parametrize("mode", ["local", "half_async", "async", "sync", "hybrid"])
-def test_saved_model_goes_on_exactly_where_it_was(mode: str, tmp_path: Path) -> None:
+def test_saved_model_resumes_exactly_where_it_was(mode: str, tmp_path: Path) -> None:
     fleet = local_fleet()
     model, distributed = trained(fleet, mode)
     fleet.save_persistables(tmp_path / "model")
@@ -136,7 +136,7 @@ def test_inference_model_predicts_the_same_in_a_new_process_object(tmp_path: Pat
     assert torch.equal(served(torch.arange(12)), wanted)
 
 
-def test_loading_what_is_no_model_says_so(tmp_path: Path) -> None:
+def test_loading_something_else_than_a_model_says_so(tmp_path: Path) -> None:
     fleet = local_fleet()
     _, distributed = trained(fleet)
     with pytest.raises(CheckpointError, match=r"expected a checkpoint, found no manifest\.json"):

@@ -10,7 +10,7 @@ import sparsefleet.fleet
 PAGE = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
 
 
-def test_code_of_the_page_runs() -> None:
+def test_code_on_the_page_runs() -> None:
     [block] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(block, "docs/fleet.md", "exec"), {"__name__": "page"})
 

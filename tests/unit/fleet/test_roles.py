@@ -191,7 +191,7 @@ def test_places_of_workers_that_cannot_be_are_named(
         role_from_environment(variables, is_collective=True)
 
 
-def test_workers_that_were_not_told_where_to_meet_are_told_how_to_be() -> None:
+def test_workers_without_a_meeting_point_get_advice() -> None:
     role = role_from_environment({"RANK": "0", "WORLD_SIZE": "2"}, is_collective=True)
     with pytest.raises(ConfigError, match="worker 0 of 2 has no meeting point"):
         join_world(role)

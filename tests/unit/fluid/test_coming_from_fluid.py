@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "coming_from_fluid.md"
 
 
-def test_code_of_the_page_runs() -> None:
+def test_code_on_the_page_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks
     exec(compile("\n".join(blocks), str(PAGE), "exec"), {})

@@ -184,7 +184,7 @@ def test_a_value_that_no_branch_made_is_named(program: Any) -> None:
         fluid.Executor().run(feed=FEED, fetch_list=[doubled])
 
 
-def test_reading_beyond_an_array_is_told_at_the_line(program: Any) -> None:
+def test_reading_beyond_an_array_is_reported_at_the_line(program: Any) -> None:
     del program
     layers = fluid.layers
     array = layers.array_write(fluid.data("x", [None, 2]), layers.fill_constant([1], "int64", 0))

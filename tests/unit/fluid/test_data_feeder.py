@@ -175,7 +175,7 @@ def test_decorates_readers_of_batches() -> None:
     assert len(list(feeder.decorate_reader(batches, True, 5, drop_last=False)())) == 1
 
 
-def test_a_decorated_reader_goes_on_after_a_stop() -> None:
+def test_a_decorated_reader_resumes_after_a_stop() -> None:
     ads = fluid.data("ads", [None, 1], "int64")
 
     def batches() -> Iterator[list[tuple[int]]]:

@@ -137,7 +137,7 @@ def test_kinds_of_slots_are_kept_and_become_float_once_one_is_seen() -> None:
         ([("b", [1])], "slot 1 of a sample is 'b', in the first one it was 'a'"),
     ],
 )
-def test_samples_that_are_none_are_refused(sample: Any, message: str) -> None:
+def test_malformed_samples_are_refused(sample: Any, message: str) -> None:
     generator = MultiSlotDataGenerator()
     generator._gen_str([("a", [1])])
     with pytest.raises(ValueError, match=message):

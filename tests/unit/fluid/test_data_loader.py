@@ -58,7 +58,7 @@ def test_workers_give_the_same_in_the_same_order(num_workers: int) -> None:
     assert firsts(loader) == firsts(loader) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
 
 
-def test_shuffles_anew_in_each_pass_by_torchs_seed() -> None:
+def test_shuffles_again_in_each_pass_from_torchs_seed() -> None:
     passes = []
     for _ in range(2):
         torch.manual_seed(5)
@@ -90,7 +90,7 @@ def test_several_places_get_a_batch_each(drop_last: bool, sizes: list[int]) -> N
 
 
 @pytest.mark.parametrize("stop", range(5))
-def test_goes_on_at_the_batch_without_asking_for_the_samples_before(stop: int) -> None:
+def test_resumes_at_the_batch_without_asking_for_the_samples_before(stop: int) -> None:
     def make() -> tuple[Squares, DataLoader]:
         data = Squares(20)
         return data, DataLoader(data, return_list=True, batch_size=5, shuffle=True)
@@ -112,7 +112,7 @@ def test_goes_on_at_the_batch_without_asking_for_the_samples_before(stop: int) -
     assert firsts(second) == firsts(whole)
 
 
-def test_settings_that_cannot_be_meant_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs feed_list to name tensors"):
         DataLoader(Squares(3))
     with pytest.raises(ConfigError, match="batch_size must be an int >= 1"):

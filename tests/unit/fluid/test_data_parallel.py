@@ -307,7 +307,7 @@ def test_an_error_of_one_replica_is_raised_and_the_next_run_works() -> None:
     assert found.shape == (2, 2)
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     network = Network(fluid.optimizer.SGD(0.1))
     main = fluid.default_main_program()
     with pytest.raises(TypeError, match=r"takes a fluid\.Program"):

@@ -154,7 +154,7 @@ def test_the_pipe_command_is_read_by_a_shell(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_wrong_is_told_with_its_place(kind: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_with_its_place(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "part"
     with pytest.raises(InputMissingError, match="part"):
         clicks_of(dataset_of(kind, path))
@@ -193,7 +193,7 @@ def test_streams_cannot_be_shuffled() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pass_goes_on_after_a_stop(kind: str, tmp_path: Path) -> None:
+def test_a_pass_resumes_after_a_stop(kind: str, tmp_path: Path) -> None:
     path = write_clicks(tmp_path / "part", range(20))
     first = dataset_of(kind, path, batch_size=3)
     wanted = clicks_of(first)
@@ -207,7 +207,7 @@ def test_a_pass_goes_on_after_a_stop(kind: str, tmp_path: Path) -> None:
     assert [feed["click"][:, 0].tolist() for feed in again] == wanted
 
 
-def test_the_configuration_is_told_as_protobuf_does() -> None:
+def test_the_configuration_is_reported_as_protobuf_does() -> None:
     dataset = dataset_of("InMemoryDataset", thread=3, pipe_command='awk "x"', batch_size=7)
     dataset.set_rank_offset("rank")
     dataset.set_pv_batch_size(4)

@@ -56,7 +56,7 @@ def test_slots_become_tensors_over_the_readers_memory() -> None:
 
 
 @pytest.mark.parametrize(("drop_last", "found"), [(True, [0, 1, 3]), (False, [0, 1, 2, 3, 4])])
-def test_short_batches_are_dropped_if_told_so(drop_last: bool, found: list[int]) -> None:
+def test_short_batches_are_dropped_if_requested(drop_last: bool, found: list[int]) -> None:
     dataset = RecordedDataset([2, 2, 1, 2, 1])
     assert labels(DatasetLoader(dataset, CPU, drop_last)) == found
 
@@ -76,7 +76,7 @@ def test_places_need_a_file_each() -> None:
         DatasetLoader(RecordedDataset([]), fluid.cpu_places(4))
 
 
-def test_goes_on_where_the_dataset_was() -> None:
+def test_resumes_where_the_dataset_was() -> None:
     first = DatasetLoader(RecordedDataset([2] * 5), CPU)
     assert labels(islice(iter(first), 2)) == [0, 1]
     second = DatasetLoader(RecordedDataset([2] * 5), CPU)

@@ -9,7 +9,7 @@ from sparsefleet import fluid
 PAGE = Path(__file__).parents[3] / "docs" / "dataset.md"
 
 
-def test_code_of_the_page_runs() -> None:
+def test_code_on_the_page_runs() -> None:
     names: dict[str, object] = {"__name__": "page"}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 6

@@ -20,7 +20,7 @@ WAIT_S = 30.0
 
 
 class FarPlace(fluid.core.Place):
-    """A device that is not there."""
+    """A device that does not exist."""
 
 
 class Copies:

@@ -88,7 +88,7 @@ def test_two_levels_of_sequences_are_pooled_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
-def test_training_is_that_of_torch(kind: str) -> None:
+def test_training_equals_torch(kind: str) -> None:
     """Within 1e-6 over five steps, from the same first values."""
     x, y = fluid.data("x", [None, 6]), fluid.data("y", [None, 1], "int64")
     hidden = L.fc(x, 8, act="tanh")
@@ -213,7 +213,7 @@ def test_the_auc_layer_has_the_values_of_fluid() -> None:
         exe.run(feed={"x": np.array([[1.5]], "float32"), "y": np.array([[1]])})
 
 
-def test_counts_go_on_also_when_nothing_is_fetched() -> None:
+def test_counts_continue_also_when_nothing_is_fetched() -> None:
     x, y = fluid.data("x", [None, 1]), fluid.data("y", [None, 1], "int64")
     _, _, states = L.auc(x, y)
     exe = fluid.Executor()

@@ -54,6 +54,6 @@ def test_inputs_and_outputs_are_read_by_their_slots() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x03abc", b"[]", b'{"blocks": [{}]}', b"{}"])
-def test_other_bytes_are_told(data: bytes) -> None:
+def test_other_bytes_are_reported(data: bytes) -> None:
     with pytest.raises(ProgramError, match="not a program"):
         framework_pb2.ProgramDesc.FromString(data)

@@ -20,7 +20,7 @@ L = fluid.layers
 
 @pytest.fixture(autouse=True)
 def own_kernels() -> Iterator[None]:
-    """Made anew for each test."""
+    """Made again for each test."""
     for made in (fused._add_kernels, fused._norm_kernels, module_preparation.say_fusion_is_off):
         made.cache_clear()
     yield
@@ -97,7 +97,7 @@ def test_in_half_precision_statistics_stay_float32() -> None:
         np.testing.assert_allclose(together[name], value, rtol=0.05, atol=0.02, err_msg=name)
 
 
-def test_one_function_a_pass_is_compiled_for_all_places(compiled_functions: list[str]) -> None:
+def test_one_function_per_pass_is_compiled_for_all_places(compiled_functions: list[str]) -> None:
     train(True)
     assert sorted(compiled_functions) == ["<lambda>"] * 4 + ["backward"] * 2 + ["forward"] * 2
 

@@ -89,7 +89,7 @@ def test_what_others_want_is_computed_apart() -> None:
     assert "mul_add" not in fused_types([out.name])
 
 
-def test_a_bag_without_sequences_is_told_at_the_line_of_the_pool() -> None:
+def test_a_bag_without_sequences_is_reported_at_the_line_of_the_pool() -> None:
     ids = L.data("ids", [1], dtype="int64", lod_level=1)
     pooled = L.sequence_pool(L.embedding(ids, [9, 2], is_sparse=True), "sum")
     exe = fluid.Executor(fluid.CPUPlace())

@@ -370,7 +370,7 @@ def test_one_iterator_over_an_endless_generator_serves_all_epochs() -> None:
 
 
 class FarPlace(fluid.core.Place):
-    """A device that is not there: says where and by whom tensors were copied."""
+    """A device that does not exist: says where and by whom tensors were copied."""
 
 
 def test_double_buffering_copies_to_the_device_in_the_background(
@@ -401,7 +401,7 @@ def resumed(make: Callable[[], GeneratorLoader], state: dict[str, Any]) -> Gener
 
 
 @pytest.mark.parametrize("stop", range(8))
-def test_goes_on_at_the_record_and_not_at_what_was_read_ahead(stop: int) -> None:
+def test_resumes_at_the_record_and_not_at_what_was_read_ahead(stop: int) -> None:
     def make() -> GeneratorLoader:
         shuffled = reader.shuffle(samples(21), 8, seed=3)
         loader = loader_of([X], 5)
@@ -424,7 +424,7 @@ def test_goes_on_at_the_record_and_not_at_what_was_read_ahead(stop: int) -> None
     assert taken(resumed(make, second.state_dict())) == taken(whole)
 
 
-def test_started_loaders_go_on_as_well() -> None:
+def test_started_loaders_continue_as_well() -> None:
     def make() -> GeneratorLoader:
         return loader_of([X], iterable=False).set_batch_generator(arrays(9))
 
@@ -441,7 +441,7 @@ def test_started_loaders_go_on_as_well() -> None:
     assert third.take_feed()["x"].numpy().item() == 0
 
 
-def test_a_pass_that_goes_on_says_where_before_its_first_batch() -> None:
+def test_a_resumed_pass_says_where_before_its_first_batch() -> None:
     def make() -> GeneratorLoader:
         return loader_of([X]).set_batch_generator(arrays(5), CPU)
 
@@ -459,7 +459,7 @@ def test_a_pass_that_goes_on_says_where_before_its_first_batch() -> None:
     assert numbers(through) == [0, 1, 2, 3, 4]
 
 
-def test_groups_of_places_go_on_at_the_group() -> None:
+def test_groups_of_places_resume_at_the_group() -> None:
     def make() -> GeneratorLoader:
         return loader_of([X]).set_batch_generator(arrays(7), [CPU, CPU])
 

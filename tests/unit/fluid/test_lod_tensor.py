@@ -37,7 +37,7 @@ def test_levels_must_cover_each_other() -> None:
 
 
 @pytest.mark.parametrize("lod", [[[1, 2]], [[]], [[0, 3, 2]], [[0, 2], [2]]])
-def test_offsets_that_are_none_are_refused(lod: list[list[int]]) -> None:
+def test_malformed_offsets_are_refused(lod: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="LoD, level . offsets must begin with 0|LoD, level"):
         LoDTensor(torch.zeros(3)).set_lod(lod)
 
@@ -47,7 +47,7 @@ def test_lengths_below_zero_are_refused() -> None:
         LoDTensor().set_recursive_sequence_lengths([[2, -1]])
 
 
-def test_setting_copies_unless_told_otherwise() -> None:
+def test_setting_copies_by_default() -> None:
     array = np.arange(3, dtype=np.uint8)
     copied, shared = LoDTensor(), LoDTensor()
     copied.set(array, fluid.CPUPlace())

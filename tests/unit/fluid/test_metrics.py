@@ -73,7 +73,9 @@ def test_chunks_and_distances() -> None:
         (lambda: M.Auc("a"), (np.ones((1, 2)), [1]), "'labels' must be a NumPy array"),
     ],
 )
-def test_what_is_no_array_or_number_is_refused(make: Any, given: Any, message: str) -> None:
+def test_values_that_are_not_arrays_or_numbers_are_refused(
+    make: Any, given: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make().update(*given)
 

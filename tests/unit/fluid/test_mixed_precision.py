@@ -223,7 +223,7 @@ def test_what_a_loop_reads_or_changes_stays_float32() -> None:
     assert not np.array_equal(before, held("inner"))
 
 
-def test_a_copy_is_made_anew_when_its_source_was_written_again() -> None:
+def test_a_copy_is_made_again_when_its_source_was_written_again() -> None:
     x = fluid.data("x", [None, 3])
     kept = L.create_global_var([3, 2], 1.0, "float32", persistable=True, name="kept")
     first = L.matmul(x, kept)

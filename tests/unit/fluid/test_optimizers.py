@@ -161,7 +161,7 @@ def trained(kind: str) -> tuple[np.ndarray, set[str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_update_is_that_of_the_original(kind: str) -> None:
+def test_update_equals_the_original(kind: str) -> None:
     value, kept = trained(kind)
     np.testing.assert_allclose(value, KINDS[kind][1], atol=2e-6)
     if kind in KEPT:

@@ -10,7 +10,7 @@ import sparsefleet
 PAGE = Path(__file__).parents[3] / "docs" / "loaders.md"
 
 
-def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(sparsefleet.__file__).parents[1]))
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

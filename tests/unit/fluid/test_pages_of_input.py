@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize("page", ["fluid_amp.md", "fast_input.md"])
-def test_code_of_the_page_runs(page: str) -> None:
+def test_code_on_the_page_runs(page: str) -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL):
         exec(compile(block, f"docs/{page}", "exec"), names)

@@ -10,7 +10,7 @@ from sparsefleet import fluid
 PAGE = (Path(__file__).parents[3] / "docs" / "fluid_parallel.md").read_text(encoding="utf-8")
 
 
-def test_code_of_the_page_runs() -> None:
+def test_code_on_the_page_runs() -> None:
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/fluid_parallel.md", "exec"), {})
 

@@ -28,7 +28,7 @@ def test_names_are_those_of_fluid() -> None:
     assert (x + 1.0).name == "tmp_0"
 
 
-def test_a_guard_counts_names_anew_and_may_prefix_them() -> None:
+def test_a_guard_restarts_the_count_of_names_and_may_prefix_them() -> None:
     assert fluid.unique_name.generate("fc") == "fc_0"
     with fluid.unique_name.guard("A/"):
         assert fluid.unique_name.generate("fc") == "A/fc_0"
@@ -107,7 +107,7 @@ def test_a_program_comes_back_from_json_and_trains_the_same() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "other"}', '{"format_version": 2}'])
-def test_other_texts_are_no_programs(text: str) -> None:
+def test_other_texts_are_not_programs(text: str) -> None:
     with pytest.raises(ProgramError, match="not a program"):
         fluid.Program.from_json(text)
 

@@ -37,7 +37,7 @@ def test_shapes_that_do_not_fit() -> None:
     assert "x [-1, 4], y [-1, 5]" in str(error.value)
 
 
-def test_something_that_is_no_variable() -> None:
+def test_something_that_is_not_a_variable() -> None:
     with pytest.raises(TypeError, match=r"x must be a Variable of the program, got 3"):
         L.relu(3)
 
@@ -73,7 +73,7 @@ def test_a_layer_on_sequences_without_sequences() -> None:
         fluid.Executor().run(feed={"x": np.ones((2, 4), "float32")}, fetch_list=[pooled])
 
 
-def test_a_loss_that_is_no_number() -> None:
+def test_a_loss_that_is_not_a_scalar() -> None:
     out = L.fc(fluid.data("x", [None, 4]), 3)
     with pytest.raises(ProgramError, match=r"must have shape \[1\], got \[-1, 3\]"):
         fluid.optimizer.SGD(0.1).minimize(out)
@@ -139,7 +139,7 @@ BAD_LAYERS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD_LAYERS)
-def test_wrong_arguments_are_told_at_the_users_line(what: str) -> None:
+def test_wrong_arguments_are_reported_at_the_users_line(what: str) -> None:
     layer, message = BAD_LAYERS[what]
     with pytest.raises((TypeError, ValueError), match=rf"^{re.escape(__file__)}:\d+: .*{message}"):
         layer()
@@ -157,7 +157,7 @@ def test_errors_of_the_users_functions_are_their_own() -> None:
 @pytest.mark.parametrize(
     "what", ["shape", "dtype", "list", "text", "unknown fetch", "uninitialised"]
 )
-def test_wrong_runs_are_told_at_the_users_line(what: str) -> None:
+def test_wrong_runs_are_reported_at_the_users_line(what: str) -> None:
     out = L.fc(fluid.data("x", [None, 4]), 2, param_attr="w")
     layer_line = here() - 1
     x = np.ones((2, 4), "float32")
@@ -215,7 +215,7 @@ def test_the_size_of_an_embedding_is_a_pair() -> None:
         L.embedding(fluid.data("ids", [None, 1], "int64"), 10)  # type: ignore[arg-type]
 
 
-def test_names_that_are_near_and_feeds_that_were_given_are_told() -> None:
+def test_names_that_are_near_and_feeds_that_were_given_are_reported() -> None:
     x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 4])
     total = L.mean(x + y)
     feed = {"x": np.ones((2, 4), "float32")}

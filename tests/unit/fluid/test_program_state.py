@@ -37,7 +37,7 @@ def run_for_test(score: fluid.Variable, program: fluid.Program) -> list[float]:
     return found[:, 0].tolist()
 
 
-def test_training_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+def test_training_resumes_where_it_was_saved(tmp_path: Path) -> None:
     score, program, exe = trained(), fluid.default_main_program(), fluid.Executor()
     fluid.save(program, str(tmp_path / "new" / "model"))
     names = {path.name for path in (tmp_path / "new").iterdir()}

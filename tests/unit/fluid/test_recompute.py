@@ -147,7 +147,7 @@ def test_replicas_recompute_each_for_itself() -> None:
     assert losses[-1] < losses[0]
 
 
-def test_a_checkpoint_that_is_no_variable_is_refused() -> None:
+def test_a_checkpoint_that_is_not_a_variable_is_refused() -> None:
     loss = L.mean(L.fc(fluid.data("x", [None, 2]), 1))
     optimizer = RecomputeOptimizer(fluid.optimizer.SGD(0.1))
     with pytest.raises(AssertionError, match="call _set_checkpoints"):

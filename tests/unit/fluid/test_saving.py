@@ -35,7 +35,7 @@ class Trained:
 
 
 @pytest.mark.parametrize("filename", [None, "all"])
-def test_training_goes_on_where_it_was_saved(filename: str | None, tmp_path: Path) -> None:
+def test_training_resumes_where_it_was_saved(filename: str | None, tmp_path: Path) -> None:
     trained = Trained()
     fluid.io.save_persistables(trained.exe, tmp_path, filename=filename)
     expected = trained.train(3)

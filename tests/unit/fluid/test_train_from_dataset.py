@@ -65,7 +65,7 @@ class ClickNetwork:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_clicks_are_learnt_and_the_auc_is_printed(
+def test_clicks_are_learned_and_the_auc_is_printed(
     threads: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = ClickNetwork()
@@ -168,7 +168,7 @@ def test_a_handler_sees_values_on_the_way(tmp_path: Path) -> None:
     assert next(result for result in results if result)["loss"].shape == (1,)
 
 
-def test_words_are_learnt_from_their_neighbours() -> None:
+def test_words_are_learned_from_their_neighbours() -> None:
     """As word2vec: the centre against one true and some drawn words, all rows in tables."""
     center, target = (fluid.data(name, [None, 1], "int64") for name in ("center", "target"))
     label = fluid.data("label", [None, 1])
@@ -196,7 +196,7 @@ def test_words_are_learnt_from_their_neighbours() -> None:
     assert np.mean(losses[-5:]) < 0.5 * losses[0]
 
 
-def test_digits_are_learnt_by_layers_alone() -> None:
+def test_digits_are_learned_by_layers_alone() -> None:
     """As MNIST with fc: synthetic pictures with a bright quarter, four classes."""
     image, label = fluid.data("image", [None, 1, 8, 8]), fluid.data("label", [None, 1], "int64")
     hidden = L.fc(image, 32, act="relu")

@@ -35,7 +35,7 @@ def test_a_variable_describes_what_is_fed() -> None:
     ("name", "shape", "lod_level"),
     [("", [1], 0), (None, [1], 0), ("x", 5, 0), ("x", "12", 0), ("x", [1.5], 0), ("x", [1], -1)],
 )
-def test_what_describes_nothing_is_refused(name: Any, shape: Any, lod_level: int) -> None:
+def test_empty_descriptions_are_refused(name: Any, shape: Any, lod_level: int) -> None:
     with pytest.raises(TypeError):
         Variable(name, shape, lod_level=lod_level)
 

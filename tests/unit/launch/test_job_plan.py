@@ -99,7 +99,7 @@ def test_environment_drops_roles_of_an_outer_job() -> None:
     assert told["SPARSEFLEET_ROLE"] == "worker"
 
 
-def test_workers_are_told_where_to_meet_and_how_many_are_on_a_node() -> None:
+def test_workers_get_their_meeting_point_and_node_size() -> None:
     job = config(num_servers=0, num_workers=4, start_port=9100, nodes=("a", "b"), node_rank=1)
     assert fixed_meeting_point(job) == "a:9101", "after the port of the launchers"
     plans = plan_node(job, [], fixed_meeting_point(job), restarts=2)

@@ -92,7 +92,7 @@ def test_failure_reaches_all_others(three: list[Listener], failing: int) -> None
     assert three[failing].link.event() is None
 
 
-def test_a_crash_starts_all_nodes_anew_once_however_many_report_it(
+def test_a_crash_restarts_all_nodes_once_however_many_report_it(
     open_link: Callable[..., Listener],
 ) -> None:
     links = [open_link(rank, max_restarts=1) for rank in range(3)]
@@ -253,7 +253,7 @@ def test_wire_refuses_another_key_a_repeated_and_a_reflected_line() -> None:
             hub.receive(DEADLINE_S)
 
 
-def test_wire_refuses_what_is_no_launcher() -> None:
+def test_wire_refuses_peers_that_are_not_launchers() -> None:
     one, other = socket.socketpair()
     with one, other:
         other.sendall(b"SSH-2.0-OpenSSH\n")

@@ -30,7 +30,7 @@ def examples(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return scores, rng.integers(0, 2, size)
 
 
-def test_log_loss_is_that_of_torch() -> None:
+def test_log_loss_equals_torch() -> None:
     scores, labels = examples(3000, seed=1)
     scores[:4], labels[:4] = [0.0, 1.0, 0.0, 1.0], [0, 0, 1, 1]
     expected = torch.nn.functional.binary_cross_entropy(
@@ -39,7 +39,7 @@ def test_log_loss_is_that_of_torch() -> None:
     assert after(LogLoss(), scores, labels) == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_log_loss_of_a_sure_mistake_is_that_of_torch() -> None:
+def test_log_loss_of_a_sure_mistake_equals_torch() -> None:
     assert after(LogLoss(), np.array([0.0, 1.0]), np.array([1, 0])) == 100.0
 
 

@@ -192,7 +192,7 @@ def test_sets_merge_all_or_nothing() -> None:
         metrics.merge({"auc": AUC()})  # type: ignore[arg-type]
 
 
-def test_sets_merge_by_name_not_by_place() -> None:
+def test_sets_merge_by_name_not_by_position() -> None:
     one = MetricSet({"auc": filled(AUC), "loss": filled(LogLoss)})
     turned = MetricSet({"loss": filled(LogLoss), "auc": filled(AUC)})
     one.merge_state(turned.state())
@@ -200,7 +200,7 @@ def test_sets_merge_by_name_not_by_place() -> None:
     assert one["auc"].positives.sum() == 3  # type: ignore[attr-defined]
 
 
-def test_a_set_refuses_what_is_no_metric_or_is_there_twice() -> None:
+def test_a_set_refuses_other_objects_and_duplicates() -> None:
     with pytest.raises(ConfigError, match=r"got 'auc': 0\.5"):
         MetricSet({"auc": 0.5})  # type: ignore[dict-item]
     auc = AUC()
@@ -258,7 +258,7 @@ BAD_STATES = {
 
 
 @pytest.mark.parametrize("name", BAD_STATES)
-def test_bytes_that_are_no_state_are_refused(name: str) -> None:
+def test_bytes_that_are_not_a_state_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         Metric.from_state(BAD_STATES[name])
 
@@ -270,7 +270,7 @@ def test_sets_whose_names_do_not_fit_are_refused(names: bytes) -> None:
         MetricSet.from_state(frame(header, AUC().state() * 2))
 
 
-def test_what_is_not_bytes_is_no_state() -> None:
+def test_a_state_must_be_bytes() -> None:
     with pytest.raises(ConfigError, match="must be bytes, got str"):
         Metric.from_state("state")  # type: ignore[type-var, arg-type]
 

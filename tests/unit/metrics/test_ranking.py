@@ -65,7 +65,7 @@ def test_rmse_takes_ratings_and_merges_exactly() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.array([math.nan]), np.array([1e4])])
-def test_rmse_refuses_what_it_cannot_count(bad: np.ndarray) -> None:
+def test_rmse_refuses_invalid_values(bad: np.ndarray) -> None:
     rmse = RMSE()
     with pytest.raises(ConfigError):
         rmse.update(bad, np.array([0.0]))

@@ -12,7 +12,7 @@ from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.optim import Adagrad
 
 LINGER = 30.0
-"""Longer than any test: the sender goes on only with as many copies as it wants."""
+"""Longer than any test: the sender continues only with as many copies as it wants."""
 
 
 def test_all_gradients_of_all_threads_add_up() -> None:

@@ -65,7 +65,7 @@ def test_a_strategy_makes_the_mode_collective_and_keeps_how_hybrid_sends_rows() 
         ("collective", {"num_rings": 2}, r"must be a CollectiveStrategy\(...\)"),
     ],
 )
-def test_what_does_not_go_with_a_strategy_is_told(mode: Any, strategy: Any, told: str) -> None:
+def test_what_does_not_go_with_a_strategy_is_reported(mode: Any, strategy: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         with_strategy(mode, strategy)
 
@@ -213,7 +213,7 @@ def test_others_hear_of_a_failure_and_its_reason(ranks: RankProcesses) -> None:
     assert "rank 1 failed: ValueError: no more of this" in lost
 
 
-def test_after_a_failure_ranks_do_not_go_on_each_by_itself(ranks: RankProcesses) -> None:
+def test_after_a_failure_ranks_do_not_continue_each_by_itself(ranks: RankProcesses) -> None:
     for rank, told in enumerate(ranks.run(fit_after_a_failure, 2)):
         assert told.startswith(f"rank {rank} has left the other ranks, after an error")
 

@@ -10,7 +10,7 @@ from sparsefleet.errors import DeadlineError
 from sparsefleet.modes.geo import ExchangeWindows
 
 
-def test_training_goes_on_while_a_window_is_exchanged_but_not_further_than_one() -> None:
+def test_training_continues_while_a_window_is_exchanged_but_not_further_than_one() -> None:
     windows = ExchangeWindows(2, wait_s=20)
     for _ in range(4):
         windows.add()

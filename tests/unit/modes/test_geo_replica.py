@@ -107,7 +107,7 @@ def test_rows_beyond_what_is_sent_at_a_time_are_exchanged_alike(
     assert taken(replica.take_unsent_rows("rows")) == halves
 
 
-def test_rows_with_nan_are_skipped_and_told(
+def test_rows_with_nan_are_skipped_and_reported(
     replica: GeoReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica.pull({"rows": KEYS}, served)

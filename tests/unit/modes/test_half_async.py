@@ -36,7 +36,7 @@ def test_gradients_of_threads_are_averaged_also_where_only_one_has_a_row() -> No
         assert (stats.steps, stats.pushes, stats.merge_factor) == (2, 1, 2.0)
 
 
-def test_a_thread_without_data_leaves_and_the_others_go_on() -> None:
+def test_a_thread_without_data_leaves_and_the_others_continue() -> None:
     def script(mode: Mode, worker: int, thread: int) -> None:
         for _ in range([3, 1][thread]):
             mode.hand_over(gradients(1.0))

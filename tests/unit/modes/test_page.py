@@ -1,4 +1,4 @@
-"""The page on modes says what is so."""
+"""The page on modes is correct."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_another_training_on_the_same_tables_begins_with_the_first_rate(mode: st
         assert job.net() == pytest.approx(-sum(HALVINGS[:4]) - sum(HALVINGS[:3]), rel=1e-5)
 
 
-def test_a_training_that_goes_on_has_its_own_rate_before_the_first_step() -> None:
+def test_a_resumed_training_has_its_own_rate_before_the_first_step() -> None:
     with ModeWorkers("local", schedule=RecordedRates()) as job:
         setting = replace(job.modes[0]._setting, first_step=3)
         mode = make_mode("hybrid", setting)

@@ -92,7 +92,7 @@ def test_a_lost_worker_ends_the_wait_for_it() -> None:
             lose_the_second(job)
 
 
-def test_others_go_on_without_a_lost_worker_if_told_to() -> None:
+def test_others_continue_without_a_lost_worker_if_configured() -> None:
     with ModeWorkers(AsyncConfig(max_staleness=1), workers=2, continue_without_lost=True) as job:
         lose_the_second(job)
         job.modes[0].flush()

@@ -105,7 +105,7 @@ def test_a_lost_worker_ends_the_training_of_the_others_by_name() -> None:
             job.run(script)
 
 
-def test_others_go_on_without_a_lost_worker_if_told_to() -> None:
+def test_others_continue_without_a_lost_worker_if_configured() -> None:
     def script(mode: Mode, worker: int, thread: int) -> None:
         if worker == 1:
             job.stores[1].close()  # may have been closed before

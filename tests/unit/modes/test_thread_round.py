@@ -38,7 +38,7 @@ class Gathered:
         self.rounds.append(sorted(items))
 
 
-def test_the_work_is_done_once_a_round_with_what_all_brought() -> None:
+def test_the_work_is_done_once_per_round_with_what_all_brought() -> None:
     gathered = Gathered()
     meeting = ThreadRound(3, gathered, wait_s=20)
 

@@ -95,7 +95,7 @@ def test_rows_trained_before_move_along_with_their_state(remote: bool) -> None:
         assert rows_of(store, "a")[1] != before[1]
 
 
-def test_state_of_another_optimizer_begins_anew() -> None:
+def test_state_of_another_optimizer_starts_over() -> None:
     module = SparseEmbedding("a", 2)
     train_once(module, 1)
     values = rows_of(module.store, "a")[1][0]

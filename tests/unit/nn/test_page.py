@@ -8,7 +8,7 @@ import torch
 PAGE = Path(__file__).parents[3] / "docs" / "embeddings.md"
 
 
-def test_code_of_the_page_runs() -> None:
+def test_code_on_the_page_runs() -> None:
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert blocks

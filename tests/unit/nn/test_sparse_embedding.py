@@ -78,7 +78,7 @@ def test_ids_of_another_kind_are_refused_by_name(ids: object, message: str) -> N
         ({"seed": -1}, "TableSpec.seed"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings: dict, message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SparseEmbedding("ads", 2, **settings)
 

@@ -64,7 +64,7 @@ def test_error_of_a_handler_is_raised_at_the_caller_as_its_kind(
             store.command(0, "refuse")
 
 
-def test_message_that_is_no_utf8_reaches_the_caller_and_ends_no_thread() -> None:
+def test_message_that_is_not_utf8_reaches_the_caller_and_ends_no_thread() -> None:
     def refuse(command: _core.Command) -> None:
         raise NotFoundError("no save \ud800 here")
 
@@ -76,7 +76,7 @@ def test_message_that_is_no_utf8_reaches_the_caller_and_ends_no_thread() -> None
         assert store.command(0, "echo", b"still", timeout_s=10.0) == b"echo of w: still"
 
 
-def test_exception_nobody_meant_is_logged_once_and_internal_at_the_caller(
+def test_unexpected_exception_is_logged_once_and_internal_for_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def divide(command: _core.Command) -> None:
@@ -90,7 +90,7 @@ def test_exception_nobody_meant_is_logged_once_and_internal_at_the_caller(
         ]
 
 
-def test_unknown_command_is_not_found_and_names_those_there_are() -> None:
+def test_unknown_command_is_not_found_and_names_the_existing_ones() -> None:
     with NativeServers(handlers={"echo": echo}) as servers, servers.connect() as store:
         with pytest.raises(NotFoundError, match=r"this server has: .*echo.*ping"):
             store.command(0, "sing")
@@ -138,7 +138,7 @@ def test_second_answer_is_refused_and_a_late_failure_is_without_effect() -> None
     assert "already answered" in str(seen[0])
 
 
-def test_code_that_is_none_is_refused() -> None:
+def test_unknown_code_is_refused() -> None:
     def fail(command: _core.Command) -> None:
         command.fail("NO_SUCH_CODE", "x")
 
@@ -229,7 +229,7 @@ def test_loop_never_started_stops_at_once() -> None:
         assert CommandLoop(servers.servers[0], {}).stop()
 
 
-def test_server_that_is_none_and_a_local_store_are_refused() -> None:
+def test_unknown_server_and_a_local_store_are_refused() -> None:
     with NativeServers() as servers, servers.connect() as store:
         with pytest.raises(ConfigError, match="there is no server 1; the number of servers is 1"):
             store.command(1, "ping")

@@ -147,12 +147,12 @@ def test_token_that_would_lead_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b"[1]", b"\xff"])
-def test_bodies_that_are_no_objects_are_refused(body: bytes, store: LocalStore) -> None:
+def test_bodies_that_are_not_objects_are_refused(body: bytes, store: LocalStore) -> None:
     with pytest.raises(ProtocolError):
         TableFiles(store._native).calls()["save_begin"](body)
 
 
-def test_rows_count_as_saved_when_the_checkpoint_is_in_force_and_not_before(tmp_path: Path) -> None:
+def test_rows_count_as_saved_once_the_checkpoint_is_committed(tmp_path: Path) -> None:
     store = LocalStore()
     store.define(TableSpec(name="ads", dim=2, track_dirty=True))
     store.define(TableSpec(name="not saved", dim=2))  # nor does it track what changes

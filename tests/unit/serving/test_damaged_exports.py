@@ -189,7 +189,7 @@ def test_quick_check_finds_changed_files_too_but_leaves_rows_unread(
 @pytest.mark.parametrize(
     ("part", "engine"), [("rows", "onnx"), ("onnx", "onnx"), ("graph", "torch")]
 )
-def test_file_missing_is_told_as_such_without_verification(
+def test_file_missing_is_reported_as_such_without_verification(
     part: str, engine: Any, copied: Path
 ) -> None:
     name = file_of(part, content_of(copied))
@@ -198,7 +198,7 @@ def test_file_missing_is_told_as_such_without_verification(
         Predictor(copied, engine=engine, verify=False)
 
 
-def test_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_directory_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere holds no exported model"):
         Predictor(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="holds no exported model"):

@@ -86,7 +86,7 @@ def test_predictions_are_written_in_every_form(form: str, tmp_path: Path) -> Non
         ([{"ids": [1, 2], "n": "x"}], "column 'n'"),
     ],
 )
-def test_examples_that_do_not_fit_are_told_by_column(
+def test_examples_that_do_not_fit_are_reported_by_column(
     rows: list[Any], message: str, tmp_path: Path
 ) -> None:
     schema = Schema(
@@ -103,7 +103,7 @@ def test_examples_that_do_not_fit_are_told_by_column(
         list(read_examples(path, schema, 10))
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     schema = Schema(inputs=(), targets=(), lookups=())
     with pytest.raises(ConfigError, match="must end with one of .parquet, .csv, .json"):
         list(read_examples(tmp_path / "e.txt", schema, 1))

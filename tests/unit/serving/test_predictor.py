@@ -30,7 +30,7 @@ def predictors() -> dict[str, Predictor]:
 
 @pytest.mark.parametrize(("engine", "tolerance"), [("torch", 1e-6), ("onnx", 1e-5)])
 @pytest.mark.parametrize("size", [1, 3, 64])
-def test_predictions_are_those_of_the_trained_model(
+def test_predictions_equal_the_trained_models(
     engine: str, tolerance: float, size: int, predictors: dict[str, Predictor]
 ) -> None:
     inputs = batch(size, seed=100 + size)
@@ -103,7 +103,7 @@ def test_inputs_that_do_not_fit_are_refused(engine: str, predictors: dict[str, P
         ({"verify": "maybe"}, "verify must be True, False or 'deep', got 'maybe'"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_told(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_reported(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Predictor(exported_shop()[0], **options)
 
@@ -155,7 +155,7 @@ def test_loading_reads_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_export_that_is_replaced_goes_on_being_served(engine: Any, tmp_path: Path) -> None:
+def test_export_that_is_replaced_keeps_being_served(engine: Any, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(exported_shop()[0], tmp_path / "export"))
     predictor = Predictor(directory, engine=engine)
     shutil.rmtree(directory)

@@ -59,7 +59,7 @@ def test_versions_are_pushed_listed_activated_rolled_back_and_deleted(
         (["REDIS", "--delete", "day1"], "is active"),
     ],
 )
-def test_command_lines_that_cannot_be_meant_end_with_2(
+def test_invalid_command_lines_end_with_2(
     words: list[str], message: str, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(capsys, str(exported_pairs()[0]), url, "--version", "day1", "--activate")

@@ -44,7 +44,7 @@ def server(running: RedisProcess) -> Iterator[RedisServer]:
 
 @pytest.mark.parametrize("rows", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("cache_bytes", [0, 500, 1 << 20])
-def test_predictions_are_those_of_the_files_to_the_bit(
+def test_predictions_equal_those_from_files_bit_for_bit(
     rows: Any, cache_bytes: int, server: RedisServer, running: RedisProcess
 ) -> None:
     directory, manifest = exported_pairs(rows)
@@ -250,7 +250,7 @@ def test_many_threads_get_the_right_rows_from_a_small_cache(
         ("redis://127.0.0.1:1?model=a:b", "a model in Redis is named by"),
     ],
 )
-def test_addresses_that_cannot_be_meant_are_refused(url: str, message: str) -> None:
+def test_invalid_addresses_are_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RedisServer(url)
 

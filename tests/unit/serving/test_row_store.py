@@ -68,7 +68,7 @@ def test_prediction_asks_once_for_tables_and_names_the_ids_that_are_inputs(engin
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_rows_that_are_away_are_told_and_come_back(engine: Any) -> None:
+def test_unavailable_rows_are_reported_and_come_back(engine: Any) -> None:
     directory, _ = exported_shop()
     rows = CountingRows(directory)
     predictor = Predictor(directory, engine=engine, rows=rows)

@@ -16,7 +16,7 @@ from sparsefleet.train import PublishConfig
 PAGE = (Path(__file__).parents[3] / "docs" / "row_stores.md").read_text(encoding="utf-8")
 
 
-def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     with RedisProcess(tmp_path) as redis:

@@ -38,7 +38,7 @@ def rows_of(servers: NativeServers) -> ServerRows:
     return ServerRows(servers.endpoints, manifest=exported_pairs()[1], job_key=JOB_KEY)
 
 
-def test_predictions_are_those_of_the_files_and_nothing_is_created() -> None:
+def test_predictions_equal_those_from_files_and_nothing_is_created() -> None:
     directory, _ = exported_pairs()
     batch = pairs(*np.random.default_rng(0).integers(0, ROWS + 20, (2, 50)))
     with NativeServers(2) as servers, servers.connect() as trainer:
@@ -67,7 +67,7 @@ def test_what_training_changes_is_seen_by_the_next_prediction() -> None:
         rows.close()
 
 
-def test_servers_that_are_away_or_were_begun_anew_are_named_and_used_again() -> None:
+def test_unavailable_or_restarted_servers_are_named_and_used_again() -> None:
     directory, _ = exported_pairs()
     with NativeServers(1) as servers, servers.connect() as trainer:
         port = servers.servers[0].port

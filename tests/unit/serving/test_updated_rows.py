@@ -102,7 +102,7 @@ def test_a_moment_that_was_taken_stays_as_it_was(rows: UpdatedRows, log: UpdateL
     assert rows.memory_bytes > 0
 
 
-def test_updates_of_another_dense_part_are_not_in_force(rows: UpdatedRows, log: UpdateLog) -> None:
+def test_updates_of_another_dense_part_are_not_active(rows: UpdatedRows, log: UpdateLog) -> None:
     predictor = Predictor(exported_pairs()[0], rows=rows)
     log.append(*update(1, **{"head.weight": np.zeros((1, 3), np.float32)}).to_bytes())
     wait_for(lambda: rows.problem is not None)

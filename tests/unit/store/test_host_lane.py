@@ -65,6 +65,6 @@ def test_what_stands_between_store_and_server_is_not_gone_round() -> None:
         assert servers.servers[0].stats()["server.requests.lane"] >= 1
 
 
-def test_an_unknown_transport_names_those_there_are() -> None:
+def test_an_unknown_transport_names_the_existing_ones() -> None:
     with pytest.raises(ConfigError, match="'auto', 'tls' or 'plain', got 'smoke'"):
         RemoteStore(["127.0.0.1:1"], transport="smoke", job_key=JOB_KEY)  # type: ignore[arg-type]

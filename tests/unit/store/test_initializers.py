@@ -21,7 +21,7 @@ def test_native_fields(initializer: Initializer, wanted: dict[str, object]) -> N
     assert initializer.native_fields(8) == wanted
 
 
-def test_xavier_uses_the_width_unless_told() -> None:
+def test_xavier_uses_the_width_by_default() -> None:
     limit = math.sqrt(6 / 16)
     assert Xavier().native_fields(8) == {"kind": "uniform", "a": -limit, "b": limit}
     assert Xavier(fan_in=2, fan_out=3, uniform=False).native_fields(8) == {

@@ -95,7 +95,7 @@ class BestOf(SaveBest):
         super().on_epoch_end(trainer, validated(epoch, self.losses))
 
 
-def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(block, str(PAGE), "exec"), {"__name__": "page"})
@@ -126,7 +126,7 @@ def test_hooks_are_called_in_order() -> None:
     ]
 
 
-def test_steps_of_all_threads_are_told_one_at_a_time() -> None:
+def test_steps_of_all_threads_are_reported_one_at_a_time() -> None:
     class Counter(Callback):
         inside = total = 0
 
@@ -149,7 +149,7 @@ def test_hooks_that_are_not_overridden_are_not_subscribed() -> None:
     assert events.listener(WorkerLost) is None
 
 
-def test_saves_are_told_by_the_end_of_fit(tmp_path: Path) -> None:
+def test_saves_are_reported_by_the_end_of_fit(tmp_path: Path) -> None:
     recorder = Recorder()
     checkpoints = CheckpointConfig(directory=tmp_path, skip_while_writing=False)
     with trainer_of(Clicks(), callbacks=[recorder], checkpoints=checkpoints) as trainer:

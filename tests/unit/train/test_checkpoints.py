@@ -143,7 +143,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert [each.step for each in list_checkpoints(str(tmp_path))] == [12, 14]
 
 
-def test_failed_saves_are_told_and_training_goes_on(
+def test_failed_saves_are_reported_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -189,7 +189,7 @@ def test_resume_without_a_checkpoint_begins_and_says_so(
     assert "training starts from scratch" in caplog.text
 
 
-def test_series_in_place_of_a_checkpoint_is_told_as_such(tmp_path: Path) -> None:
+def test_series_in_place_of_a_checkpoint_is_reported_as_such(tmp_path: Path) -> None:
     with make_trainer(mode="local", checkpoints=series_of(tmp_path)) as trainer:
         trainer.fit(click_batches(3))
         with pytest.raises(
@@ -198,7 +198,7 @@ def test_series_in_place_of_a_checkpoint_is_told_as_such(tmp_path: Path) -> None
             trainer.load(tmp_path)
 
 
-def test_what_is_resumed_is_told_unless_quiet(
+def test_what_is_resumed_is_reported_unless_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for config, told in ((TrainerConfig(quiet=True), False), (TrainerConfig(), True)):
@@ -227,7 +227,7 @@ def test_fits_that_were_over_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_training_goes_on_with_another_number_of_workers(workers: int, tmp_path: Path) -> None:
+def test_training_resumes_with_another_number_of_workers(workers: int, tmp_path: Path) -> None:
     def first(trainer: Trainer, index: int) -> None:
         trainer.fit(BreakingData(click_batches(9, seed=index)), epochs=1)
 
@@ -300,7 +300,7 @@ def test_another_model_is_refused_and_nothing_changes(tmp_path: Path) -> None:
         assert torch.equal(trainer.predict(click_batches(2)), before)
 
 
-def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="resume='auto'"):
         make_trainer(mode="local", resume="auto")
     with pytest.raises(ConfigError, match=r"must be a CheckpointConfig.* got 'checkpoints'"):

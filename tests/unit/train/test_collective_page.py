@@ -15,7 +15,7 @@ from sparsefleet.fleet._process import fleet
 PAGE = Path(__file__).parents[3] / "docs" / "collective.md"
 
 
-def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_code_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     vars(fleet).update(vars(Fleet()))  # the page uses the one of the process
     names: dict[str, object] = {"__name__": "page"}

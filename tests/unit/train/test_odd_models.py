@@ -56,7 +56,7 @@ def test_schedule_reaches_the_model_whoever_steps(kind: type[torch.optim.Optimiz
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_schedule_reaches_tables_and_goes_on_after_loading(mode: str, tmp_path: Path) -> None:
+def test_schedule_reaches_tables_and_continues_after_loading(mode: str, tmp_path: Path) -> None:
     def trainer() -> Trainer:
         return sgd_trainer(Clicks(), mode, schedule=lambda step: float(step < 4))
 

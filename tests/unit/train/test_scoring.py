@@ -79,7 +79,7 @@ def test_default_metrics_are_left_out_where_there_are_not_two_classes() -> None:
     assert Figures.from_state(figures.state()).compute() == {"loss": 0.5}
 
 
-def test_default_metrics_are_left_out_for_outputs_that_are_no_tensor() -> None:
+def test_default_metrics_are_left_out_for_outputs_that_are_not_tensors() -> None:
     scorer = Scorer(lambda output, _: output["loss"], None, TrainerConfig())
     figures = scorer.figures()
     scorer.add(figures, scored({"loss": 1}, torch.tensor([1.0])), None)

@@ -25,7 +25,7 @@ def test_figures_can_be_read_by_tensorboard(tmp_path: Path) -> None:
     assert found == pytest.approx(wanted, rel=1e-6)
 
 
-def test_missing_package_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with trainer_of(Clicks(), config=TrainerConfig(quiet=True, tensorboard="runs")) as trainer:
         with pytest.raises(ConfigError, match=r"'runs'.*pip install sparsefleet\[tensorboard\]"):

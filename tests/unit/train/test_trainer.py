@@ -80,7 +80,7 @@ def test_validation_is_evaluated_after_every_epoch() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_evaluation_and_prediction_make_no_row_and_change_nothing(threads: int) -> None:
+def test_evaluation_and_prediction_create_no_row_and_change_nothing(threads: int) -> None:
     with trainer_of(Clicks(), threads=threads) as trainer:
         trainer.fit(clicks())
         before = trainer.distributed.store.info("ads").size
@@ -151,7 +151,7 @@ def test_threads_run_out_of_data_at_different_times() -> None:
     assert [epoch.steps for epoch in history.epochs] == [7, 7, 7]
 
 
-def test_torch_runs_with_as_many_threads_as_told_and_then_as_before() -> None:
+def test_torch_runs_with_the_configured_threads_and_then_as_before() -> None:
     seen = []
 
     class Looks(Clicks):

@@ -46,7 +46,7 @@ def test_non_finite_loss_can_be_skipped_and_is_counted(threads: int) -> None:
     assert math.isfinite(history.last.loss)
 
 
-def test_loss_that_is_no_scalar_is_told_with_its_shape() -> None:
+def test_loss_that_is_not_a_scalar_is_reported_with_its_shape() -> None:
     with trainer_of(Clicks(), nn.BCEWithLogitsLoss(reduction="none")) as trainer:
         with pytest.raises(ConfigError, match=r"a tensor of shape \[32\].*\.mean\(\)"):
             trainer.fit(clicks())
@@ -101,7 +101,7 @@ def test_threads_that_wait_for_a_failed_one_are_woken() -> None:
             trainer.fit(data)  # the other thread has met at the end of its step, and waits
 
 
-def test_interrupt_is_passed_on_and_training_can_go_on() -> None:
+def test_interrupt_is_passed_on_and_training_can_continue() -> None:
     def interrupted() -> Iterator[Any]:
         yield from clicks(2)
         raise KeyboardInterrupt

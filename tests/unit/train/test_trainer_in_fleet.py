@@ -93,7 +93,7 @@ def test_workers_with_uneven_data_train_and_evaluate_together(
         return history.epochs[0].loss, figures
 
     (first, figures), (_, others) = as_workers(servers, job, mode=mode, optimizer=optimizer)
-    assert figures == others  # to the bit
+    assert figures == others  # bit for bit
     assert figures["auc"] > 0.85
     assert figures["loss"] < first
 
@@ -263,7 +263,7 @@ def test_lookups_of_training_are_one_pull_though_evaluation_came_first(
     assert [sorted(keys) for keys in pulls] == [["ads", "more"]]
 
 
-def test_export_that_cannot_be_written_is_told_on_every_worker(
+def test_export_that_cannot_be_written_is_reported_on_every_worker(
     servers: NativeServers, tmp_path: Path
 ) -> None:
     place = tmp_path / "in the way"

@@ -140,7 +140,7 @@ class CriteoModel(nn.Module):
         return self.head(torch.cat([self.rows(categories).flatten(1), counts], 1)).squeeze(1)
 
 
-def test_criteo_logs_are_learnt_from(tmp_path: Path) -> None:
+def test_criteo_logs_are_learned_from(tmp_path: Path) -> None:
     rng = random.Random(6)
     lines = []
     for _ in range(600):

@@ -35,7 +35,7 @@ class Clicks(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_all_records_are_trained_and_evaluated_once_an_epoch(
+def test_all_records_are_trained_and_evaluated_once_per_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())

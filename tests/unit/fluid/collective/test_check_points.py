@@ -45,7 +45,7 @@ def test_the_last_check_point_is_loaded(tmp_path: Path, fs: LocalFS | None) -> N
     assert points.numbers() == [2]
 
 
-def test_what_was_not_finished_is_no_check_point(tmp_path: Path) -> None:
+def test_an_unfinished_save_is_not_a_check_point(tmp_path: Path) -> None:
     points = CheckPoints(tmp_path)
     points.add(TrainStatus(0), write("whole"), "")
 
@@ -58,7 +58,7 @@ def test_what_was_not_finished_is_no_check_point(tmp_path: Path) -> None:
     assert points.add(TrainStatus(1), write("again"), "") == 1
 
 
-def test_a_status_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_a_status_that_cannot_be_is_reported(tmp_path: Path) -> None:
     points = CheckPoints(tmp_path)
     points.add(TrainStatus(0), write("whole"), "")
     status = tmp_path / "__paddle_fleet_checkpoint__.0" / "fleet_train_status"

@@ -13,7 +13,7 @@ from sparsefleet.fluid.incubate.fleet.collective import DistributedStrategy
 PAGE = (Path(__file__).parents[4] / "docs" / "fluid_collective.md").read_text(encoding="utf-8")
 
 
-def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/fluid_collective.md", "exec"), {})

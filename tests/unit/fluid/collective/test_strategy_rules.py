@@ -257,7 +257,7 @@ def test_alone_a_fleet_has_a_compiled_program_and_a_plain_copy() -> None:
         fleet.save_persistables("no executor", "unused")  # type: ignore[arg-type]
 
 
-def test_a_deadline_is_that_of_the_meeting() -> None:
+def test_a_deadline_is_the_meetings() -> None:
     ranks = Ranks(worker_role(0, ONE_NODE))
     assert ranks.timeout_s == 300.0
     fit_to_ranks(strategy_of(timeout_s=900.0), ranks)
@@ -270,7 +270,7 @@ def test_a_deadline_is_that_of_the_meeting() -> None:
         fit_to_ranks(strategy_of(timeout_s=900.0), met)
 
 
-def test_a_fleet_that_is_told_its_role_again_is_in_the_same_job(
+def test_a_fleet_that_gets_its_role_again_is_in_the_same_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

@@ -32,7 +32,7 @@ def test_an_overflow_of_one_rank_skips_the_step_of_all(ranks: RankProcesses) -> 
     assert one == other
 
 
-def test_ranks_go_on_from_a_check_point_as_if_nothing_had_been(
+def test_ranks_resume_from_a_check_point_as_if_uninterrupted(
     ranks: RankProcesses, tmp_path: Path
 ) -> None:
     for rank in ranks.run(whole_works.go_on_from_check_point, 2, str(tmp_path)):

@@ -108,7 +108,7 @@ def test_batches_dealt_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         distributed_batch_reader(batches)
 
 
-def test_a_collective_job_of_one_process_trains_and_goes_on(tmp_path: Path) -> None:
+def test_a_collective_job_of_one_process_trains_and_continues(tmp_path: Path) -> None:
     fleet = Collective()
     fleet.init(UserDefinedCollectiveRoleMaker(0, ["127.0.0.1:9200"]))
     strategy = DistributedStrategy()
@@ -138,7 +138,7 @@ def test_settings_of_pslib_mean_async() -> None:
     assert optimizer.strategy.mode_name == "async"
 
 
-def test_counts_of_an_auc_begin_anew() -> None:
+def test_counts_of_an_auc_start_over() -> None:
     fluid.global_scope().var("counts").get_tensor().set(np.array([1, 2], np.int64))
     FleetUtil().set_zero("counts")
     assert np.array(fluid.global_scope().find_var("counts").get_tensor()).tolist() == [0, 0]

@@ -293,7 +293,7 @@ def test_the_first_server_brings_a_saved_folder_to_all(
         np.testing.assert_array_equal(value, np.array(wanted.find_var("fc_0.w_0").get_tensor()))
 
 
-def test_a_folder_that_does_not_fit_is_told_by_the_workers(
+def test_a_folder_that_does_not_fit_is_reported_by_the_workers(
     servers: NativeServers, tmp_path: Path
 ) -> None:
     saved_folder(servers, tmp_path)

@@ -90,7 +90,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_training_goes_on_in_one_process_where_it_ended_on_servers(
+def test_training_continues_in_one_process_where_it_ended_on_servers(
     servers: NativeServers, tmp_path: Path
 ) -> None:
     feeds = feeds_of(0, 2 * STEPS)
@@ -110,7 +110,7 @@ def test_training_goes_on_in_one_process_where_it_ended_on_servers(
     np.testing.assert_allclose(found, losses[STEPS:], rtol=1e-4)
 
 
-def test_training_goes_on_on_other_servers_where_it_ended(
+def test_training_resumes_on_other_servers_where_it_ended(
     servers: NativeServers, tmp_path: Path
 ) -> None:
     feeds = feeds_of(0, 2 * STEPS)

@@ -116,7 +116,7 @@ def test_user_defined_collective_role_is_checked_when_made() -> None:
         UserDefinedCollectiveRoleMaker(2, SERVERS)
 
 
-def test_general_role_takes_its_place_from_the_id_or_the_address(
+def test_general_role_gets_its_rank_from_the_id_or_the_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = {"PADDLE_TRAINER_ENDPOINTS": "127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002"}

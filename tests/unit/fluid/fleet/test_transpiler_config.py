@@ -61,7 +61,7 @@ def test_split_method_must_derive_from_the_dispatcher_directly() -> None:
             config.split_method = wrong  # type: ignore[assignment]
 
 
-def test_round_robin_goes_on_between_calls_until_reset() -> None:
+def test_round_robin_continues_between_calls_until_reset() -> None:
     dealer: PSDispatcher = RoundRobin(["a:1", "b:1", "c:1"])
     assert dealer.dispatch(["w0", "w1"]) == ["a:1", "b:1"]
     assert dealer.dispatch(["w2", "w3"]) == ["c:1", "a:1"]

@@ -32,7 +32,7 @@ def test_a_module_is_itself_under_both_names(finder: AliasFinder) -> None:
     assert json.decoder.__spec__.name == "json.decoder"
 
 
-def test_code_is_that_of_the_module(finder: AliasFinder) -> None:
+def test_code_is_the_modules(finder: AliasFinder) -> None:
     spec = finder.find_spec("old_json.json.tool")
     assert spec is not None
     assert spec.loader.get_code("old_json.json.tool").co_filename == spec.origin
@@ -40,7 +40,7 @@ def test_code_is_that_of_the_module(finder: AliasFinder) -> None:
 
 
 @pytest.mark.parametrize("name", ["old_json.nothing", "old_json.json.nothing.x", "old_json.loads"])
-def test_what_is_no_module_is_refused_by_name(finder: AliasFinder, name: str) -> None:
+def test_names_that_are_not_modules_are_refused(finder: AliasFinder, name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=f"{name} is not supported") as caught:
         finder.find_spec(name)
     assert caught.value.name == name

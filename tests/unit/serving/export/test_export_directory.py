@@ -79,7 +79,7 @@ def test_files_of_a_killed_export_go_with_the_next(tmp_path: Path) -> None:
         (Path, "write_text", errno.ENOSPC),
     ],
 )
-def test_disk_that_fails_is_told_and_harms_nothing(
+def test_disk_that_fails_is_reported_and_harms_nothing(
     owner: object, failing: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = commit(tmp_path, "first")
@@ -107,7 +107,7 @@ def test_a_second_export_at_the_same_time_is_refused_and_harms_nothing(tmp_path:
     commit(tmp_path, "third")
 
 
-def test_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(IoError, match="no export can be written to"):
         commit(tmp_path / "file" / "export", "x")
@@ -126,7 +126,7 @@ def test_remains_of_an_export_are_replaced(tmp_path: Path) -> None:
     assert commit(tmp_path, "x") == read_manifest(tmp_path)
 
 
-def test_export_replaced_while_it_is_opened_is_opened_anew(tmp_path: Path) -> None:
+def test_export_replaced_while_it_is_opened_is_reopened(tmp_path: Path) -> None:
     commit(tmp_path, "first")
     opened = []
 

@@ -98,7 +98,7 @@ def test_keys_as_uint64_are_taken_bit_for_bit() -> None:
         ),
     ],
 )
-def test_inputs_that_do_not_fit_are_told_with_what_was_given_and_wanted(
+def test_inputs_that_do_not_fit_are_reported_with_what_was_given_and_wanted(
     change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(FeedError, match=message):

@@ -95,7 +95,7 @@ def test_dimensions_that_vary_and_an_input_that_does_not(tmp_path: Path) -> None
         assert torch.equal(served(*other), model(*other))
 
 
-def test_numbers_that_arrays_do_not_have_are_told(tmp_path: Path) -> None:
+def test_numbers_that_arrays_do_not_have_are_reported(tmp_path: Path) -> None:
     model, example = nn.Linear(2, 1).bfloat16(), torch.ones(3, 2, dtype=torch.bfloat16)
     with pytest.raises(ExportError, match="'output' is torch.bfloat16, which files of examples"):
         save_inference_model(tmp_path, model, example, onnx=False)

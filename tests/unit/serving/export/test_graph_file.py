@@ -93,7 +93,7 @@ class Odd(nn.Module):
         return y * rest + self.grid.sum(0) + self.none.sum() + self.every_other
 
 
-def test_odd_models_predict_bit_by_bit_what_the_file_of_torch_does(tmp_path: Path) -> None:
+def test_odd_models_predict_bit_for_bit_what_the_file_of_torch_does(tmp_path: Path) -> None:
     torch.manual_seed(0)
     manifest = save_inference_model(tmp_path, Odd(), torch.rand(4, 6), onnx=False)
     path = tmp_path / manifest.graph
@@ -116,7 +116,7 @@ def test_graph_of_a_newer_torch_may_have_fields_that_are_left_out(tmp_path: Path
     assert read_graph(path).code == read_graph(graph_of_shop()).code
 
 
-def test_graph_that_cannot_be_opened_is_told_by_name(tmp_path: Path) -> None:
+def test_graph_that_cannot_be_opened_is_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(CorruptFileError, match=f"{tmp_path} cannot be read as a graph"):
         read_graph(tmp_path)
     with pytest.raises(FileNotFoundError):

@@ -70,7 +70,7 @@ def test_exported_rows_are_those_of_the_store() -> None:
             np.testing.assert_array_equal(rows.look_up(chunk.keys.view(np.int64)), chunk.values)
 
 
-def test_loaded_module_predicts_what_the_model_does_by_name_and_by_place() -> None:
+def test_loaded_module_predicts_what_the_model_does_by_name_and_by_position() -> None:
     directory, _ = exported_shop()
     served = load_inference_model(directory)
     for size in (1, 2, 17):
@@ -164,7 +164,7 @@ def test_rows_that_change_while_they_are_exported_are_those_of_one_moment(
     np.testing.assert_allclose(found.numpy(), wanted, rtol=0, atol=0.05)
 
 
-def test_wrong_feeds_and_targets_are_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_wrong_feeds_and_targets_are_reported_before_anything_is_written(tmp_path: Path) -> None:
     model, _, _ = trained_ads()
     batch = {"ids": IDS, "label": LABEL}
     for options, message in (
@@ -217,7 +217,7 @@ def test_target_may_be_a_module_or_a_function(tmp_path: Path) -> None:
     assert served.manifest.schema.targets[0].name == "twice"
 
 
-def test_model_that_cannot_be_recorded_or_repeated_is_told(tmp_path: Path) -> None:
+def test_model_that_cannot_be_recorded_or_repeated_is_reported(tmp_path: Path) -> None:
     class Branches(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
@@ -239,7 +239,7 @@ def test_modules_with_stores_of_their_own_for_one_table_are_refused(tmp_path: Pa
         save_inference_model(tmp_path, model, torch.zeros(2, dtype=torch.int64))
 
 
-def test_training_goes_on_in_the_model_that_was_exported() -> None:
+def test_training_continues_in_the_model_that_was_exported() -> None:
     model, _ = trained_shop()
     exported_shop()
     assert model.training

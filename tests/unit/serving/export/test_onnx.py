@@ -94,7 +94,7 @@ def test_examples_without_values_are_refused_where_the_engine_cannot_compute_the
         Predictor(tmp_path, engine="onnx").predict(without)
 
 
-def test_operator_without_counterpart_is_told_and_the_rest_is_exported(
+def test_operator_without_counterpart_is_reported_and_the_rest_is_exported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(nn.Module):

@@ -1,4 +1,4 @@
-"""The page on exporting says what is so."""
+"""The page on exporting is correct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsefleet.serving.export.manifest import ExportManifest
 PAGE = (Path(__file__).parents[4] / "docs" / "exporting.md").read_text(encoding="utf-8")
 
 
-def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):

@@ -129,7 +129,7 @@ def test_values_that_a_narrow_format_cannot_hold_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_float32_keeps_what_is_no_number_without_an_error_to_report(tmp_path: Path) -> None:
+def test_float32_keeps_nan_without_an_error_to_report(tmp_path: Path) -> None:
     keys, values = some_rows(4)
     values[2] = [np.nan, np.inf, -np.inf]
     rows = written(tmp_path, keys, values)
@@ -154,7 +154,7 @@ def test_only_admitted_rows_come_from_a_store(tmp_path: Path) -> None:
     assert num_rows == 1
 
 
-def test_file_of_another_table_is_told(tmp_path: Path) -> None:
+def test_file_of_another_table_is_reported(tmp_path: Path) -> None:
     keys, values = some_rows(4)
     rows = written(tmp_path, keys, values)
     entry = rows.entry
@@ -172,7 +172,7 @@ def test_ids_of_another_type_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row_format", ["float32", "int8"])
-def test_flipped_bits_are_told_or_read_but_never_end_the_process(
+def test_flipped_bits_are_reported_or_read_but_never_end_the_process(
     row_format: RowFormat, tmp_path: Path
 ) -> None:
     keys, values = some_rows(30)

@@ -62,6 +62,6 @@ def test_formulas_of_sizes_keep_their_meaning(formula: str) -> None:
         "\N{FULLWIDTH LATIN SMALL LETTER S}0",
     ],
 )
-def test_text_that_is_no_formula_of_sizes_is_refused(formula: str) -> None:
+def test_text_that_is_not_a_formula_of_sizes_is_refused(formula: str) -> None:
     with pytest.raises(BadFormulaError):
         plain_formula(formula)

@@ -284,7 +284,7 @@ def test_service_recovers_when_the_rows_are_back(monkeypatch: pytest.MonkeyPatch
     on_shop(test)
 
 
-def test_rows_away_at_the_start_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_unavailable_at_the_start_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparsefleet.serving.http.models._FOLLOW_S", 0.01)
     rows = held(monkeypatch)
     rows.away = True
@@ -303,7 +303,9 @@ def test_rows_away_at_the_start_are_waited_for(monkeypatch: pytest.MonkeyPatch) 
     on_shop(test)
 
 
-def test_defects_are_told_as_such_and_the_service_stays_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defects_are_reported_as_such_and_the_service_stays_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(served: Served) -> None:
         def broken(*_: object) -> None:
             raise ZeroDivisionError
@@ -331,7 +333,7 @@ def test_metrics_count_requests_and_examples() -> None:
     on_shop(test)
 
 
-def test_export_that_is_no_export_or_damaged_is_not_served(tmp_path: Path) -> None:
+def test_directory_without_an_export_or_damaged_is_not_served(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no exported model"):
         make_app(ServeConfig(models=tmp_path))
     directory = telling(tmp_path / "export", 1)
@@ -361,7 +363,7 @@ def test_export_that_is_no_export_or_damaged_is_not_served(tmp_path: Path) -> No
         ({"allowed_hosts": ("http://model",)}, "ServeConfig.allowed_hosts must be host names"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ServeConfig(models=Path("x"), **settings)
 

@@ -27,7 +27,7 @@ WAIT_S = 30.0
 
 
 class Counting:
-    """Sums each example; holds the first batch until told to go on."""
+    """Sums each example; holds the first batch until told to continue."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -144,7 +144,7 @@ def test_request_that_is_given_up_is_not_computed(made: Any) -> None:
     assert predict.sizes == [1, 1]
 
 
-def test_calls_are_made_one_by_one_and_their_errors_are_told(made: Any) -> None:
+def test_calls_are_made_one_by_one_and_their_errors_are_reported(made: Any) -> None:
     predict, batcher = made()
 
     def fail() -> None:
@@ -228,7 +228,7 @@ def test_ragged_inputs_are_merged_and_cut() -> None:
     }
 
 
-def test_an_error_of_any_kind_is_told_only_to_whose_request_it_is(made: Any) -> None:
+def test_an_error_of_any_kind_is_reported_only_to_its_own_request(made: Any) -> None:
     async def test() -> None:
         predict, batcher = made()
         first = await begun(predict, batcher)

@@ -88,7 +88,7 @@ def test_what_is_closed_is_forgotten() -> None:
         (None, ""),
     ],
 )
-def test_addresses_are_told_apart_by_who_has_them(address: str | None, origin: str) -> None:
+def test_addresses_are_distinguished_by_owner(address: str | None, origin: str) -> None:
     assert origin_of(address) == origin
 
 

@@ -31,7 +31,9 @@ def test_too_much_is_refused() -> None:
     on_shop(test, max_examples=10, max_request_bytes=3000)
 
 
-def test_full_queue_is_told_and_what_is_in_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_is_reported_and_what_is_in_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = held(monkeypatch)
 
     async def test(served: Served) -> None:

@@ -227,7 +227,7 @@ def test_version_that_is_not_fit_is_refused_and_the_old_one_stays(folder: Path) 
     run(folder, test)
 
 
-def test_note_that_cannot_be_read_is_told(folder: Path) -> None:
+def test_note_that_cannot_be_read_is_reported(folder: Path) -> None:
     (folder / "active.json").write_text("[]")
 
     async def test(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""The page on serving says what is so."""
+"""The page on serving is correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 SOURCES = Path(http.__file__).parent
 
 
-def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):

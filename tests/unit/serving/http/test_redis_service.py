@@ -89,7 +89,7 @@ async def until_ready(served: Served) -> None:
     await until(holds)
 
 
-def test_redis_that_goes_is_told_and_empty_rows_are_never_served(
+def test_redis_that_goes_is_reported_and_empty_rows_are_never_served(
     folder: Path, redis: RedisProcess
 ) -> None:
     push(redis, folder / "one")
@@ -113,7 +113,7 @@ def test_redis_that_goes_is_told_and_empty_rows_are_never_served(
     run(folder, redis, test, cache_bytes=0)
 
 
-def test_redis_that_does_not_answer_is_told_within_the_deadline(
+def test_redis_that_does_not_answer_is_reported_within_the_deadline(
     folder: Path, redis: RedisProcess
 ) -> None:
     push(redis, folder / "one")

@@ -64,7 +64,7 @@ def test_applying_many_small_updates_does_not_copy_all_rows_each_time() -> None:
     assert all(older >= 2 * newer for older, newer in itertools.pairwise(sizes))
 
 
-def test_who_holds_an_overlay_goes_on_seeing_its_moment() -> None:
+def test_who_holds_an_overlay_keeps_seeing_its_moment() -> None:
     keys = np.array([1], np.uint64)
 
     def one(value: float) -> dict[str, TableChanges]:

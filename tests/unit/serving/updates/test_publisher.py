@@ -42,7 +42,7 @@ class Training:
         pass
 
 
-def test_an_update_that_was_written_though_the_answer_was_lost_is_gone_on_from(
+def test_an_update_that_was_written_though_the_answer_was_lost_is_continued_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, manifest = exported_pairs()

@@ -117,7 +117,9 @@ def test_deltas_without_a_whole_update_wait_for_one(log: FolderLog) -> None:
     assert "is missing" in str(reader.problem)
 
 
-def test_a_reader_far_behind_goes_on_with_deltas_as_long_as_they_are_there(log: FolderLog) -> None:
+def test_a_reader_far_behind_continues_with_deltas_as_long_as_they_are_there(
+    log: FolderLog,
+) -> None:
     names = publish(log, update(1, whole=True), update(2), update(3))
     reader = reader_of(log)
     reader.catch_up()
@@ -128,7 +130,7 @@ def test_a_reader_far_behind_goes_on_with_deltas_as_long_as_they_are_there(log: 
 
 
 @pytest.mark.parametrize("newer", [1, 2, 3])
-def test_a_log_that_was_begun_anew_is_followed_and_never_mixed_with_the_old(
+def test_a_log_that_was_started_over_is_followed_and_never_mixed_with_the_old(
     newer: int, log: FolderLog
 ) -> None:
     old = publish(log, update(1, whole=True), update(2))
@@ -190,7 +192,7 @@ def test_updates_that_do_not_fit_the_export_are_refused(
     assert message in str(reader.problem)
 
 
-def test_what_an_engine_cannot_take_is_not_in_force(log: FolderLog) -> None:
+def test_what_an_engine_cannot_take_is_not_active(log: FolderLog) -> None:
     publish(log, update(1, whole=True))
     reader = reader_of(log)
 
@@ -202,7 +204,7 @@ def test_what_an_engine_cannot_take_is_not_in_force(log: FolderLog) -> None:
     assert reader.snapshot is None
 
 
-def test_bytes_that_are_no_update_are_named() -> None:
+def test_bytes_that_are_not_an_update_are_named() -> None:
     name, raw = update(1).to_bytes()
     assert Update.from_bytes(name, raw, "here").sequence == 1
     for broken in (b"", raw[:20], raw[:-4], b"\xff" * 100):

@@ -25,7 +25,7 @@ def test_equal_inputs_have_no_findings(array: np.ndarray) -> None:
     assert names(array, array.copy()) == set()
 
 
-def test_values_that_are_no_numbers_are_equal_to_each_other() -> None:
+def test_values_that_are_not_numbers_are_equal_to_each_other() -> None:
     assert names(np.array([1.0, np.nan]), np.array([1.0, np.nan])) == set()
 
 
@@ -55,7 +55,7 @@ def test_difference_is_named(offline: np.ndarray, online: np.ndarray, name: str)
     assert names(offline, online) == {name}
 
 
-def test_one_id_that_differs_is_no_hash() -> None:
+def test_one_different_id_is_not_a_hash() -> None:
     online = IDS.copy()
     online[7, 1] += 5
     [finding] = compare_inputs({"ids": IDS}, {"ids": online})

@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "going_online.md").read_text(encoding="utf-8")
 
 
-def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
         exec(compile(block, f"docs/going_online.md, block {number}", "exec"), names)
 
 
-def test_commands_of_the_page_are_understood() -> None:
+def test_commands_on_the_page_are_valid() -> None:
     commands = re.findall(r"^sparsefleet (verify|push-rows|serve) (.*?)&?$", PAGE, re.MULTILINE)
     assert len(commands) == 6
     for command, flags in commands:

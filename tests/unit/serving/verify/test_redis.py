@@ -135,7 +135,7 @@ def test_redis_without_the_model(redis: RedisProcess, server: RedisServer) -> No
     assert cause_of(against(redis)) == ("parameters", "not loaded")
 
 
-def test_redis_that_is_away(tmp_path: Path) -> None:
+def test_unavailable_redis(tmp_path: Path) -> None:
     with RedisProcess(tmp_path) as process:
         pass
     config = VerifyConfig(timeout_s=1.0)

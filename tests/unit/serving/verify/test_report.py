@@ -103,7 +103,7 @@ def test_names_cannot_break_the_page() -> None:
     assert "&lt;script&gt;" in bars
 
 
-def test_pictures_of_scores_that_are_no_numbers() -> None:
+def test_pictures_of_scores_that_are_not_numbers() -> None:
     offline, online = np.array([0.1, 0.2, np.nan]), np.array([0.1, np.inf, 0.3])
     gaps = np.array([0.0, np.inf, np.inf])
     assert score_scatter(offline, online, gaps, 1e-5).count("<circle") == 1
@@ -122,9 +122,7 @@ def test_pictures_of_scores_that_are_no_numbers() -> None:
         (("--examples", "nowhere.csv"), "there is no file nowhere.csv"),
     ],
 )
-def test_command_that_cannot_be_meant(
-    flags: tuple[str, str], said: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_invalid_command(flags: tuple[str, str], said: str, capsys: pytest.CaptureFixture) -> None:
     assert run(days().export, *flags) == 2
     assert said in capsys.readouterr().err
 

@@ -67,7 +67,7 @@ def test_updates_are_applied_before_anything_is_compared(published: Path) -> Non
     assert cause_of(before) == ("settings", "updates differ")
 
 
-def test_service_that_does_not_follow_updates_is_told(published: Path) -> None:
+def test_service_that_does_not_follow_updates_is_reported(published: Path) -> None:
     with service(days().export) as url:
         config = VerifyConfig(updates=published / "updates", timeout_s=1.0)
         report = verify(days().export, [url], config)

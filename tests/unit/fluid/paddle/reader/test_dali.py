@@ -81,7 +81,7 @@ def numbers(batches: Any) -> list[list[int]]:
 def test_a_pass_has_the_samples_of_the_shard(last_batch: Any, wanted: list[list[int]]) -> None:
     batches = DaliBatches(FakePipeline(), reader_name="files", last_batch=last_batch)
     assert len(batches) == len(wanted)
-    assert numbers(list(batches)) == wanted  # kept while the pipeline goes on
+    assert numbers(list(batches)) == wanted  # kept while the pipeline continues
     assert len(list(batches)) == len(wanted)
 
 

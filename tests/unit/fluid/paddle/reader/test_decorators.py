@@ -133,12 +133,12 @@ def test_batch_sizes_below_one_are_refused(size: Any) -> None:
         lambda: reader.map_readers(str),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(make: Callable[[], Any]) -> None:
+def test_invalid_settings_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError):
         make()
 
 
-def test_what_is_no_reader_is_refused() -> None:
+def test_values_that_are_not_readers_are_refused() -> None:
     with pytest.raises(TypeError, match="a reader is a function without arguments.*got list"):
         reader.buffered([1, 2], 5)  # type: ignore[arg-type]
 
@@ -243,7 +243,7 @@ def test_a_reader_that_is_stuck_is_an_error_after_the_deadline(
     helper.join()
 
 
-def test_xmap_reads_no_further_ahead_than_it_is_told() -> None:
+def test_xmap_reads_no_further_ahead_than_configured() -> None:
     read = []
 
     def numbers() -> Iterator[int]:

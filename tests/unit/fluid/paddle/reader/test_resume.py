@@ -52,7 +52,7 @@ ORDERED: dict[str, Callable[[], ResumableReader]] = {
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_goes_on_at_the_very_item_in_the_same_order(name: str) -> None:
+def test_resumes_at_the_very_item_in_the_same_order(name: str) -> None:
     whole = ORDERED[name]()
     fresh = saved(whole.state_dict())
     passes = [list(whole()) for _ in range(3)]
@@ -194,7 +194,7 @@ def test_data_that_has_become_shorter_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_going_on_after_a_finished_pass_gives_nothing_and_then_the_next_pass(name: str) -> None:
+def test_resuming_after_a_finished_pass_gives_nothing_and_then_the_next_pass(name: str) -> None:
     whole = ORDERED[name]()
     assert whole.finished_state_dict() == whole.state_dict()
     items = whole()
@@ -208,7 +208,7 @@ def test_going_on_after_a_finished_pass_gives_nothing_and_then_the_next_pass(nam
     assert list(second()) == list(whole())
 
 
-def test_another_batch_size_goes_on_at_the_record() -> None:
+def test_another_batch_size_resumes_at_the_record() -> None:
     first = reader.batch(numbers(10), 4)
     items = first()
     assert next(items) == [0, 1, 2, 3]
