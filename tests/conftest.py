@@ -1,4 +1,4 @@
-"""What all tests share: no test sees or touches the user's own job key."""
+"""Shared by all tests: no test reads or writes the user's own job key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.server_process import ServerProcess
 
 @pytest.fixture(autouse=True, scope="session")
 def _usual_signals() -> None:
-    """Under nohup, or in the background of a shell, signals would be inherited as ignored."""
+    """Reset signals, which are inherited as ignored under nohup or in a shell's background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -27,7 +27,7 @@ def _own_key_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., ServerProcess]]:
-    """Starts `sparsefleet server` processes; those still running are ended with the test."""
+    """Start `sparsefleet server` processes; those still running end with the test."""
     started: list[ServerProcess] = []
 
     def start(*flags: str, open_files: tuple[int, int] | None = None) -> ServerProcess:

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections after so many bytes, or stops passing bytes at all."""
+"""A TCP proxy that cuts connections after a number of bytes, or stops passing bytes on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class CuttingProxy:
         self._flowing.set()
 
     def deliver(self, chance: float = 1.0) -> None:
-        """Sends what is late, each with this chance; returns when the server has done with it."""
+        """Send what is late, each part with this probability; return when the server has handled
+        it.
+        """
         with self._held_lock:
             going = [held for held in self._held if self._random.random() < chance]
             self._held = [held for held in self._held if held not in going]
@@ -78,10 +80,10 @@ class CuttingProxy:
                 try:
                     server.sendall(rest)
                     server.shutdown(socket.SHUT_WR)
-                    while server.recv(65536):  # it hangs up when it has read the end
+                    while server.recv(65536):  # it closes when it has read the end
                         pass
                 except ConnectionError:
-                    pass  # it had hung up before
+                    pass  # it had already closed
 
     def close(self) -> None:
         self._stopping = True
@@ -89,8 +91,8 @@ class CuttingProxy:
         self._wake.send(b"x")
         self._thread.join(10)
         assert not self._thread.is_alive()
-        # Not by the thread: it may see that it is to stop before it is woken, and what wakes it
-        # must be there until then.
+        # Not by the thread: it may see the stop request before it is woken, and the socket that
+        # wakes it must exist until then.
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         for server, _ in self._held:

@@ -1,4 +1,6 @@
-"""Bad input gets a typed error that names the thing, on the side that can act; all else continues."""
+"""Bad input gets a typed error that names the thing, on the side that can act; nothing else is
+affected.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +171,7 @@ def test_closed_store_and_bad_settings(store: Store) -> None:
 def test_store_is_refused_in_a_fork(store: Store) -> None:
     reader, writer = os.pipe()
     pid = os.fork()
-    if pid == 0:  # the child must not run the parent's clean-up
+    if pid == 0:  # the child must not run the parent's cleanup
         try:
             store.stats()
         except ConfigError as error:

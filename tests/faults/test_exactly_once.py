@@ -1,4 +1,4 @@
-"""What goes through connections that break at any byte is carried out exactly once."""
+"""Requests over connections that break at any byte are applied exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records and files that workers share over connections that break at any byte."""
+"""Workers share records and files over connections that break at any byte."""
 
 from __future__ import annotations
 

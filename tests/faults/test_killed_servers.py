@@ -1,4 +1,4 @@
-"""Servers killed at any moment and started again: nothing acknowledged is lost or doubled."""
+"""Servers killed at any moment and restarted: no acknowledged update is lost or applied twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = RemoteStoreConfig(timeout_s=DEADLINE_S, failover_wait_s=DEADLINE_S)
 
 
 class DurableServers:
-    """Servers with logs below `place`, which `kill` ends and starts again on their ports."""
+    """Servers with logs below `place`; `kill` ends them and restarts them on their ports."""
 
     def __init__(self, place: Path, durability: str, count: int) -> None:
         self._place, self._durability, self._count = place, durability, count

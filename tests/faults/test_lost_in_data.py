@@ -1,4 +1,4 @@
-"""A worker or server that is lost while workers share data: the others are told, nobody hangs."""
+"""A worker or server is lost while workers share data: the others get an error, nobody hangs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDED_WITHIN_S = 60.0
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeServers]:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
-    with NativeServers(2, peer_timeout_s=5.0) as running:  # workers show a sign of life every 2 s
+    with NativeServers(2, peer_timeout_s=5.0) as running:  # workers report every 2 s
         yield running
 
 

@@ -1,4 +1,4 @@
-"""A dead or silent peer is noticed within its stated time, and named."""
+"""A dead or silent peer is noticed within its configured time, and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank of a launched collective job that is stopped: it is named, and the job restarted."""
+"""A suspended rank of a launched collective job is named, and the job is restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Redis away, stopped, restarted empty, half-way up, full: named errors, and recovery by itself."""
+"""Redis unavailable, suspended, restarted empty, still loading, full: clear errors, and recovery
+without help.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def push(redis: RedisProcess, directory: Path) -> None:
 
 
 def update(sequence: int, previous: str | None = None) -> Update:
-    """Sets the row of ad 7 to its number."""
+    """Set the row of ad 7 to its number."""
     keys = np.array([7], np.uint64)
     rows = EncodedRows(np.full((1, 4), sequence, np.float32), None)
     return Update(
@@ -123,7 +125,7 @@ def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_configur
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.recv(1000)
-            for _ in range(600):  # in time for each byte, but for no answer
+            for _ in range(600):  # each byte is in time, but no answer is
                 connection.sendall(b"+")
                 time.sleep(0.05)
 
@@ -204,7 +206,7 @@ def test_a_trainer_that_was_killed_is_forgotten_and_its_unfinished_update_remove
     second = RedisLog(RedisServer(redis.url), manifest.digest)
     with pytest.raises(PublishError, match="another trainer publishes to .* expires in"):
         second.hold()
-    server.client.delete(server.key(manifest.digest, "publisher"))  # as when its time is over
+    server.client.delete(server.key(manifest.digest, "publisher"))  # as when its lease expires
     second.hold()
     assert second.names() == []
     assert not server.client.exists(server.key(manifest.digest, "update", str(name), "0"))

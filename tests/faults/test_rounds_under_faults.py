@@ -40,7 +40,7 @@ def push(
     value: float = -1.0,
     rows: NDArray[np.float32] | None = None,
 ) -> PushResult:
-    """``rows``: takes those of all keys after the round."""
+    """Take part in a round; ``rows``: also request the rows of all keys after it."""
     gradients = np.full((len(KEYS), SUM.dim), value, np.float32)
     wanted = None if rows is None else {"sum": (KEYS, rows)}
     return store.push_round(member, number, {"sum": (KEYS, gradients)}, rows=wanted)
@@ -138,7 +138,8 @@ def test_successor_gets_in_once_its_predecessor_is_lost_and_not_before(go_on: bo
                 return True
 
             wait_until(is_let_in)
-            assert successor.advance_clock(members[1], 2) == 9  # with what the lost one counted
+            # Including what the lost one counted.
+            assert successor.advance_clock(members[1], 2) == 9
             with ThreadPoolExecutor(1) as pool:
                 other: Future[PushResult] = pool.submit(push, successor, members[1], 2)
                 push(store, members[0], 2)
@@ -247,7 +248,8 @@ def test_changes_lost_with_a_failed_call_come_with_the_next() -> None:
             with pytest.raises((DeadlineError, PeerLostError)):
                 list(watcher.take_changes("sum", timeout_s=0.5))
             watcher.proxies[0].thaw()  # type: ignore[attr-defined]
-            # The request may have waited in the proxy: the server answers it, nobody hears it.
+            # The request may have waited in the proxy: the server answers it, but nobody receives
+            # the answer.
             wait_until(lambda: requests(servers, "take_changes") >= 1)
             taken = np.concatenate([keys for keys, _ in watcher.take_changes("sum")])
             np.testing.assert_array_equal(np.sort(taken), KEYS)

@@ -1,4 +1,4 @@
-"""Saves and loads that go wrong: what was there before stays."""
+"""Saves and loads that fail leave the previous state intact."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_killed_server_leaves_the_previous_checkpoint_valid(moment: str, tmp_pat
                 save.commit({}, step=1)
             except (RpcError, CheckpointError):
                 assert_same(contents(tmp_path / "model"), before)
-            else:  # it was faster than the signal, and then it is whole
+            else:  # the save finished before the signal, so it is complete
                 assert moment == "while it is written"
                 assert contents(tmp_path / "model")
     finally:
@@ -134,7 +134,7 @@ def test_a_server_that_sees_another_disk_is_named(
 
 
 def rows_of(store: Store) -> dict[str, Any]:
-    """Everything in the tables, by way of a save."""
+    """Return the contents of all tables, read through a save."""
     with tempfile.TemporaryDirectory() as directory:
         store.save(directory)
         return contents(directory)

@@ -25,7 +25,7 @@ class Target(Protocol):
         """Return an input."""
 
     def run(self, raw: bytes) -> str:
-        """Run an input and return what came of it; an unexpected outcome is raised."""
+        """Run an input and return the outcome; an unexpected one is raised."""
 
 
 def open_target(name: str) -> Target:

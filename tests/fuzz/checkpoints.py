@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"-[0-9a-f]{16}")
 
 
 class CheckpointsTarget:
-    """Mutates the manifest, or a file of rows whose checksum is then made right again.
+    """Mutates the manifest, or a row file whose checksum is then corrected.
 
     An input is the path of a file without random tokens, a separator and the file's new content.
     """
@@ -84,7 +84,7 @@ def _read_all(checkpoint: Checkpoint) -> None:
 
 
 def _sealed(manifest: Any) -> Any:
-    """Return a manifest whose own checksum is right, so that its content is looked at."""
+    """Return a manifest with a correct checksum, so that its content is examined."""
     if isinstance(manifest, dict):
         manifest.pop("checksum", None)
         text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Graph files of strangers: read or refused with CorruptFileError, and nothing in them runs.
+"""Untrusted graph files: read or refused with CorruptFileError; nothing in them runs.
 
 Seeds: a real graph and the hostile archives of tests/regressions/test_code_in_exports.py.
 """

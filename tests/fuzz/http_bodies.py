@@ -1,4 +1,4 @@
-"""Bodies sent to the service: predicted or refused by name, never with an internal error."""
+"""Bodies sent to the service: answered or refused by name, never with an internal error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFUSALS = (400, 404, 413, 415, 422, 429)
 class HttpTarget:
     """Mutates bodies of /v1/predict in every format, and of /v1/rows.
 
-    An input is the path, the content type and the body, on a line each.
+    An input has three lines: the path, the content type and the body.
     """
 
     def __init__(self) -> None:

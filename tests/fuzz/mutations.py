@@ -18,7 +18,7 @@ NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
 def mutated_bytes(raw: bytes, draw: random.Random, others: list[bytes]) -> bytes:
-    """Flip, overwrite, insert, delete, repeat or splice in a few places."""
+    """Flip, overwrite, insert, delete, repeat or splice bytes at a few positions."""
     data = bytearray(raw)
     for _ in range(draw.choice((1, 1, 1, 2, 4, 16))):
         at = draw.randrange(len(data) + 1)

@@ -25,7 +25,7 @@ GEO_INTERVAL_STEPS = 5
 
 
 class Model(nn.Module):
-    """CTR-DNN with narrower layers: the tables are what modes differ in."""
+    """CTR-DNN with narrower layers, since modes differ in how they treat tables."""
 
     def __init__(self, num_columns: int, num_values: int, optimizer: optim.Optimizer) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Model(nn.Module):
 
 
 def batches(columns: list[torch.Tensor], begin: int, end: int, size: int) -> list[tuple]:
-    """This worker's part of the examples [begin, end)."""
+    """Return this worker's part of examples [begin, end)."""
     index, count = fleet.worker_index(), fleet.worker_num()
     first, last = (begin + (end - begin) * i // count for i in (index, index + 1))
     return list(zip(*(column[first:last].split(size) for column in columns), strict=True))

@@ -21,6 +21,6 @@ SOURCES = [
 
 
 def block(source: str, number: int, place: int, repairs: Sequence[Repair] = ()) -> str:
-    """The text of one block, for our package."""
+    """Return the text of one block, for our package."""
     text = OURS[number, place] if source == "ours" else blocks(number)[place]
     return repaired(text, repairs)

@@ -10,11 +10,11 @@ from pathlib import Path
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 
 Repair = tuple[str, str]
-"""A slip of the document, and what it means."""
+"""A mistake in a document, and its correction."""
 
 
 def blocks(number: int) -> list[str]:
-    """The code blocks of a document, in order, without their common indentation."""
+    """Return the code blocks of a document, in order, without their common indentation."""
     (path,) = SEEDS.glob(f"{number:03d}_*.txt")
     text = path.read_text(encoding="utf-8")
     if "code-block::" in text:
@@ -25,7 +25,7 @@ def blocks(number: int) -> list[str]:
 
 
 def repaired(block: str, repairs: Sequence[Repair] = ()) -> str:
-    """The block for our package. A repair of a slip that does not exist is an error."""
+    """Return the block for our package. A correction that does not apply is an error."""
     for slip, meant in repairs:
         assert slip in block, f"the block has no {slip!r}"
         block = block.replace(slip, meant)
@@ -33,7 +33,7 @@ def repaired(block: str, repairs: Sequence[Repair] = ()) -> str:
 
 
 _DIRECTIVE = re.compile(r"^[ ]*\.\. code-block:: python\n(?:[ ]+:linenos:\n)?", re.MULTILINE)
-# In one document the blocks are not marked: they are paragraphs that begin like code.
+# In one document the blocks are not marked: they are paragraphs that start like code.
 _BARE = re.compile(r"^(?:# Configure the execution.*?exec_strategy\)$|data = .*?\n\n)", re.M | re.S)
 
 

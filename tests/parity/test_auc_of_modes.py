@@ -1,17 +1,16 @@
-"""Every mode learns as well as training in one process does: held-out AUC, 2 servers x 2 workers.
+"""Every mode learns as well as one process does: held-out AUC, 2 servers x 2 workers.
 
-Every mode makes as many updates of dense parameters as local training, each from as many
-examples: where workers are averaged (sync, hybrid), each takes half a batch. The knobs of the
-modes are the defaults but for GEO's interval, which is 5 steps instead of 100. GEO is for plain
-SGD and is compared with local training by plain SGD, which needs two passes. The median of
-three seeds counts; a seed stands for another log (where it is generated) and other first values
-of the layers.
+Every mode makes the same number of dense updates as local training, each from the same number of
+examples: where workers are averaged (sync, hybrid), each takes half a batch. Modes use their
+default settings except for GEO's interval, which is 5 steps instead of 100. GEO needs plain SGD and
+is compared with local training by plain SGD, which needs two passes. The median of three seeds
+counts; a seed selects another log (where it is generated) and other initial values of the layers.
 
-What the figures hold for: a delay of a few steps costs the less, the more steps there are. With
-batches of 500, thus 400 updates, async was 0.002 to 0.004 below local training: half of it by
-rows fetched ahead, half by dense values fetched after every second push. GEO loses up to 0.005
-with intervals of 20, and where plain SGD is stopped far from its best. Its rates were chosen on
-seeds 0 to 2; the seeds here are others.
+The limits hold for this setup: the more steps there are, the less a delay of a few steps costs.
+With batches of 500, thus 400 updates, async was 0.002 to 0.004 below local training: half of it due
+to rows fetched ahead, half to dense values fetched after every second push. GEO loses up to 0.005
+with intervals of 20, and where plain SGD stops far from its optimum. Its rates were chosen on seeds
+0 to 2; the seeds here are others.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def click_log_file(directory: Path, num_examples: int, seed: int) -> Path:
 
 
 def book_crossing_file(directory: Path) -> Path:
-    """Who looked at which book, and whether the reader rated it."""
+    """Return who looked at which book, and whether the reader rated it."""
     path = directory / "book_crossing.npz"
     if not path.exists():
         clicks, keys = [], []
@@ -73,7 +72,7 @@ def book_crossing_file(directory: Path) -> Path:
 
 
 def train(data: Path, mode: str, seed: int, *, sgd: bool = False) -> float:
-    """The held-out AUC after one pass; every worker must have found the same."""
+    """Return the held-out AUC after one pass; every worker must have found the same."""
     halved = mode in HALF_BATCH_MODES
     batch = (SGD_BATCH if sgd else BATCH) // (2 if halved else 1)
     flags = ["--mode", mode, "--batch", str(batch), "--seed", str(seed), *(SGD if sgd else ())]
@@ -121,7 +120,7 @@ def _auc_of(commands: Sequence[list[str]], environs: Sequence[dict[str, str]]) -
 
 
 def compare(files: Sequence[Path], title: str) -> None:
-    """Prints a table of all runs; fails if a mode's median is too far from local training's."""
+    """Print a table of all runs; fail if a mode's median is too far from local training's."""
     runs: dict[str, list[float]] = {}
     for seed, data in zip(SEEDS, files, strict=True):
         for name, auc in one_seed(data, seed):

@@ -100,7 +100,7 @@ def train_one(world: World, name: str, optimizer_kind: str, model_kind: str) -> 
     model = model_of(model_kind)
     if world.rank:
         for parameter in model.parameters():
-            nn.init.constant_(parameter, world.rank)  # rank 0's hold, not these
+            nn.init.constant_(parameter, world.rank)  # rank 0's values count, not these
     model, norm_group = prepare_module(model, world, strategy)
     optimizer = optimizer_of(optimizer_kind, model)
     training = CollectiveTraining(

@@ -1,4 +1,6 @@
-"""A dense gradient in parts does what the whole does, in a LocalStore and through servers."""
+"""A dense gradient in parts has the same effect as a contiguous one, in a LocalStore and on
+servers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 def test_a_dense_gradient_in_parts_is_pushed_as_the_whole(store: Store) -> None:
     store.define(SPEC)
     gradient = np.random.default_rng(0).normal(size=SPEC.size).astype(np.float32)
-    cuts = [0, 1, 1, 700, 1_503, 1_504, 3_000]  # some of them next to where servers divide it
+    cuts = [0, 1, 1, 700, 1_503, 1_504, 3_000]  # some of them at the boundaries between servers
     parts = np.split(gradient, cuts)
     values = np.empty(SPEC.size, np.float32)
     result = store.push_many({}, {"parts": parts}, values={"parts": values})

@@ -49,7 +49,7 @@ def step_of(store: LocalStore, model: nn.Module, batch: Batch, planned: bool) ->
 
 
 def rows_of(module: SparseEmbedding | SparseEmbeddingBag) -> torch.Tensor:
-    """The rows of ids 0..IDS-1 as they are now, or would start."""
+    """Return the current or initial rows of ids 0..IDS-1."""
     reader = SparseEmbedding(module.name, module.dim, unknown="initial", store=module.store,
                              **SETTINGS).eval()  # fmt: skip
     return reader(torch.arange(IDS)).clone()
@@ -63,7 +63,7 @@ def dense_gradient(gradient: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
 
 
 class Ours(nn.Module):
-    """Two tables: one looked up thrice, whole and by column, the other once."""
+    """Two tables: one looked up three times, whole and by column, the other once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""embedding_dots in every mode, against the same products by torch's operators.
+"""embedding_dots in every mode, compared with the same products by torch's operators.
 
-One worker, so that what is learnt does not depend on who comes first: the two agree to rounding.
+One worker, so that the result does not depend on arrival order: the two agree up to rounding.
 """
 
 from __future__ import annotations

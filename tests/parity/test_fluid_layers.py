@@ -1,4 +1,4 @@
-"""Layers beside those of PaddlePaddle 1.8.5, whose results bench/fluid_parity.py recorded."""
+"""Layers compared with results of PaddlePaddle 1.8.5, recorded by bench/fluid_parity.py."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OTHER_NAMES = {
     "reshape_tensor",
     "slice_tensor",
 }
-"""Cases in which 1.8.5 has more steps in between, so that its outputs have other names."""
+"""Cases in which 1.8.5 has more intermediate steps, so that its outputs have other names."""
 
 
 def fits(promised: list[int], recorded: list[int]) -> bool:
-    """Whether sizes known on both sides are the same; 1.8.5 has 0 and below for unknown ones."""
+    """Return whether sizes known on both sides agree; 1.8.5 marks unknown ones with <= 0."""
     return len(promised) == len(recorded) and all(
         own == other or min(own, other) < 1 for own, other in zip(promised, recorded, strict=True)
     )

@@ -34,7 +34,7 @@ LENGTHS = ([1, 2, 3, 2], [2, 1, 1, 4])  # of the sequences of both slots
 
 
 def attr(shape: Sequence[int], name: str | None = None) -> Any:
-    """First values that need no random numbers."""
+    """Initial values that need no random numbers."""
     values = np.sin(np.arange(np.prod(shape)) * 1.7) / np.sqrt(shape[0])
     first = fluid.initializer.NumpyArrayInitializer(values.astype("float32").reshape(shape))
     return fluid.ParamAttr(name=name, initializer=first)

@@ -1,7 +1,7 @@
-"""Every code block of the guides runs, with our package in the place of Paddle; in one process.
+"""Every code block of the guides runs in one process, with our package in place of Paddle.
 
-A block is a fragment: the test puts a network and data before it and looks at what it left. Jobs
-with servers are in tests/process/test_guide_jobs.py.
+A block is a fragment: the test puts a network and data before it and checks its results. Jobs with
+servers are in tests/process/test_guide_jobs.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _fresh_programs() -> Any:
 
 
 def ran(*parts: str, **names: Any) -> dict[str, Any]:
-    """What the text leaves behind."""
+    """Return the variables that the text leaves behind."""
     found: dict[str, Any] = {"__name__": "guide", **names}
     exec(compile("\n".join(parts), "guide.py", "exec"), found)
     return found

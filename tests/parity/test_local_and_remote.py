@@ -57,7 +57,7 @@ def random_keys(rng: np.random.Generator) -> np.ndarray:
 
 
 def play_history(store: Store, seed: int, steps: int) -> list[np.ndarray]:
-    """Everything the store answered, in order."""
+    """Return all answers of the store, in order."""
     rng = np.random.default_rng(seed)
     answers: list[np.ndarray] = []
     for spec in TABLES:

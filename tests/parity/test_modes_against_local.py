@@ -177,7 +177,7 @@ def test_geo_with_one_worker_equals_local_sgd(interval: int) -> None:
 
 
 def flushed(mode: Mode) -> Mode:
-    """The mode with a flush after every step: what is left of it then is the arithmetic."""
+    """The mode with a flush after every step, so that only its arithmetic is left."""
     hand_over = mode.hand_over
 
     def hand_over_and_flush(gradients: StepGradients) -> None:

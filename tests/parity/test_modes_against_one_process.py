@@ -1,6 +1,6 @@
-"""Training on servers and workers against the same training in one process.
+"""Training on servers and workers compared with the same training in one process.
 
-Letters: W workers, S servers, B examples of a batch, F slots.
+Letters: W workers, S servers, B examples in a batch, F slots.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 Batch = tuple[torch.Tensor, torch.Tensor]  # ids int64[B, F], labels float32[B]
 
 STEPS, B, F = 12, 8, 3
-SEEDING = threading.Lock()  # torch's generator is one for all threads
+SEEDING = threading.Lock()  # all threads share torch's generator
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
@@ -149,7 +149,7 @@ def test_mode_with_one_worker_and_thread_equals_local(
     )
     if mode == "half_async":
         assert_close(found, local(data, "sgd"))
-    else:  # rows may be one step old, the figures are not the same but near
+    else:  # rows may be one step old, so values are close but not equal
         for ours, theirs in zip(found, local(data, "sgd"), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=0.02)
 

@@ -1,7 +1,7 @@
-"""Row optimizers against torch.optim, or the published formula where torch has none.
+"""Row optimizers compared with torch.optim, or with the published formula where torch has none.
 
 Two cases each: every row gets a gradient in every step (dense), and rows that get one only
-now and then (rare), where the twin is a torch optimizer of the row's own, stepped only then.
+occasionally (rare), compared with a torch optimizer per row that steps only then.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ CASES = {
 
 
 def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Largest difference, relative to the largest magnitude of the row."""
+    """Return the largest difference, relative to the largest magnitude in the row."""
     scale = np.maximum(np.abs(wanted).max(axis=-1, keepdims=True), 1e-3)
     return float((np.abs(found - wanted) / scale).max())
 

@@ -57,7 +57,7 @@ def clipped() -> Any:
 
 
 def clipped_together() -> Any:
-    """All gradients, that of the table too, by their common norm; then decay."""
+    """Clip all gradients, including the table's, by their common norm; then decay."""
     return fluid.optimizer.Adam(
         0.01,
         grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5),

@@ -40,9 +40,9 @@ def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Feeds:
-    """What `train_from_dataset` needs of a Dataset, over feeds in memory.
+    """A Dataset over feeds in memory, as far as `train_from_dataset` needs one.
 
-    stop_after: passes end with an error once so many feeds have been given.
+    stop_after: passes end with an error after this many feeds.
     """
 
     thread_num = 1
@@ -62,7 +62,7 @@ class Feeds:
 
 
 def requests(servers: NativeServers) -> dict[str, float]:
-    """What the servers were asked for so far, by kind."""
+    """Return how many requests of each kind the servers have received."""
     found: dict[str, float] = {}
     with servers.connect() as store:
         for stats in store.stats():

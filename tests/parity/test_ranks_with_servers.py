@@ -33,7 +33,7 @@ STRATEGIES = {
 def fit(
     world: World, endpoints: list[str], mode: str, strategy: str, counts: list[int], folder: str
 ) -> Any:
-    """Trains on servers; what was learned, and how well it does with all ranks' data."""
+    """Train on servers; return what was learned, and the score on all ranks' data."""
     fleet = Fleet()
     role = RoleInfo(
         kind="worker",

@@ -1,4 +1,4 @@
-"""Trainings in ranks without servers that are saved, and taken up again."""
+"""Training in ranks without servers is saved and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRATEGIES = {
 def fit_saving(
     world: World, kind: str, strategy: str, folder: str, resume: str | None, counts: list[int]
 ) -> Any:
-    """Trains with a save in the middle of each epoch, on from `resume` if that is given."""
+    """Train with a save in the middle of each epoch, resuming from `resume` if given."""
     fleet = Fleet()
     fleet.init(world=world)
     trainer = make_trainer(
@@ -53,7 +53,7 @@ def fit_saving(
 
 
 def load_and_score(world: World, kind: str, folder: str) -> Any:
-    """What another number of ranks makes of a checkpoint."""
+    """Load a checkpoint with another number of ranks."""
     fleet = Fleet()
     fleet.init(world=world)
     with make_trainer(kind, "adam", fleet, mode="collective") as trainer:

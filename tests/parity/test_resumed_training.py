@@ -1,4 +1,4 @@
-"""A training that was stopped and resumed ends with the bits of one that never was."""
+"""A training that was stopped and resumed ends with the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_reader_and_torch_optimizer_resume_bit_for_bit(tmp_path: Path) -> None:
 
 
 class PlainClicks(nn.Module):
-    """Draws nothing: workers that are threads of one process would share what is drawn."""
+    """Uses no random numbers: workers that are threads of one process would share a generator."""
 
     def __init__(self) -> None:
         super().__init__()

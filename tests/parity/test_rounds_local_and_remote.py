@@ -1,4 +1,4 @@
-"""Rounds, clocks and watched changes do the same in a LocalStore and through servers."""
+"""Rounds, clocks and watched changes behave the same in a LocalStore and on servers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _define(store: Store) -> None:
 
 
 def together(size: int, work: Callable[[RoundMember], T], group: str = "train") -> list[T]:
-    """Runs ``work`` for all ranks at once; their results by rank."""
+    """Run ``work`` for all ranks at once; return the results by rank."""
     members = [RoundMember(group=group, rank=rank, size=size) for rank in range(size)]
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(work, members))
@@ -151,7 +151,7 @@ def test_deadline_of_a_round_names_who_is_missing(store: Store) -> None:
     member = RoundMember(group="epoch", rank=1, size=3)
     with pytest.raises(DeadlineError, match=r"'epoch', round 9: 1 of 3.*rank 0, rank 2 did not"):
         store.push_round(member, 9, {}, timeout_s=0.3)
-    # It has been taken back: the round can still be held.
+    # It has been withdrawn: the round can still take place.
     together(3, lambda m: store.push_round(m, 9, {}), "epoch")
 
 
@@ -262,7 +262,7 @@ def test_changes_are_taken_once_with_the_values_of_now(store: Store) -> None:
     assert taken(store) == {}
     push(2, 3)
     push(3, 4)
-    store.pull("plain", np.array([50, 51]))  # born, not changed
+    store.pull("plain", np.array([50, 51]))  # created, not changed
     store.watch_changes("plain")
     assert taken(store) == {2: -1.0, 3: -2.0, 4: -1.0}
     assert taken(store) == {}

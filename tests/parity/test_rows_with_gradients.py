@@ -1,4 +1,4 @@
-"""Rows that come back with the gradients of the step before are those that a pull would bring."""
+"""Rows that come back with the gradients of the previous step equal those of a pull."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pulls(servers: NativeServers) -> float:
 
 
 def plain_clicks() -> DropoutClicks:
-    """Without dropout: workers that are threads of one process would share what is drawn."""
+    """Without dropout: workers that are threads of one process would share a generator."""
     torch.manual_seed(0)
     model = DropoutClicks()
     model.dropout = nn.Identity()
@@ -58,9 +58,9 @@ def train(
     skip: bool = False,
     **options: Any,
 ) -> float:
-    """One worker for each of ``data``; saves, and says how many pulls the servers had.
+    """Train one worker per entry of ``data``; save, and return how many pulls the servers had.
 
-    ``examples`` gets how many each worker has trained on.
+    ``examples`` gets the number of examples each worker has trained on.
     """
     options.setdefault("mode", "sync")
     config = TrainerConfig(
@@ -84,7 +84,7 @@ def train(
 
 
 class DrawingData:
-    """Draws its examples by torch's generator, as dropout does, between the steps."""
+    """Draws its examples from torch's generator, as dropout does, between the steps."""
 
     def __iter__(self) -> Any:
         for _ in range(9):
@@ -101,7 +101,7 @@ def test_sync_ends_with_the_same_bits_and_without_pulls(tmp_path: Path) -> None:
 
 
 class TaughtData:
-    """Looks rows up in a table of its own, which has the name of one that is trained."""
+    """Looks up rows in its own table, which has the same name as a trained one."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []

@@ -1,6 +1,6 @@
-"""A Trainer in several ranks without servers, against one process on the joined batches.
+"""A Trainer in several ranks without servers, compared with one process on the joined batches.
 
-Letters: R ranks, B examples of a batch, F slots.
+Letters: R ranks, B examples in a batch, F slots.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Clicks(nn.Module):
 
 
 class Visits(nn.Module):
-    """Two tables, each looked up once, so that the first batch is summed as all others are."""
+    """Two tables, each looked up once, so that the first batch is summed like all others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def joined(parts: list[list[Batch]]) -> list[Batch]:
 
 
 def trained(trainer: Trainer) -> dict[str, Any]:
-    """All that was learned, bit for bit."""
+    """Return all that was learned, bit for bit."""
     state = {name: p.detach().numpy() for name, p in trainer.model.named_parameters()}
     found = {name: values.tobytes().hex() for name, values in state.items()}
     for table in trainer.distributed.tables:

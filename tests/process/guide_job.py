@@ -1,4 +1,4 @@
-"""Jobs of scripts written for Fluid: started by launch_ps, or by environment variables alone."""
+"""Jobs of scripts written for Fluid, started by launch_ps or by environment variables alone."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ DEADLINE_S = 180.0
 
 
 def environ(**changes: str) -> dict[str, str]:
-    """That of a script: `python` is this one, as pipe commands call it by name."""
+    """Return the environment of a script: `python` is this one, since pipe commands call it by
+    name.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **changes}
 
 
 def run(directory: Path, *words: str, **changes: str) -> str:
-    """What `python words...` prints; the logs of a job's processes too if it fails."""
+    """Return the output of `python words...`; if it fails, also the logs of the job's processes."""
     done = subprocess.run(
         [sys.executable, *words],
         cwd=directory,
@@ -35,7 +37,7 @@ def run(directory: Path, *words: str, **changes: str) -> str:
 
 
 def launch(directory: Path, *words: str, **changes: str) -> str:
-    """The log of the first worker of 2 servers and 2 workers."""
+    """Return the log of the first worker of 2 servers and 2 workers."""
     ports = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
     launcher = ("-m", "sparsefleet.distributed.launch_ps", "--worker_num", "2")
     run(directory, *launcher, "--endpoints", ports, *words, **changes)
@@ -51,7 +53,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class PlainJob:
-    """Servers and trainers of one script, each told by an environment of its own."""
+    """Start servers and trainers of one script, each with its own environment."""
 
     def __init__(self, directory: Path, *words: str) -> None:
         self._directory = directory
@@ -70,7 +72,7 @@ class PlainJob:
             )
 
     def wait(self, name: str) -> str:
-        """What it printed, once it has ended well."""
+        """Return the output, after a successful exit."""
         code = self._processes[name].wait(DEADLINE_S)
         assert code == 0, "".join(f"{one}:\n{self.log(one)}" for one in self._processes)
         return self.log(name)

@@ -1,9 +1,9 @@
-"""A worker of a Fluid job that may hardly use more memory than it starts with.
+"""A worker of a Fluid job that may use hardly more memory than it starts with.
 
 limited_worker.py save|load ENDPOINTS ROWS HEADROOM_BYTES FOLDER...: trains ROWS rows on servers and
-saves them to FOLDERs, or loads each and checks it. The address space is limited to what the worker
-has mapped when training has begun, and HEADROOM_BYTES. The first folder has the layout of servers,
-the second that of one file per variable.
+saves them to FOLDERs, or loads and checks each. The address space is limited to what the worker has
+mapped when training starts, plus HEADROOM_BYTES. The first folder has the layout of servers, the
+second one file per variable.
 """
 
 import json
@@ -43,7 +43,7 @@ store = fleet.model.store
 
 
 def gradients(keys: np.ndarray) -> np.ndarray:
-    """A gradient of its own for each row and column."""
+    """Return a distinct gradient for each row and column."""
     return np.asarray(1 + (keys[:, None] + np.arange(DIM)) % 7, np.float32)
 
 
@@ -65,7 +65,7 @@ def limit_memory() -> int:
 
 
 def digest() -> list[float]:
-    """Rows, and sums over all rows of values and state, each row with a weight of its own."""
+    """Return the number of rows, and weighted sums of values and state over all rows."""
     count, sums = 0, np.zeros(2)
     for rows in store.rows(TABLE, chunk_rows=CHUNK):
         count += len(rows.keys)

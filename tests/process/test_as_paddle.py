@@ -1,4 +1,4 @@
-"""`python -m sparsefleet.as_paddle`: what a script that imports `paddle` finds."""
+"""`python -m sparsefleet.as_paddle`: the environment of a script that imports `paddle`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.support.launch_process import LaunchProcess, is_alive, wait_until
 
 Start = Callable[..., LaunchProcess]
 
-# What every script begins with: it says who it is.
+# Every script starts with this: it reports its role.
 PRELUDE = """\
 import json, os, pathlib, signal, subprocess, sys, time
 role, index = os.environ["SPARSEFLEET_ROLE"], os.environ["SPARSEFLEET_INDEX"]
@@ -40,7 +40,7 @@ for number in range(len(os.environ["SPARSEFLEET_SERVERS"].split(","))):
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts launchers of a script given as text; all are ended with the test."""
+    """Start launchers of a script given as text; all end with the test."""
     started: list[LaunchProcess] = []
 
     def begin(script: str, *words: str, after: tuple[str, ...] = ()) -> LaunchProcess:

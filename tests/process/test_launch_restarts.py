@@ -12,7 +12,7 @@ from tests.support.launch_process import LaunchProcess, wait_until
 
 Start = Callable[..., LaunchProcess]
 
-# Each process says who it is and how often it was started; worker 1 fails as often as it is told.
+# Each process reports its role and number of starts; worker 1 fails as often as configured.
 SCRIPT = """\
 import os, pathlib, sys, time
 role, index = os.environ["SPARSEFLEET_ROLE"], int(os.environ["SPARSEFLEET_INDEX"])

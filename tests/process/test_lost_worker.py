@@ -1,4 +1,4 @@
-"""Callbacks hear of a worker that is killed under `sparsefleet launch --keep-going`."""
+"""Callbacks are notified of a worker killed under `sparsefleet launch --keep-going`."""
 
 from __future__ import annotations
 

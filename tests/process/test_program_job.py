@@ -63,7 +63,9 @@ class Job:
                 )
 
     def wait(self) -> str:
-        """What the workers printed; servers are ended by SIGTERM then, and must end well."""
+        """Return the output of the workers; end the servers with SIGTERM and check their exit
+        codes.
+        """
         for process in self.processes[2:]:
             process.wait(DEADLINE_S)
         for process in self.processes[:2]:

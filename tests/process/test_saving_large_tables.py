@@ -1,4 +1,4 @@
-"""Tables on servers are saved and loaded by workers that could not hold them."""
+"""Workers save and load tables on servers that they could not hold in memory."""
 
 from __future__ import annotations
 

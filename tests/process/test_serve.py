@@ -50,7 +50,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class RawRequest:
-    """Bytes on a socket, for what no client would send."""
+    """Send raw bytes that no client would send."""
 
     def __init__(self, url: str, *head: str) -> None:
         address = httpx.URL(url)
@@ -62,7 +62,7 @@ class RawRequest:
         self.socket.sendall(raw)
 
     def answer(self) -> str:
-        """All until the other side closes."""
+        """Read until the other side closes."""
         parts = []
         with self.socket:
             while part := self.socket.recv(65536):

@@ -1,4 +1,4 @@
-"""The service against its own OpenAPI description: schemathesis makes up requests, good and bad."""
+"""The service against its own OpenAPI description, with requests made by schemathesis."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.unit.serving.export.shop_model import exported_shop
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 WAIT_S = 60
 EXAMPLE = {"counts": [0.5, 1], "items": [1, 2, 3], "tags": [4], "shops": [5]}
-UNKNOWN = 2**63 + 12345  # more digits than JavaScript's numbers have
+UNKNOWN = 2**63 + 12345  # more digits than JavaScript's numbers can hold
 
 
 @pytest.fixture(scope="module")

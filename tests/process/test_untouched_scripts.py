@@ -1,4 +1,4 @@
-"""Scripts in the way of the public Fluid programs, not a byte of them about sparsefleet."""
+"""Scripts in the style of public Fluid programs, without a byte about sparsefleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory of checkpoints belongs to one job, and "newest" does not ask the clock."""
+"""A directory of checkpoints belongs to one job, and "newest" does not depend on the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports made by strangers: nothing in a graph file is run, imported or unpickled."""
+"""Untrusted exports: nothing in a graph file is run, imported or unpickled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparsefleet.serving.verify import verify
 
 @pytest.fixture
 def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that code in an export makes; a module that makes it lies on the path."""
+    """A file that code in an export would create, through a module on the path."""
     found = tmp_path / "ran"
     modules = tmp_path / "modules"
     modules.mkdir()
@@ -50,7 +50,7 @@ def graph_in(directory: Path) -> Path:
 
 
 def replace_graph(directory: Path, raw: bytes) -> None:
-    """Puts another graph into an export, with the size and checksum that belong to it."""
+    """Put another graph into an export, with matching size and checksum."""
     path = graph_in(directory)
     path.write_bytes(raw)
     content = json.loads((directory / "manifest.json").read_text())

@@ -1,4 +1,4 @@
-"""The proxy of the fault tests ends in order: once it failed the tests it served."""
+"""The proxy of the fault tests ends in order; it once failed the tests it served."""
 
 from __future__ import annotations
 

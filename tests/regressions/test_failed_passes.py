@@ -1,4 +1,6 @@
-"""After an error nothing reads on, also while somebody holds it; a pass of nothing is told."""
+"""After an error nothing keeps reading, even while somebody holds the error; empty passes are
+reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that fails after it has printed what cannot be parsed: the failure is told."""
+"""A command that fails after printing unparsable output: the failure is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files whose tensors lie in other files: they could lead to any file of the machine."""
+"""ONNX files whose tensors are in other files, which could be any file of the machine."""
 
 from __future__ import annotations
 

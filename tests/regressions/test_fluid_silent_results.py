@@ -1,4 +1,4 @@
-"""Results of Fluid programs that were wrong without a word, or runs that never ended."""
+"""Results of Fluid programs that were silently wrong, or runs that never ended."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What belongs to a live worker cannot be taken or given up by another client.
 
-Found as: a third client threw a live worker out of its group, and a stale one took its place.
+Originally, a third client could remove a live worker from its group, and a stale one took its rank.
 """
 
 from __future__ import annotations

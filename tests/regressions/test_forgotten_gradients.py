@@ -1,4 +1,4 @@
-"""A training loop that never applies row gradients is told so."""
+"""A training loop that never applies row gradients gets a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork that drops its copies of servers, stores and cuts leaves the parent's alone."""
+"""A fork that drops its copies of servers, stores and cuts does not affect the parent's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsefleet.store import TableSpec
 
 
 def exit_code_of_fork(act: Callable[[], None]) -> int:
-    """Runs ``act`` in a fork, which must not run the parent's clean-up."""
+    """Run ``act`` in a fork, which must not run the parent's cleanup."""
     pid = os.fork()
     if pid == 0:
         try:

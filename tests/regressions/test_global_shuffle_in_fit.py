@@ -1,4 +1,4 @@
-"""A global shuffle for each epoch of a Trainer, in the function that gives its data."""
+"""A global shuffle in each epoch of a Trainer, in the function that returns its data."""
 
 from __future__ import annotations
 

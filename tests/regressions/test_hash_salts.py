@@ -1,6 +1,6 @@
-"""Tables place keys by a hash with a random salt; nothing that a user sees may depend on it.
+"""Tables place keys by a hash with a random salt, on which nothing that users see may depend.
 
-Every table, and so every training below, has a salt of its own.
+Every table, and therefore every training below, has its own salt.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _save_sync_training(directory: Path) -> None:
 
 
 def test_tables_hand_out_rows_in_an_order_of_their_own() -> None:
-    """Else the tests below would compare nothing."""
+    """Otherwise the tests below would compare nothing."""
     orders = []
     for _ in range(2):
         with LocalStore() as store:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a wait for good: the call that was waiting is not counted afterwards."""
+"""Ctrl-C ends a wait: the waiting call is not counted afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job key file that other users can read or write was used without a word."""
+"""A job key file that other users can read or write used to be accepted silently."""
 
 from __future__ import annotations
 

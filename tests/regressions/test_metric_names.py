@@ -1,4 +1,4 @@
-"""Metrics may be given by their names."""
+"""Metrics can be given by name."""
 
 from __future__ import annotations
 

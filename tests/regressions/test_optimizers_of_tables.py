@@ -1,4 +1,4 @@
-"""Tables train by the optimizer that was given, or it is refused by name; never by another."""
+"""Tables use the optimizer that was given, or it is refused by name; they never use another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that share their files continue in the middle of an epoch, each with the states of all."""
+"""Workers that share files resume in the middle of an epoch, each from the states of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves and resumes in the situations that nobody plans: old series, damage, changed jobs."""
+"""Saves and resumes in unplanned situations: old series, damage, changed jobs."""
 
 from __future__ import annotations
 

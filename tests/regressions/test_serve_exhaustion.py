@@ -78,7 +78,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def few_descriptors(count: int) -> Iterator[None]:
-    """What is started meanwhile may open so many files, unless it raises that itself."""
+    """Limit the open files of processes started meanwhile; they may raise the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:

@@ -1,4 +1,4 @@
-"""A training step in hybrid mode counts once, though it makes two pushes."""
+"""A training step in hybrid mode counts once, although it makes two pushes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparsefleet.modes import HybridConfig
 
 
 def test_a_step_in_hybrid_counts_once() -> None:
-    """Counted twice, rows idle for 100 steps went under untouched_steps=150."""
+    """When counted twice, rows idle for 100 steps were evicted under untouched_steps=150."""
     with ModeWorkers(HybridConfig(max_merge=1)) as job:
         mode = job.modes[0]
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Errors and advice that name what is to be done."""
+"""Errors and advice that say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trial as a new user found: texts, figures and displays that misled."""
+"""Misleading texts, figures and displays that a new user's trial found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in silence: files that were not split, predictions in any order."""
+"""Silent mistakes: files that were not split, predictions in arbitrary order."""
 
 from __future__ import annotations
 

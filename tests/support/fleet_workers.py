@@ -17,14 +17,14 @@ ENDED_WITHIN_S = 120.0
 
 
 class HasEndpoints(Protocol):
-    """Servers, or what stands before them."""
+    """The servers, or proxies in front of them."""
 
     @property
     def endpoints(self) -> list[str]: ...
 
 
 def fleet_of(servers: HasEndpoints, index: int, num_workers: int) -> Fleet:
-    """Knows its role; has no model yet."""
+    """A fleet that knows its role and has no model yet."""
     fleet = Fleet()
     fleet.init(
         RoleInfo(
@@ -39,7 +39,7 @@ def fleet_of(servers: HasEndpoints, index: int, num_workers: int) -> Fleet:
 
 @contextmanager
 def begun(fleet: Fleet) -> Iterator[Fleet]:
-    """With a small model, started."""
+    """A started fleet with a small model."""
     fleet.distribute(nn.Linear(1, 1), optim.SGD(lr=0.1), "async")
     fleet.init_worker()
     try:
@@ -51,7 +51,7 @@ def begun(fleet: Fleet) -> Iterator[Fleet]:
 def run_fleet(
     servers: HasEndpoints, num_workers: int, work: Callable[[Fleet], Outcome]
 ) -> list[Outcome]:
-    """What `work` returned in each worker, by rank; the first exception is raised."""
+    """Return what `work` returned in each worker, by rank; the first exception is raised."""
 
     def run(index: int) -> Outcome:
         with begun(fleet_of(servers, index, num_workers)) as fleet:

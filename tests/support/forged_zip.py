@@ -1,4 +1,4 @@
-"""Zip files of which every field of every header can be a lie."""
+"""Zip files in which every header field can be forged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def entries_of(path: Path) -> Contents:
 
 @dataclass
 class Entry:
-    """An entry of a zip file, of which every field of the headers can be a lie."""
+    """An entry of a zip file; every field of its headers can be forged."""
 
     name: str
     data: bytes = b""

@@ -79,7 +79,7 @@ class LaunchProcess:
             raise TimeoutError(f"launcher still runs: {self.output()}") from None
 
     def pids(self) -> dict[str, int]:
-        """Of all processes that have said who they are."""
+        """The pids of all processes that have reported in."""
         found = {}
         for path in (self.directory / "pids").iterdir():
             text = path.read_text()
@@ -101,7 +101,7 @@ class LaunchProcess:
             wait_until(lambda pid=pid: not is_alive(pid), f"ended: {name}, pid {pid}")
 
     def close(self) -> None:
-        """Ends all that still runs."""
+        """End everything that is still running."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(DEADLINE_S)

@@ -37,7 +37,7 @@ def gradients(
 
 
 class RecordedRates:
-    """A schedule that halves the rate each step and remembers what it was asked."""
+    """A schedule that halves the rate each step and records its calls."""
 
     def __init__(self, first: float = 0.1) -> None:
         self.first = first
@@ -94,7 +94,7 @@ class ModeWorkers:
             made.start()
 
     def run(self, script: Callable[[Mode, int, int], None]) -> None:
-        """Calls script(mode, worker, thread) on a thread for each; raises what the first raised."""
+        """Call script(mode, worker, thread) on a thread for each; raise the first error."""
         errors: list[BaseException] = []
 
         def play(worker: int, thread: int) -> None:
@@ -118,11 +118,11 @@ class ModeWorkers:
             raise errors[0]
 
     def each(self, call: Callable[[Mode], None]) -> None:
-        """Calls it for all workers at the same time."""
+        """Call it for all workers at the same time."""
         self.run(lambda mode, _worker, thread: call(mode) if thread == 0 else None)
 
     def net(self) -> float:
-        """The first element of the dense table as the servers have it."""
+        """Return the first element of the dense table on the servers."""
         return float(self.stores[0].pull_dense(NET)[0])
 
     def row(self, key: int = 7) -> float:

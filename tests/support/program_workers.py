@@ -1,4 +1,4 @@
-"""Workers of one job as threads of the test process, each with a program of its own."""
+"""Workers of one job as threads of the test process, each with its own program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Network:
 
     @classmethod
     def build(cls, layers: Callable[[], fluid.Variable], seed: int = 3) -> Network:
-        """The same names each time, as in the processes of a job."""
+        """Use the same names each time, as the processes of a job do."""
         main, startup = fluid.Program(), fluid.Program()
         main.random_seed = startup.random_seed = seed
         with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -38,7 +38,7 @@ class Network:
 
 @dataclass
 class ProgramWorker:
-    """One worker, with a scope of its own."""
+    """One worker with its own scope."""
 
     fleet: ProgramFleet
     network: Network
@@ -89,7 +89,7 @@ def make_worker(
     strategy: Callable[[], DistributedStrategy | None] = lambda: None,
     layers: Callable[[], fluid.Variable] = ids_and_numbers,
 ) -> ProgramWorker:
-    """Its program minimized by its fleet, which knows its role."""
+    """Return its program minimized by its fleet, which knows its role."""
     network = Network.build(layers)
     with fluid.program_guard(network.main, network.startup), fluid.unique_name.guard("opt_"):
         fleet.distributed_optimizer(optimizer(), strategy()).minimize(
@@ -112,7 +112,7 @@ def run_workers(
     strategy: Callable[[], DistributedStrategy | None] = lambda: None,
     layers: Callable[[], fluid.Variable] = ids_and_numbers,
 ) -> list[Outcome]:
-    """What `work` returned in each, by rank; each is stopped after it."""
+    """Return what `work` returned in each, by rank; each is stopped afterwards."""
     workers = [
         make_worker(fleet_of(servers, index, num_workers), optimizer, strategy, layers)
         for index in range(num_workers)
@@ -136,7 +136,7 @@ def run_alone(
     feeds: list[Feed],
     layers: Callable[[], fluid.Variable] = ids_and_numbers,
 ) -> tuple[list[float], fluid.Scope, Network]:
-    """The same program in one process: its losses, what it trained, and itself."""
+    """Train the same program in one process: its losses, what it trained, and itself."""
     network = Network.build(layers)
     with fluid.program_guard(network.main, network.startup), fluid.unique_name.guard("opt_"):
         optimizer().minimize(network.loss)

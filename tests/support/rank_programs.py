@@ -1,4 +1,4 @@
-"""Programs that ranks of a test train together, and the same in one process."""
+"""Programs that the ranks of a test train together, and the same in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRELOAD = (
 """For `RankProcesses`."""
 
 ROWS = 4
-"""Examples of a rank in a step."""
+"""Examples per rank and step."""
 
 
 def endpoints_of(world: World) -> list[str]:
@@ -54,7 +54,7 @@ def own_programs() -> Iterator[None]:
 
 
 def digits(*, with_norm: bool = False) -> Any:
-    """The loss of a small network for pictures of 16 points in 4 classes."""
+    """Return the loss of a small network for images of 16 pixels in 4 classes."""
     x, y = fluid.data("x", [None, 16]), fluid.data("y", [None, 1], "int64")
     hidden = fluid.layers.fc(x, 8, act="tanh")
     if with_norm:
@@ -64,7 +64,7 @@ def digits(*, with_norm: bool = False) -> Any:
 
 
 def clicks() -> Any:
-    """The loss of a network on ids whose rows are in a table."""
+    """Return the loss of a network on ids whose rows are in a table."""
     ids, y = fluid.data("ids", [None, 1], "int64"), fluid.data("y", [None, 1])
     row = fluid.layers.embedding(ids, [50, 4], is_sparse=True)
     score = fluid.layers.fc(fluid.layers.reshape(row, [-1, 4]), 1)
@@ -89,7 +89,7 @@ def clicks_batch(step: int, parts: range) -> dict[str, Any]:
 
 
 def parameters_of(program: Any) -> dict[str, list[float]]:
-    """All values, by name."""
+    """Return all values by name."""
     found = {}
     for parameter in program.all_parameters():
         value = fluid.global_scope().find_var(parameter.name).get_tensor()

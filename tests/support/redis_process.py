@@ -1,4 +1,4 @@
-"""A real Redis server for a test, on a free port; the test is skipped where there is none."""
+"""A real Redis server for a test, on a free port; the test is skipped if it is not installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RedisProcess:
         return f"redis://127.0.0.1:{self.port}/0?model=shop"
 
     def start(self) -> None:
-        """Starts it empty, or again after `kill`; returns when it answers."""
+        """Start it empty, or again after `kill`; return when it answers."""
         assert self.program is not None
         self._process = subprocess.Popen(
             [
@@ -53,13 +53,13 @@ class RedisProcess:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """As by a crash: what it held is gone."""
+        """Crash: its contents are lost."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def pause(self) -> None:
-        """It holds its connections, and answers nobody."""
+        """Suspend it: it keeps its connections and answers nobody."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""Trainings that are stopped and resumed, and what their checkpoints hold."""
+"""Training that is stopped and resumed, and the contents of its checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Batches = list[tuple[Tensor, Tensor]]
 
 
 class StoppedError(Exception):
-    """What ends a training in the middle."""
+    """Ends a training in the middle."""
 
 
 class DropoutClicks(nn.Module):
@@ -48,7 +48,9 @@ def click_batches(num_batches: int, seed: int = 0, size: int = 16) -> Batches:
 def make_trainer(
     endpoints: Sequence[str] = (), index: int = 0, num_workers: int = 1, **options: Any
 ) -> Trainer:
-    """A trainer with Adam, in this process or of a job; the same first values every time."""
+    """Return a trainer with Adam, in this process or in a job, with the same initial values every
+    time.
+    """
     torch.manual_seed(0)
     model = options.pop("model", None) or DropoutClicks()
     optimizer = options.pop("optimizer", None) or torch.optim.Adam(model.parameters(), lr=0.01)
@@ -67,7 +69,7 @@ def make_trainer(
 
 
 class BreakingData:
-    """Batches that can be gone through often, until `stop_at` have been given in all."""
+    """Batches that can be iterated repeatedly, until `stop_at` have been given in total."""
 
     def __init__(self, batches: Batches, stop_at: int | None = None) -> None:
         self._batches = batches
@@ -99,7 +101,7 @@ def contents(path: Path | str) -> dict[str, Any]:
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """To the bit."""
+    """Compare bit for bit."""
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name], err_msg=name)

@@ -1,4 +1,4 @@
-"""Small exports whose predictions tell which version made them, and a service within the test."""
+"""Small exports whose predictions show which version made them, and a service within the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparsefleet.store import Constant, LocalStore
 
 
 class Telling(nn.Module):
-    """Predicts 1000 * (what the dense part holds) + (what the row holds)."""
+    """Predicts 1000 * (value of the dense part) + (value of the row)."""
 
     def __init__(self, number: float) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Telling(nn.Module):
 
 
 def score_of(number: float) -> float:
-    """What version `number` says of an ad that has a row."""
+    """Return what version `number` predicts for an ad that has a row."""
     return 1001.0 * number
 
 
@@ -55,13 +55,13 @@ def _telling(number: float) -> Path:
 
 
 def telling(directory: Path, number: float) -> Path:
-    """An export in which ads 0..99 have rows; what it says tells the version."""
+    """An export in which ads 0..99 have rows; its predictions show the version."""
     shutil.copytree(_telling(number), directory, dirs_exist_ok=True)
     return directory
 
 
 def replace_telling(directory: Path, number: float) -> None:
-    """Another version in place of the one there, as an export writes it: the manifest last."""
+    """Replace the version that is there as an export does: the manifest last."""
     source = _telling(number)
     for path in source.iterdir():
         if path.name != "manifest.json":
@@ -120,5 +120,5 @@ async def serving(models: Path, **settings: Any) -> AsyncIterator[Served]:
 
 
 def error_of(response: httpx.Response) -> tuple[int, str]:
-    """Status and name of an error."""
+    """Return status and name of an error."""
     return response.status_code, response.json()["error"]["name"]

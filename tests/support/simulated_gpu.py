@@ -1,7 +1,7 @@
-"""A GPU that does not exist: tensors that say they are on it, over memory of the CPU.
+"""A simulated GPU: tensors that report its device, over CPU memory.
 
-Values are real, so that results can be compared. As on a real one, a tensor of the CPU among
-those of the GPU is an error, and so is reading its memory by NumPy.
+Values are real, so that results can be compared. As on a real GPU, mixing CPU and GPU tensors is an
+error, and so is reading GPU memory with NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COPIES = ("aten._to_copy.default", "aten.copy_.default")
 
 
 class GpuTensor(torch.Tensor):
-    """Only Python sees that it is on a GPU: below, torch makes its scalars on the CPU."""
+    """Only Python sees it on a GPU: below, torch creates its scalars on the CPU."""
 
     inner: torch.Tensor
     device = GPU
@@ -69,7 +69,7 @@ class _Generator(torch.Generator):
 
 
 class _Gpu(TorchFunctionMode):
-    """Sends what is made on, or moved to and from, the GPU to `GpuTensor`."""
+    """Redirects what is created on, or moved to and from, the GPU to `GpuTensor`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -94,7 +94,7 @@ class _Gpu(TorchFunctionMode):
 
 
 class _Copy(torch.autograd.Function):
-    """To the other side; gradients come back."""
+    """Copy to the other side; gradients come back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -138,7 +138,7 @@ def _drawing_from(*given: Any) -> Iterator[None]:
 
 @contextmanager
 def simulated_gpu() -> Iterator[None]:
-    """Within, torch sees one GPU. Its random numbers are those of the CPU."""
+    """Let torch see one GPU inside the block. Its random numbers are the CPU's."""
     with (
         mock.patch.object(torch.cuda, "is_available", return_value=True),
         mock.patch.object(torch.cuda, "device_count", return_value=1),

@@ -17,7 +17,7 @@ _SPARE_FILES = 512  # of this process, for everything else a test opens
 
 
 def num_strangers(wanted: int) -> int:
-    """`wanted`, or as many as this process may open; raises its soft limit if it can."""
+    """Return `wanted`, or as many as this process may open; raise its soft limit if possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _SPARE_FILES
     if soft < needed:

@@ -1,4 +1,4 @@
-"""Rules of the house that no other test would notice broken."""
+"""Rules of the project that no other test checks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ import sparsefleet
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "sparsefleet"
 
-# From the top down: a room imports only rooms below its own. The files at the end
-# belong to no room and know nothing but what follows them.
+# From the top down: a room imports only rooms below its own. The files at the end belong to no room
+# and import only what follows them.
 ROOMS = [
     ["__init__", "__main__", "as_paddle", "distributed"],
     ["cli"],
@@ -54,7 +54,7 @@ LEVEL_OF = {name: level for level, names in enumerate(ROOMS) for name in names}
 
 MAX_LINES = 600
 MAX_ARGUMENTS = 5
-# Programs give these arguments by place, as Fluid takes them.
+# Programs pass these arguments by position, as in Fluid.
 AS_IN_FLUID = {
     "sparsefleet.fluid.dygraph.nn.BatchNorm",
     "sparsefleet.fluid.dygraph.nn.BilinearTensorProduct",
@@ -80,7 +80,7 @@ AS_IN_FLUID = {
     "sparsefleet.fluid.operators.cells.BasicLSTMUnit",
     "sparsefleet.fluid.optimizer.kinds.DGCMomentumOptimizer",
 }
-MAX_SETTINGS = 14  # of an embedding: those of its table
+MAX_SETTINGS = 14  # of an embedding, including those of its table
 
 
 def python_files() -> list[Path]:
@@ -101,7 +101,7 @@ def room_of(path: Path) -> str:
 
 
 def imported_rooms(path: Path) -> Iterator[str]:
-    """The rooms that a file imports, wherever it does so, or whose modules it names as strings."""
+    """Yield the rooms that a file imports, anywhere, or whose modules it names as strings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and re.fullmatch(MODULE, str(node.value)):
             yield node.value.split(".")[1]

@@ -1,6 +1,6 @@
-"""What a case of a layer is, and its numbers for any `fluid` that has the API.
+"""A test case of a layer, and its results for any `fluid` with that API.
 
-Read by Python 3.7 as well: the original runs the same cases (bench/fluid_parity.py).
+Also read by Python 3.7: the original runs the same cases (bench/fluid_parity.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Case:
 
 
 def add(name, inputs, build, lod=None, whole=False, forward_only=False):
-    """Registers a case."""
+    """Register a case."""
     assert name not in CASES, name
     CASES[name] = Case(build, inputs, lod or {}, whole, forward_only)
 
@@ -37,7 +37,7 @@ def ints(*shape, high, seed=2, dtype="int64"):
 
 
 def run_case(fluid, case):
-    """(what the layer promised, [name, array, lod] of outputs, gradients and statistics)."""
+    """Return (declared shapes, [name, array, lod] of outputs, gradients and statistics)."""
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         variables = [_declare(fluid, case, name) for name in case.inputs]
@@ -67,14 +67,16 @@ def run_case(fluid, case):
 
 
 def summary(array):
-    """A few numbers that tell an array from others of its shape: sums with and without weights."""
+    """Return a few numbers that identify an array among others of its shape: plain and weighted
+    sums.
+    """
     flat = np.nan_to_num(np.asarray(array, "float64").reshape(-1))
     waves = np.cos(np.arange(len(flat)) * 1.3)
     return [float(f"{value:.6g}") for value in (flat.sum(), np.abs(flat).sum(), flat.dot(waves))]
 
 
 def dtype_text(dtype):
-    """The name of a type, which the original has as an enum."""
+    """Return the name of a type, which is an enum in the original."""
     names = {"BOOL": "bool", "INT16": "int16", "INT32": "int32", "INT64": "int64"}
     names.update(FP16="float16", FP32="float32", FP64="float64", UINT8="uint8", INT8="int8")
     text = str(dtype).rpartition(".")[2]
@@ -97,7 +99,7 @@ def _fed(fluid, case, name):
 
 
 def _gradients(fluid, outs, sources):
-    """Names of the gradients of a loss whose gradient differs from element to element."""
+    """Return the names of the gradients of a loss whose gradient differs between elements."""
     layers = fluid.layers
     terms = [
         layers.reduce_sum(out * (out + 0.7)) for out in outs if dtype_text(out.dtype) == "float32"

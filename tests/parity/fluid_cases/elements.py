@@ -1,4 +1,4 @@
-"""Functions of elements, and truth values."""
+"""Elementwise functions and boolean values."""
 
 # ruff: noqa: ARG005  all functions of cases take all inputs
 from __future__ import annotations

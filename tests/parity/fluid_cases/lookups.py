@@ -1,4 +1,4 @@
-"""Elements by number."""
+"""Lookups of elements by index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means and deviations taken out."""
+"""Normalization by mean and deviation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions, pools, and sizes of pictures."""
+"""Convolutions, pooling and resizing of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many elements to one."""
+"""Reductions."""
 
 from __future__ import annotations
 

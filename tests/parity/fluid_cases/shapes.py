@@ -1,4 +1,4 @@
-"""Other shapes, parts, and constants."""
+"""Reshaping, slicing and constants."""
 
 # ruff: noqa: ARG005  all functions of cases take all inputs
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures as the parts of a run leave them, invented."""
+"""Invented figures in the form that the parts of a run leave."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def ctr_groups() -> dict[str, dict[str, Any]]:
 
 
 def all_figures() -> dict[str, dict[str, Any]]:
-    """Of every part."""
+    """Return figures for every part."""
     growths = ("rows", "width", "batch", "servers", "workers", "delay")
     parts = {
         **{f"ctr-{group}": {group: sides} for group, sides in ctr_groups().items()},
@@ -115,7 +115,7 @@ def word2vec() -> dict[str, Any]:
 
 
 def scripts_of_their_own() -> dict[str, dict[str, Any]]:
-    """Each with a form of its own."""
+    """Return figures in each form."""
     passes = {"ours, 1 thread": [[600.0, 1.4]], "torch, in process": [[20.0, 50.0]]}
     door = {"Fluid": [[1.0, 2.0]]}
     sgd = {"ns_per_row": {"lookup 1": SPREAD}, "memory_ratio": 1.1, "resident_ratio": 1.2}

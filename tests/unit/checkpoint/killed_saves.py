@@ -1,9 +1,9 @@
-"""Saves over an existing checkpoint and dies by SIGKILL at one system call after another.
+"""Saves over an existing checkpoint and kills itself at one system call after another.
 
     python -m tests.unit.checkpoint.killed_saves FOLDER
 
-Makes FOLDER/0000, FOLDER/0001 ...: in each the old checkpoint was whole, and the save of the new
-one died at that call; in the last it came to its end. The calls are those that change the disk.
+Creates FOLDER/0000, FOLDER/0001 ...: in each, the old checkpoint was complete and the save of the
+new one died at that call; the last one completed. The calls are those that change the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def save_one(folder: Path, number: int) -> None:
 
 
 def die_at(number: int) -> None:
-    """The `number`-th call kills the process: a write when half of it is done, others before."""
+    """Kill the process at the `number`-th call: halfway through a write, before other calls."""
     calls = 0
 
     def dying(name: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,7 +55,7 @@ def test_kill_at_every_write_point_leaves_the_old_or_the_new_checkpoint(tmp_path
 
 
 class FailingCalls:
-    """Lets the n-th of the calls that change the disk fail with an error of the system."""
+    """Make the n-th call that changes the disk fail with a system error."""
 
     def __init__(self, patch: pytest.MonkeyPatch, number: int, code: int) -> None:
         self.left = number
@@ -105,7 +105,7 @@ def test_a_disk_that_refuses_gives_a_typed_error_and_harms_nothing(
 
 
 def test_the_file_size_limit_of_the_system_is_reported(tmp_path: Path) -> None:
-    """The real thing, not a fake: the kernel refuses to let a file grow."""
+    """A real limit, not a fake: the kernel refuses to let a file grow."""
     script = (
         "import resource, signal, sys\n"
         "from tests.support.checkpoints import save, two_tables\n"

@@ -1,4 +1,4 @@
-"""Memory is a matter of chunks, not of tables."""
+"""Memory use depends on chunks, not on tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other programs see: nothing of sparsefleet reads here."""
+"""Checkpoints as other programs see them: sparsefleet does not read them here."""
 
 from __future__ import annotations
 

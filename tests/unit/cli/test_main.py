@@ -9,7 +9,7 @@ from sparsefleet.server import ServerConfig
 
 
 def run(*arguments: str) -> int | str | None:
-    """The exit code, also where argparse ends the process."""
+    """Return the exit code, even if argparse ends the process."""
     try:
         return cli.main(arguments)
     except SystemExit as ending:

@@ -14,7 +14,7 @@ from sparsefleet.collective.rendezvous import AnsweringStore
 
 
 class MuteStore:
-    """Takes calls and never answers, until it is let go."""
+    """Accepts calls and never answers, until it is released."""
 
     def __init__(self) -> None:
         self.calls = 0

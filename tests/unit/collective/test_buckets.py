@@ -12,7 +12,7 @@ KB = 2**10
 
 
 def layers(*kilobytes: int) -> list[tuple[str, torch.Tensor]]:
-    """Layers with a weight of so many KB and a bias of 4 bytes."""
+    """Layers with a weight of this many KB and a bias of 4 bytes."""
     named = []
     for layer, size in enumerate(kilobytes):
         named.append((f"fc_{layer}.w_0", torch.zeros(size * KB // 4)))

@@ -1,4 +1,4 @@
-"""When ranks meet, and what they have then."""
+"""When ranks average, and the values they have then."""
 
 from __future__ import annotations
 

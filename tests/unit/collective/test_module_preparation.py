@@ -1,4 +1,4 @@
-"""What a strategy asks of a module: recomputation, precision, compilation."""
+"""Effects of a strategy on a module: recomputation, precision, compilation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_rows_of_a_table_are_not_recomputed() -> None:
 
 
 def saved_bytes(model: nn.Module) -> int:
-    """Of what the forward pass keeps for the backward pass."""
+    """Bytes that the forward pass keeps for the backward pass."""
     kept = 0
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Settings that cannot be meant are refused by name."""
+"""Invalid settings are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users are told about unprotected traffic between ranks."""
+"""Warnings about unprotected traffic between ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _nothing_chosen_nor_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def join_two(ranks_per_node: int, *, rank: int = 0) -> None:
-    """One of two ranks; the other one never comes."""
+    """One of two ranks; the other one never arrives."""
     with pytest.raises(DeadlineError, match="did not arrive"):
         World.join(
             rank=rank,

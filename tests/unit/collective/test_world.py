@@ -1,4 +1,4 @@
-"""Ranks that meet, and what they say of one that is gone."""
+"""Ranks that meet, and their errors when one is gone."""
 
 from __future__ import annotations
 

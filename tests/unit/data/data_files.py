@@ -1,4 +1,4 @@
-"""Files for the tests of readers: one id a record, so that each record can be told from all."""
+"""Files for the tests of readers: one id per record, so that records can be told apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches reach torch without a copy, and neither parsing nor waiting holds Python's lock."""
+"""Batches reach torch without a copy, and neither parsing nor waiting holds the GIL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def no_preemption() -> Iterator[None]:
-    """A thread keeps Python's lock until it gives it away by itself."""
+    """A thread keeps the GIL until it releases it itself."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
     yield
@@ -73,7 +73,7 @@ def test_others_run_while_a_consumer_waits_for_a_batch() -> None:
     taken: list[str | None] = []
     consumer = threading.Thread(target=lambda: taken.append(queue.take(WAIT_S)))
     consumer.start()
-    total = sum(range(100_000))  # this thread has the lock again, although that one waits
+    total = sum(range(100_000))  # this thread has the GIL again, although the other one is waiting
     assert queue.put(str(total))
     consumer.join(WAIT_S)
     assert taken == ["4999950000"]
@@ -102,7 +102,7 @@ def test_others_run_while_lines_are_parsed(tmp_path: Path) -> None:
     ran = threading.Event()
     other = threading.Thread(target=ran.set)
     other.start()
-    for _ in range(1000):  # nothing in this loop gives the lock away, if parsing does not
+    for _ in range(1000):  # nothing in this loop releases the GIL unless parsing does
         parser.begin_file()
         parser.feed(text)
         parser.parse(filled, 1 << 40)

@@ -1,4 +1,4 @@
-"""What records in memory weigh, while they are loaded, shuffled and iterated."""
+"""Memory of records while they are loaded, shuffled and iterated."""
 
 from __future__ import annotations
 

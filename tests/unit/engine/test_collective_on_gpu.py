@@ -1,4 +1,4 @@
-"""Mode "collective" on a GPU, which is simulated: what is there, and what comes back."""
+"""Mode "collective" on a simulated GPU: what is placed there, and what comes back."""
 
 from __future__ import annotations
 

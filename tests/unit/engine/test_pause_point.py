@@ -10,7 +10,7 @@ WAIT_S = 20.0
 
 
 class CountedPoints:
-    """Wants a save after every `every` steps and remembers at which steps it was made."""
+    """Requests a save after every `every` steps and records the steps at which it was made."""
 
     def __init__(self, every: int) -> None:
         self.every = every

@@ -1,4 +1,4 @@
-"""Updates that a training publishes, in every mode, and what a service makes of them."""
+"""Updates that a training publishes in every mode, and their effect on a service."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def served(model: Path, updates: Path | str, batch: Any, **options: Any) -> np.ndarray:
-    """What a service that starts now predicts."""
+    """Return the predictions of a service that starts now."""
     rows = open_rows(model, read_manifest(model), updates=updates)
     try:
         return Predictor(model, rows=rows, **options).predict({"ids": batch[0].numpy()})

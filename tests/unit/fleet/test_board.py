@@ -16,7 +16,7 @@ from sparsefleet.fleet.role_info import RoleInfo
 
 
 class StoreWorld:
-    """As much of a World as a board needs: ranks are threads over one store."""
+    """A minimal World for a board: ranks are threads over one store."""
 
     timeout_s = 30.0
 

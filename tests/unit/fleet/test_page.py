@@ -1,4 +1,4 @@
-"""The page on the fleet says what is so."""
+"""The page on the fleet is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs, names, scopes and ranks of one test are not those of another."""
+"""Each test has its own programs, names, scopes and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that are changed after they have been run: the next run is that of the new program."""
+"""Programs that are changed after a run: the next run uses the changed program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page for people who come from Fluid."""
+"""The page for users coming from Fluid."""
 
 from __future__ import annotations
 

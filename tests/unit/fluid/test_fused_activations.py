@@ -1,4 +1,4 @@
-"""Operators and the activation behind them as one: the same results, fewer values kept."""
+"""Operators fused with the activation after them: the same results, fewer values kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def own_kernels() -> Iterator[None]:
 
 @pytest.fixture
 def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of what torch.compile was asked for; it gives the function as it is."""
+    """Record what torch.compile was asked for; return the function unchanged."""
     asked: list[str] = []
 
     def compile_nothing(function: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Pairs of operators that are computed as one give what they give apart."""
+"""Fused pairs of operators give the same results as separate ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs on a GPU, which is simulated: all their tensors are there, and values are the CPU's."""
+"""Programs on a simulated GPU: all their tensors are on it, and values equal the CPU's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about several places."""
+"""The page on several places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes are told at the line where they were made, with what was given and wanted."""
+"""Errors name the user's line, what was given and what was expected."""
 
 from __future__ import annotations
 

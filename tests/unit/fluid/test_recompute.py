@@ -1,4 +1,4 @@
-"""Activations between checkpoints are computed again: less is kept, results are the same."""
+"""Activations between checkpoints are recomputed: less is kept, results are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The click-rate network of the quick start, and others of its kind, over Datasets and feeds."""
+"""The click-rate network of the quick start, and similar ones, over Datasets and feeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What update takes, and what it refuses."""
+"""The input that update accepts and refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mode "async": sent in the background, fetched now and then, nothing lost."""
+"""Mode "async": gradients are sent in the background, and none is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.optim import Adagrad
 
 LINGER = 30.0
-"""Longer than any test: the sender continues only with as many copies as it wants."""
+"""Longer than any test: the sender only proceeds with the number of mini-batches it needs."""
 
 
 def test_all_gradients_of_all_threads_add_up() -> None:

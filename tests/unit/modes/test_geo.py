@@ -1,4 +1,4 @@
-"""Mode "geo": own copies, differences exchanged now and then."""
+"""Mode "geo": local copies whose differences are exchanged at intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a name or config to a mode, and what a mode is told."""
+"""From a name or config to a mode, and its settings."""
 
 from __future__ import annotations
 

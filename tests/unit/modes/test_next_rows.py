@@ -1,4 +1,4 @@
-"""Rows that the next mini-batches want come back with the gradients of the present ones."""
+"""Rows for the next mini-batches come back with the gradients of the current ones."""
 
 from __future__ import annotations
 

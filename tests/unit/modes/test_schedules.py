@@ -1,4 +1,4 @@
-"""Learning-rate schedules advance rightly in every mode; the rate starts at 0.1 and halves."""
+"""Learning-rate schedules advance correctly in every mode; the rate starts at 0.1 and halves."""
 
 from __future__ import annotations
 

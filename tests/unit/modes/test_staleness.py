@@ -1,4 +1,4 @@
-"""Mode "async" with max_staleness: nobody runs away from the slowest."""
+"""Mode "async" with max_staleness: no worker gets too far ahead of the slowest."""
 
 from __future__ import annotations
 

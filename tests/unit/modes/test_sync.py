@@ -1,4 +1,4 @@
-"""Mode "sync": one step of all threads of all workers, on the mean."""
+"""Mode "sync": one step of all threads of all workers, with the mean gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of one worker meet; any of them may leave or fail."""
+"""The threads of one worker meet; any of them may leave or fail."""
 
 from __future__ import annotations
 

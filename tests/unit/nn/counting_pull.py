@@ -1,4 +1,4 @@
-"""A pull that remembers what it was asked for."""
+"""A pull that records its arguments."""
 
 from __future__ import annotations
 

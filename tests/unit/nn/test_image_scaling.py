@@ -1,4 +1,4 @@
-"""Pictures that come as bytes."""
+"""Images that arrive as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States that commands lead to: dumped, taken over, and repeated from answered commands."""
+"""States of commands: dumped, restored, and replayed from answered commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server holds, as a store in its own process; a local store has the same calls."""
+"""The tables of a server as a store in its own process; a local store has the same calls."""
 
 from __future__ import annotations
 

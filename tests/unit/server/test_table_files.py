@@ -1,4 +1,4 @@
-"""Saving and loading as a server does, command by command."""
+"""Saving and loading on a server, command by command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small model with two tables, and its exports; in every format of rows."""
+"""A small model with two tables, and its exports in every row format."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pairs(nn.Module):
 
 @functools.cache
 def exported_pairs(rows: RowFormat = "float32", seed: int = 0) -> tuple[Path, ExportManifest]:
-    """Not to be changed. Another seed: another version of the model, with other values."""
+    """Read-only. Another seed is another version of the model, with other values."""
     directory = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Exports that somebody has changed: each is refused, with the file and what is wrong."""
+"""Modified exports are refused, with the file and what is wrong."""
 
 from __future__ import annotations
 

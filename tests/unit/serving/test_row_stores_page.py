@@ -1,4 +1,4 @@
-"""The page on row stores says what is so."""
+"""The page on row stores is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that follows updates: every prediction is of one moment."""
+"""A service that follows updates: every prediction is as of one moment."""
 
 from __future__ import annotations
 

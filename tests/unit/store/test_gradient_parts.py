@@ -1,4 +1,4 @@
-"""Dense gradients that come in parts are checked and applied as whole ones are."""
+"""Dense gradients in parts are checked and applied like contiguous ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory between a store and servers of its own host: when it is used, and when not."""
+"""Shared memory between a store and servers on its own host: when it is used, and when not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves in the middle of a training, in every mode, and what a trainer makes of them."""
+"""Saves during training, in every mode, and how a trainer uses them."""
 
 from __future__ import annotations
 

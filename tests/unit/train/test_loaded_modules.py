@@ -1,4 +1,4 @@
-"""What a training process does not load: each of these is megabytes and time in every worker."""
+"""Modules that a training process must not load: each costs megabytes and time in every worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and optimizers that are unusual, and still right."""
+"""Unusual models and optimizers that still train correctly."""
 
 from __future__ import annotations
 

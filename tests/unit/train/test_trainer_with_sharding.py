@@ -1,4 +1,4 @@
-"""Workers that take files from one list, in modes in which they wait for one another and not."""
+"""Workers that take files from one list, in modes with and without waiting for each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings of ranks with all that belongs to them: files, check points, tests, ends."""
+"""Complete training runs of ranks: files, check points, tests, ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Fluid kept beside its fleets: clients of HDFS, readers, collective jobs of one process."""
+"""Modules next to Fluid's fleets: HDFS clients, readers, collective jobs of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet object of programs: its checks, its programs, its life."""
+"""The fleet object of programs: its checks, its programs, its life cycle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a program on servers are those of one process."""
+"""Files of a program on servers equal those of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory holds a whole export at every moment, or none."""
+"""A directory always holds a complete export, or none."""
 
 from __future__ import annotations
 

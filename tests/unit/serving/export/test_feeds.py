@@ -1,4 +1,4 @@
-"""What predictions take, and what they say of other things."""
+"""The inputs that predictions accept, and errors for others."""
 
 from __future__ import annotations
 

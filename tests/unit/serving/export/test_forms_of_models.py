@@ -1,4 +1,4 @@
-"""Inputs and outputs of many makes."""
+"""Models with many kinds of inputs and outputs."""
 
 from __future__ import annotations
 

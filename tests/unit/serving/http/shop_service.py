@@ -1,4 +1,4 @@
-"""The service of the shop's export within a test, and rows that come when they are told to."""
+"""The service of the shop's export within a test, with rows that arrive on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may ask: tokens, hosts, pages of other sites."""
+"""Access control: tokens, hosts, pages of other sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples in JSON: what fits is taken as it is, what does not is named."""
+"""Examples in JSON: valid ones are accepted unchanged, invalid ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More than the service takes is refused by name, before it costs anything."""
+"""Requests over a limit are refused by name, before they cost anything."""
 
 from __future__ import annotations
 

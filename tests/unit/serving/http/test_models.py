@@ -1,4 +1,4 @@
-"""Versions: one takes the place of another between two requests, never within one."""
+"""Versions switch between two requests, never within one."""
 
 from __future__ import annotations
 

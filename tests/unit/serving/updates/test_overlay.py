@@ -1,4 +1,4 @@
-"""Changes of many updates add up to what applying them one by one to a dict gives."""
+"""The changes of many updates add up to the same as applying them to a dict one by one."""
 
 from __future__ import annotations
 

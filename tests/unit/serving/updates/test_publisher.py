@@ -1,4 +1,4 @@
-"""What a publisher does when the log's answers are lost."""
+"""A publisher when the log's replies are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates are read in order, none left out: what is missing or damaged is named and waited for."""
+"""Updates are read in order and completely: missing or damaged ones are named and waited for."""
 
 from __future__ import annotations
 

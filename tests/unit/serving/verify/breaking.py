@@ -1,4 +1,4 @@
-"""Ways to change a copy of an export, sealed again as if it had been written so."""
+"""Ways to change a copy of an export, resealed as if it had been written that way."""
 
 from __future__ import annotations
 

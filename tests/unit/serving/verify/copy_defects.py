@@ -1,4 +1,4 @@
-"""Copies of an export that were deployed, and are not what they were copied from."""
+"""Deployed copies of an export that differ from the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing that goes wrong on the way from training to serving."""
+"""One thing that can go wrong between training and serving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports that are not what was trained: wrongly pruned, mixed, damaged, or left behind."""
+"""Exports that differ from what was trained: wrongly pruned, mixed, damaged, or outdated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples that the online side prepares otherwise: its feature log shows it."""
+"""Examples that the online side prepares differently, as its feature log shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real service in a thread, and a gateway before it that does something else than it should."""
+"""A real service in a thread, and a misbehaving gateway in front of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every defect of the corpus is caught, and called by its name; a model without any passes."""
+"""Every defect of the corpus is caught and named; a model without defects passes."""
 
 from __future__ import annotations
 

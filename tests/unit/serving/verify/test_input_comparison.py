@@ -1,4 +1,4 @@
-"""How two forms of the same examples are told apart, and what happened is guessed."""
+"""How two forms of the same examples are compared, and the guess at what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on going online says what is so."""
+"""The page on going online is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate against rows in a real Redis."""
+"""Verification against rows in a real Redis."""
 
 from __future__ import annotations
 

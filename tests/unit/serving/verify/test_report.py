@@ -1,4 +1,4 @@
-"""What people read: the terminal, the page, the JSON, and the exit code."""
+"""The report as people see it: terminal, page, JSON and exit code."""
 
 from __future__ import annotations
 

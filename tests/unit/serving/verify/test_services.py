@@ -1,4 +1,4 @@
-"""The gate against real services: what is right passes, what is wrong is called by its name."""
+"""Verification against real services: correct ones pass, defects are named."""
 
 from __future__ import annotations
 

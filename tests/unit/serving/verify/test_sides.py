@@ -1,4 +1,4 @@
-"""The gate against trainings that run, updates that are published, and layers of a service."""
+"""Verification against running trainings, published updates, and layers of a service."""
 
 from __future__ import annotations
 
