@@ -29,7 +29,8 @@ from torch import nn
 from collective_sides import SIDES
 from ctr_batches import WIDTHS
 from ctr_network import layers
-from sparsefleet.collective import CollectiveStrategy, CollectiveTraining, World
+from sparsefleet.collective import CollectiveStrategy, World
+from sparsefleet.collective.training import CollectiveTraining
 
 NUM_BATCHES = 8
 LR = 0.01

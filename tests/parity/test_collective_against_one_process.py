@@ -11,14 +11,9 @@ import torch
 from tests.support.rank_processes import RankProcesses
 from torch import nn
 
-from sparsefleet.collective import (
-    AmpConfig,
-    CollectiveStrategy,
-    CollectiveTraining,
-    LocalSgdConfig,
-    World,
-    prepare_module,
-)
+from sparsefleet.collective import AmpConfig, CollectiveStrategy, LocalSgdConfig, World
+from sparsefleet.collective.module_preparation import prepare_module
+from sparsefleet.collective.training import CollectiveTraining
 
 BATCH = 8
 STEPS = 6

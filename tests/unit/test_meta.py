@@ -53,6 +53,7 @@ MODULE = r"sparsefleet(\.\w+){2,}"
 LEVEL_OF = {name: level for level, names in enumerate(ROOMS) for name in names}
 
 MAX_LINES = 600
+MAX_PUBLIC_NAMES = 20
 MAX_ARGUMENTS = 5
 # Programs pass these arguments by position, as in Fluid.
 AS_IN_FLUID = {
@@ -154,6 +155,7 @@ def test_init_files_hold_no_logic(path: Path) -> None:
 
 def test_names_that_are_loaded_late_are_listed_and_have_help() -> None:
     assert dir(sparsefleet) == sparsefleet.__all__
+    assert len(sparsefleet.__all__) <= MAX_PUBLIC_NAMES, "import it from its room instead"
     shown = pydoc.render_doc(sparsefleet, renderer=pydoc.plaintext)
     for name in ("Trainer", "Predictor"):
         assert f"    class {name}(" in shown

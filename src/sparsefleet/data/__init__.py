@@ -14,7 +14,7 @@ from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.reader_stats import ReaderStats
 from sparsefleet.data.record_source import RecordFormat
 from sparsefleet.data.records import Records, hash64, hash_ids
-from sparsefleet.data.sharding import LocalSharding, Sharding
+from sparsefleet.data.sharding import LocalSharding
 
 __all__ = [
     "ArrowIpc",
@@ -32,7 +32,6 @@ __all__ = [
     "ReaderStats",
     "RecordFormat",
     "Records",
-    "Sharding",
     "Slot",
     "hash64",
     "hash_ids",

@@ -19,7 +19,9 @@ from safetensors.numpy import load, save
 from torch import nn
 
 from sparsefleet import optim
-from sparsefleet.collective import CollectiveStrategy, NormGroup, World, prepare_module
+from sparsefleet.collective import CollectiveStrategy, World
+from sparsefleet.collective.module_preparation import prepare_module
+from sparsefleet.collective.sync_batch_norm import NormGroup
 from sparsefleet.engine.dense_groups import DenseGroup, OptimizerLike, dense_groups
 from sparsefleet.engine.model_checkpoint import Predicate
 from sparsefleet.engine.model_tensors import ModelTensors, state_on

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from sparsefleet.data import LocalSharding, Sharding
+from sparsefleet.data import LocalSharding
 from sparsefleet.data.progress import FileMark, FileToRead
-from sparsefleet.data.sharding import Shard
+from sparsefleet.data.sharding import Shard, Sharding
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.server.command_loop import pack_body, unpack_body

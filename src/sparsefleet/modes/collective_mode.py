@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefleet.collective import CollectiveTraining, Traffic, World, gather_rows
+from sparsefleet.collective import World
+from sparsefleet.collective.reduction import Traffic, gather_rows
 from sparsefleet.collective.strategy import CollectiveStrategy
+from sparsefleet.collective.training import CollectiveTraining
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require
 from sparsefleet.modes.async_mode import AsyncMode

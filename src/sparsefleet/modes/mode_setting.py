@@ -22,7 +22,8 @@ from sparsefleet.store.arrays import Floats, Keys
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sparsefleet.collective import NormGroup, World
+    from sparsefleet.collective import World
+    from sparsefleet.collective.sync_batch_norm import NormGroup
 
 
 _MAX_MEMBERS = 2**31 - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsefleet.collective import CollectiveStrategy, layer_by_prefix, plan_buckets
-from sparsefleet.collective.buckets import Bucket
+from sparsefleet.collective import CollectiveStrategy
+from sparsefleet.collective.buckets import Bucket, layer_by_prefix, plan_buckets
 
 KB = 2**10
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 from tests.support.rank_processes import RankProcesses
 
-from sparsefleet.collective import CollectiveStrategy, GradientExchange, Traffic, World
+from sparsefleet.collective import CollectiveStrategy, World
+from sparsefleet.collective.gradient_exchange import GradientExchange
+from sparsefleet.collective.reduction import Traffic
 from sparsefleet.errors import ConfigError, ShapeError, WorkerError
 
 SHAPES = {"a.weight": (7, 3), "a.bias": (7,), "b.weight": (3, 7), "b.bias": (3,), "c.weight": (5,)}

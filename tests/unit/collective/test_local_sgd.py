@@ -8,7 +8,9 @@ import pytest
 import torch
 from tests.support.rank_processes import RankProcesses
 
-from sparsefleet.collective import LocalSgd, LocalSgdConfig, Traffic, World
+from sparsefleet.collective import LocalSgdConfig, World
+from sparsefleet.collective.local_sgd import LocalSgd
+from sparsefleet.collective.reduction import Traffic
 from sparsefleet.errors import ConfigError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsefleet.collective import AmpConfig, LossScaler
+from sparsefleet.collective import AmpConfig
+from sparsefleet.collective.mixed_precision import LossScaler
 from sparsefleet.errors import ConfigError
 
 

@@ -8,14 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefleet.collective import (
-    AmpConfig,
-    CollectiveStrategy,
-    World,
-    autocast_for,
-    module_preparation,
-    prepare_module,
-)
+from sparsefleet.collective import AmpConfig, CollectiveStrategy, World, module_preparation
+from sparsefleet.collective.mixed_precision import autocast_for
+from sparsefleet.collective.module_preparation import prepare_module
 from sparsefleet.errors import ConfigError
 from sparsefleet.nn import SparseEmbedding
 

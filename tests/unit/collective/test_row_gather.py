@@ -8,7 +8,8 @@ import pytest
 import torch
 from tests.support.rank_processes import RankProcesses
 
-from sparsefleet.collective import Traffic, World, gather_rows
+from sparsefleet.collective import World
+from sparsefleet.collective.reduction import Traffic, gather_rows
 from sparsefleet.errors import ShapeError
 
 

@@ -9,10 +9,10 @@ import torch
 from tests.support.rank_processes import RankProcesses
 from torch import nn
 
-from sparsefleet.collective import (
+from sparsefleet.collective import World
+from sparsefleet.collective.sync_batch_norm import (
     NormGroup,
     SyncBatchNorm,
-    World,
     convert_batch_norms,
     normalize_together,
 )

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from tests.support.rank_processes import RankProcesses
 
-from sparsefleet.collective import World, choose_device
-from sparsefleet.collective.rendezvous import loopback_sockets
+from sparsefleet.collective import World
+from sparsefleet.collective.rendezvous import choose_device, loopback_sockets
 from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError
 from sparsefleet.fleet import join_world, role_from_environment
 

@@ -13,7 +13,8 @@ from tests.support.rank_processes import RankProcesses
 from torch import Tensor, nn
 
 from sparsefleet import optim
-from sparsefleet.collective import AmpConfig, CollectiveStrategy, Traffic, World
+from sparsefleet.collective import AmpConfig, CollectiveStrategy, World
+from sparsefleet.collective.reduction import Traffic
 from sparsefleet.errors import ConfigError, NonFiniteLossError, PeerLostError, WorkerError
 from sparsefleet.fleet import Fleet
 from sparsefleet.modes import CollectiveConfig, HybridConfig, SyncConfig

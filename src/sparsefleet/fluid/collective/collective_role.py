@@ -18,7 +18,8 @@ from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
 
 if TYPE_CHECKING:
-    from sparsefleet.collective import Traffic, World
+    from sparsefleet.collective import World
+    from sparsefleet.collective.reduction import Traffic
     from sparsefleet.engine.step import Step
 
 __all__ = ["CollectiveRole", "collective_role", "part_unless_training"]

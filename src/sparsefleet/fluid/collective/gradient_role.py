@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from sparsefleet.collective import CollectiveStrategy, GradientExchange, Traffic
+from sparsefleet.collective import CollectiveStrategy
 from sparsefleet.collective.buckets import layer_by_prefix
+from sparsefleet.collective.gradient_exchange import GradientExchange
+from sparsefleet.collective.reduction import Traffic
 from sparsefleet.collective.sync_batch_norm import NormGroup
 from sparsefleet.fluid.collective.collective_role import CollectiveRole
 from sparsefleet.fluid.collective.ranks import Ranks

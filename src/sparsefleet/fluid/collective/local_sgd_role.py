@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from sparsefleet.collective import CollectiveStrategy, LocalSgd
+from sparsefleet.collective import CollectiveStrategy
+from sparsefleet.collective.local_sgd import LocalSgd
 from sparsefleet.collective.reduction import make_reductions
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.gradient_role import GradientRole

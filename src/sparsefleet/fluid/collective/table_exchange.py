@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from sparsefleet import _core
-from sparsefleet.collective import Traffic, World
-from sparsefleet.collective.reduction import gather_rows
+from sparsefleet.collective import World
+from sparsefleet.collective.reduction import Traffic, gather_rows
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 from sparsefleet.nn.step_rows import sum_by_key
 from sparsefleet.store import Rows, TableSpec
