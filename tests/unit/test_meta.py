@@ -53,6 +53,7 @@ MODULE = r"sparsefleet(\.\w+){2,}"
 LEVEL_OF = {name: level for level, names in enumerate(ROOMS) for name in names}
 
 MAX_LINES = 600
+MAX_COLUMNS = 120
 MAX_PUBLIC_NAMES = 20
 MAX_ARGUMENTS = 5
 # Programs pass these arguments by position, as in Fluid.
@@ -225,7 +226,7 @@ def test_every_environment_variable_is_documented_and_no_other() -> None:
         for path in (ROOT / folder).rglob("*.cc"):
             used |= set(re.findall(r"getenv\(\s*\"(\w+)\"", path.read_text(encoding="utf-8")))
     page = (ROOT / "docs" / "env.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    documented = set(re.findall(r"^(?:\*|\|) `(\w+)`(?::| \|)", page, re.MULTILINE))
     assert used == documented
 
 
@@ -236,6 +237,17 @@ def test_links_between_documents_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert not broken
+
+
+def test_markdown_lines_have_at_most_120_columns() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    wide = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in pages
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > MAX_COLUMNS
+    ]
+    assert not wide, "wrap the text, or make a list of a table with long cells"
 
 
 def readme_blocks() -> list[str]:
