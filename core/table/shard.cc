@@ -1,6 +1,7 @@
 #include "table/shard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "sync/mutex.h"
@@ -22,6 +23,12 @@ void ForEachBlock(const RowIndex& index, std::span<const BatchItem> items, Visit
   }
   if (!items.empty()) visit(items);
 }
+
+// Rows visited per lock acquisition when walking a whole shard.
+constexpr std::uint32_t kWalkRows = 4096;
+
+// Units from `then` to `now`, 0 if `then` is later.
+std::uint32_t Age(std::uint32_t now, std::uint32_t then) { return now > then ? now - then : 0; }
 
 }  // namespace
 
@@ -250,6 +257,290 @@ bool Shard::Admits(const BatchItem& item, const Moment& now) {
       return AdmissionDraw(traits_.spec.seed, item.key, now.step) < admission.probability;
   }
   return true;
+}
+
+void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows, const Moment& now) {
+  const RowLayout& layout = traits_.layout;
+  const std::size_t dim = layout.dim();
+  const std::size_t state_dim = layout.state_dim();
+  const std::size_t counter_dim = layout.counter_dim();
+  const WriterLock lock(mutex_);
+  for (const BatchItem& item : items) {
+    std::uint32_t row = FindExact(item);
+    if (row == kNoRow) {
+      row = NewRow(item);
+      ++rows_created_;
+      candidates_.Erase(item.key, item.hash);
+    } else {
+      BeforeWrite(row);
+    }
+    std::byte* record = storage_.row(row);
+    const std::size_t from = item.position;
+    std::memcpy(layout.values(record), rows.values.data() + from * dim, dim * sizeof(float));
+    if (rows.state.empty()) {
+      traits_.optimizer.InitState(layout.state(record), dim);
+    } else {
+      std::memcpy(layout.state(record), rows.state.data() + from * state_dim,
+                  state_dim * sizeof(float));
+    }
+    if (rows.counters.empty()) {
+      layout.InitCounters(record, now.step_word, now.seconds);
+    } else {
+      layout.ImportCounters(record, {rows.counters.data() + from * counter_dim, counter_dim});
+    }
+  }
+}
+
+void Shard::Remove(std::uint32_t row) {
+  const std::uint32_t last = storage_.size() - 1;
+  BeforeWrite(row);
+  if (row != last) BeforeWrite(last);
+  const Key key = RowLayout::KeyOf(storage_.row(row));
+  removed_.Add(key, SlotHashOf(key));
+  index_.Erase(SlotHashOf(key), row);
+  if (row != last) {
+    index_.Renumber(SlotHashOf(RowLayout::KeyOf(storage_.row(last))), last, row);
+    std::memcpy(storage_.row(row), storage_.row(last), traits_.layout.stride());
+  }
+  storage_.Pop();
+}
+
+std::uint64_t Shard::Erase(std::span<const BatchItem> items) {
+  std::uint64_t erased = 0;
+  const WriterLock lock(mutex_);
+  for (const BatchItem& item : items) {
+    candidates_.Erase(item.key, item.hash);
+    const std::uint32_t row = FindExact(item);
+    if (row == kNoRow) continue;
+    Remove(row);
+    ++erased;
+  }
+  return erased;
+}
+
+bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
+  const EvictionSpec& rules = traits_.spec.eviction;
+  const RowLayout& layout = traits_.layout;
+  if (rules.untouched_steps > 0) {
+    // A row imported before the table saw any step is as old as the first step.
+    const std::uint32_t touched =
+        layout.StepOf(row) == 0 ? now.lowest_step_word : layout.StepOf(row);
+    if (Age(now.step_word, touched) > rules.untouched_steps) return true;
+  }
+  if (rules.untouched_seconds > 0 &&
+      Age(now.seconds, layout.SecondsOf(row)) > rules.untouched_seconds) {
+    return true;
+  }
+  if (rules.min_count > 0 && layout.CountOf(row) < rules.min_count) return true;
+  if (rules.min_norm > 0) {
+    const float* values = layout.values(row);
+    double squares = 0.0;
+    for (std::uint32_t i = 0; i < layout.dim(); ++i) {
+      squares += static_cast<double>(values[i]) * values[i];
+    }
+    return std::sqrt(squares) < rules.min_norm;
+  }
+  return false;
+}
+
+void Shard::ShrinkPart(const Moment& now, std::uint32_t& next, std::vector<Key>& erased) {
+  const WriterLock lock(mutex_);
+  next = std::min(next, storage_.size());
+  const std::uint32_t stop = next - std::min(next, kWalkRows);
+  while (next > stop) {
+    --next;
+    const std::byte* record = storage_.row(next);
+    if (!IsEvicted(record, now)) continue;
+    erased.push_back(RowLayout::KeyOf(record));
+    Remove(next);
+    ++rows_evicted_;
+  }
+  if (next == 0 && storage_.size() < index_.capacity() / 3) {
+    RebuildIndex(std::uint64_t{storage_.size()} + reserved_);
+  }
+}
+
+void Shard::HalveCandidates() {
+  const WriterLock lock(mutex_);
+  candidates_.Halve();
+}
+
+std::uint64_t Shard::Shrink(const Moment& now) {
+  std::vector<Key> erased;
+  std::uint64_t evicted = 0;
+  // From the end, so that the row that fills a hole has already been examined.
+  for (std::uint32_t next = kNoRow; next > 0; erased.clear()) {
+    ShrinkPart(now, next, erased);
+    evicted += erased.size();
+  }
+  HalveCandidates();
+  return evicted;
+}
+
+void Shard::Clear() {
+  const WriterLock lock(mutex_);
+  if (!cuts_.empty()) {
+    for (std::uint32_t row = 0; row < storage_.size(); ++row) SaveForCuts(row);
+  }
+  removed_.Reserve(storage_.size());
+  for (std::uint32_t row = 0; row < storage_.size(); ++row) {
+    const Key key = RowLayout::KeyOf(storage_.row(row));
+    removed_.Add(key, SlotHashOf(key));
+  }
+  storage_.Clear();
+  index_.Clear();
+  candidates_.Clear();
+}
+
+bool Shard::IsPartOf(const ShardCut& cut, std::uint32_t row) const {
+  return !cut.only_dirty() || traits_.layout.IsDirty(storage_.row(row)) || cut.WasDirty(row);
+}
+
+void Shard::SaveForCuts(std::uint32_t row) {
+  const std::byte* record = storage_.row(row);
+  for (ShardCut* cut : cuts_) {
+    if (!cut->Wants(row)) continue;
+    const bool owed = row >= cut->cursor() && IsPartOf(*cut, row);
+    cut->Save(row, owed ? record : nullptr, traits_.layout.stride());
+  }
+}
+
+void Shard::PrepareCut(ShardCut& cut, CutMode mode) const {
+  std::uint32_t size = 0;
+  {
+    const ReaderLock lock(mutex_);
+    size = storage_.size();
+  }
+  cut.Prepare(size, mode);
+}
+
+void Shard::OpenCut(ShardCut& cut) {
+  const WriterLock lock(mutex_);
+  cuts_.reserve(cuts_.size() + 1);
+  if (cut.for_snapshot()) {
+    ShardCut::KeptWords& words = cut.kept;
+    candidates_.ForEach([&](Key key, std::uint32_t count) {
+      words.candidates.push_back(key);
+      words.counts.push_back(count);
+    });
+    removed_.ReadAll(words.removed, words.times);
+    words.keeps_removed = removed_.is_on();
+    words.removed_now = removed_.now();
+  }
+  cut.Open(storage_.size(), removed_.Cut(cut.clear_dirty()));
+  cuts_.push_back(&cut);
+}
+
+void Shard::CloseCut(ShardCut& cut) {
+  const WriterLock lock(mutex_);
+  std::erase(cuts_, &cut);
+  cut.Close();
+}
+
+// Calls take(record) for the next rows of the cut, which only its reader uses.
+template <typename Take>
+void Shard::WalkCut(ShardCut& cut, std::size_t max_rows, Take take) const {
+  const RowLayout& layout = traits_.layout;
+  const ReaderLock lock(mutex_);
+  for (std::uint32_t walked = 0; walked < kWalkRows && max_rows > 0 && !cut.done(); ++walked) {
+    const std::uint32_t row = cut.cursor();
+    if (cut.IsMarked(row)) {
+      if (const auto image = cut.Take(row, layout.stride())) {
+        take(image.get());
+        --max_rows;
+      }
+    } else if (IsPartOf(cut, row)) {
+      const std::byte* record = storage_.row(row);
+      take(record);
+      --max_rows;
+      if (cut.clear_dirty() && layout.IsDirty(record)) cut.NoteDirty(row);
+    }
+    cut.Advance();
+  }
+}
+
+void Shard::ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const {
+  WalkCut(cut, max_rows, [&](const std::byte* record) { traits_.layout.Export(record, out); });
+}
+
+void Shard::ReadCutRecords(ShardCut& cut, std::size_t max_rows, std::vector<std::byte>& out) const {
+  const std::size_t stride = traits_.layout.stride();
+  WalkCut(cut, max_rows,
+          [&](const std::byte* record) { out.insert(out.end(), record, record + stride); });
+}
+
+void Shard::ImportRecords(std::span<const BatchItem> items, const std::byte* records) {
+  const std::size_t stride = traits_.layout.stride();
+  const WriterLock lock(mutex_);
+  for (const BatchItem& item : items) {
+    std::memcpy(storage_.row(NewRow(item)), records + item.position * stride, stride);
+    ++rows_created_;
+  }
+}
+
+void Shard::RestoreWords(std::span<const BatchItem> items, const std::uint32_t* words,
+                         bool are_candidates) {
+  const WriterLock lock(mutex_);
+  for (const BatchItem& item : items) {
+    if (are_candidates) {
+      candidates_.Set(item.key, item.hash, words[item.position]);
+    } else {
+      removed_.Restore(item.key, item.hash, words[item.position]);
+    }
+  }
+}
+
+void Shard::KeepRemoved() {
+  const WriterLock lock(mutex_);
+  removed_.Restore(true, removed_.now());
+}
+
+void Shard::RestoreRemovals(bool is_on, std::uint32_t now) {
+  const WriterLock lock(mutex_);
+  removed_.Restore(is_on, now);
+}
+
+std::vector<Key> Shard::TakeRemoved(ShardCut& cut) const {
+  std::vector<Key> keys;
+  const WriterLock lock(mutex_);
+  if (!cut.WantsRemoved()) return keys;
+  removed_.Read(cut.time(), keys);
+  cut.TakeReturned(keys);
+  return keys;
+}
+
+void Shard::ClearDirty(const ShardCut& cut) noexcept {
+  const std::uint64_t size = cut.size();
+  for (std::uint64_t from = 0; from < size; from += kWalkRows) {
+    const WriterLock lock(mutex_);
+    const auto stop = static_cast<std::uint32_t>(std::min(from + kWalkRows, size));
+    for (auto row = static_cast<std::uint32_t>(from); row < stop; ++row) {
+      if (!cut.WasDirty(row) || cut.IsMarked(row)) continue;
+      std::byte* record = storage_.row(row);
+      if (!traits_.layout.IsDirty(record)) continue;
+      // If a cut has not marked the slot, the row was dirty at its moment too.
+      for (ShardCut* other : cuts_) other->NoteDirty(row);
+      traits_.layout.ClearDirty(record);
+    }
+  }
+  const WriterLock lock(mutex_);
+  if (std::ranges::none_of(cuts_, &ShardCut::WantsRemoved)) removed_.ForgetUpTo(cut.time());
+}
+
+std::size_t Shard::LongestProbe() const {
+  const ReaderLock lock(mutex_);
+  return std::max({index_.LongestProbe(), candidates_.LongestProbe(), removed_.LongestProbe()});
+}
+
+void Shard::AddStats(SparseStats& stats) const {
+  const ReaderLock lock(mutex_);
+  stats.rows += storage_.size();
+  stats.candidates += candidates_.size();
+  stats.rows_created += rows_created_;
+  stats.rows_evicted += rows_evicted_;
+  stats.memory_bytes += sizeof(Shard) + storage_.memory_bytes() + index_.memory_bytes() +
+                        candidates_.memory_bytes() + removed_.memory_bytes();
+  for (const ShardCut* cut : cuts_) stats.memory_bytes += cut->memory_bytes();
 }
 
 }  // namespace sparsefleet
