@@ -6,26 +6,20 @@ Letters: N keys, D row width.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
-from sparsefleet.field_checks import is_number
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
+from sparsefleet.store.connection import StoreConnection
 from sparsefleet.store.gradient_sender import GradientSender, SenderConfig
-from sparsefleet.store.lowering import lower_dense, lower_table
 from sparsefleet.store.request_sections import Gradients, PushSection, RequestSections
 from sparsefleet.store.round_member import RoundMember, lower_member
 from sparsefleet.store.rows import DataMark, PushResult, RejectedRows, Rows
-from sparsefleet.store.table_spec import DenseSpec, TableSpec
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from sparsefleet.store.table_spec import DenseSpec, TableSpec, lower_dense, lower_table
 
 Unknown = Literal["zeros", "initial"]
 
@@ -33,7 +27,7 @@ Unknown = Literal["zeros", "initial"]
 _CHANGES_CHUNK_ROWS = 65536
 
 
-class Store:
+class Store(StoreConnection):
     """Tables by name: pull rows, push gradients, synchronize with other workers.
 
     Create a :class:`LocalStore` (tables in this process) or a :class:`RemoteStore` (tables on
@@ -55,47 +49,10 @@ class Store:
     """
 
     def __init__(self, native: _core.Store, *, timeout_s: float) -> None:
-        _check_timeout(timeout_s)
-        self._native = native
-        self._timeout_s = timeout_s
+        super().__init__(native, timeout_s=timeout_s)
         self._specs: dict[str, TableSpec | DenseSpec] = {}
         self._requests = RequestSections(lambda table: native.info(table, timeout_s))
         self._rejected = RejectedRows()
-        self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
-
-    def close(self) -> None:
-        """Close connections and free local tables. Idempotent; later calls raise an error."""
-        self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def num_servers(self) -> int:
-        """Return the number of servers that hold the tables; 1 for a LocalStore."""
-        return self._native.num_servers
-
-    @property
-    def step(self) -> int:
-        """The step recorded by pushes and used by ``shrink``: the number of pushes, unless set.
-
-        Workers with a common step counter set it to that counter.
-        """
-        return self._native.step
-
-    @step.setter
-    def step(self, value: int) -> None:
-        if not 0 <= value < 2**63:
-            raise ConfigError(f"step must be in 0..2**63 - 1, got {value}")
-        self._native.step = value
 
     def define(self, spec: TableSpec | DenseSpec, *, timeout_s: float | None = None) -> None:
         """Create the table on every server; defining it again with the same spec does nothing."""
@@ -336,10 +293,6 @@ class Store:
             rejected=self._rejected,
         )
 
-    def stats(self, *, timeout_s: float | None = None) -> list[dict[str, float]]:
-        """Return the counters of each server by name, e.g. ``stats()[0]["table.ads.rows"]``."""
-        return self._native.stats(self._deadline(timeout_s))
-
     def shrink(self, table: str, *, timeout_s: float | None = None) -> int:
         """Remove the rows that the table's eviction rules select; return their number."""
         return self._native.shrink(table, self.step, self._deadline(timeout_s))
@@ -402,20 +355,6 @@ class Store:
         cut = self._native.take_changes(table, self._requests.dim(table), self._deadline(timeout_s))
         return ((rows.keys, rows.values) for rows in _chunks(cut, _CHANGES_CHUNK_ROWS))
 
-    def command(
-        self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
-    ) -> bytes:
-        """Send a command to the Python handlers of one server and return the reply.
-
-        The handler runs exactly once, even if the request is retried; an error it raises is raised
-        here with the same class. A LocalStore answers only the commands that save and load.
-        """
-        return self._native.command(server, name, body, self._deadline(timeout_s))
-
-    def shutdown(self, *, timeout_s: float | None = None) -> None:
-        """Ask the servers to finish their work and exit. Does nothing in a LocalStore."""
-        self._native.shutdown(self._deadline(timeout_s))
-
     def version(self, table: str, *, timeout_s: float | None = None) -> int:
         """Return the number of pushes applied to the table: the minimum over all servers."""
         return self._native.version(table, self._deadline(timeout_s))
@@ -423,51 +362,6 @@ class Store:
     def wait_version(self, table: str, at_least: int, *, timeout_s: float | None = None) -> None:
         """Wait until every server has applied ``at_least`` pushes to the table."""
         self._native.wait_version(table, at_least, self._deadline(timeout_s))
-
-    def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
-        """Wait until ``members`` calls with this name have arrived, from any workers."""
-        self._native.barrier(name, members, self._deadline(timeout_s))
-
-    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Store a note (up to 64 KiB) for other workers, replacing an existing one."""
-        self._native.put_note(key, value, self._deadline(timeout_s))
-
-    def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """Return the note; without one raise ``NotFoundError`` or, with ``wait``, wait for it."""
-        return self._native.get_note(key, wait, self._deadline(timeout_s))
-
-    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
-        """Delete the note. Raises ``NotFoundError`` if there is none."""
-        self._native.delete_note(key, self._deadline(timeout_s))
-
-    def advance_clock(
-        self,
-        member: RoundMember,
-        clock: int,
-        *,
-        bound: int | None = None,
-        timeout_s: float | None = None,
-    ) -> int:
-        """Report the member's clock, which never decreases; return the sum of all clocks.
-
-        A member that has left counts with its last clock, one that has not reported yet with 0.
-        With ``bound``, waits until no active member is below ``clock - bound``; if a member is lost
-        meanwhile, raises ``PeerLostError``, see ``RoundMember``. A clock of 0 without ``bound``
-        joins the group: from then on every server notices the member's loss. Raises
-        ``NotOwnerError`` if another live client is this member.
-        """
-        return self._native.advance_clock(
-            lower_member(member), clock, bound, self._deadline(timeout_s)
-        )
-
-    def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
-        """Leave the group: no later round or clock waits for this member. Idempotent.
-
-        When all members have left, the group is forgotten and may start again at any round number.
-        If members may leave before they took part, use a new group name for each start
-        (``"train/2"``). Raises ``NotOwnerError`` if another live client is this member.
-        """
-        self._native.leave_group(lower_member(member), self._deadline(timeout_s))
 
     def save(
         self,
@@ -537,9 +431,6 @@ class Store:
             storage_options=storage_options,
         )
 
-    def _deadline(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
-
     def _push(
         self, batches: list[list[PushSection]], rows: Any, timeout_s: float | None, data: Any
     ) -> PushResult:
@@ -571,17 +462,6 @@ class Store:
             tables = dict.fromkeys(section[0] for batch in batches for section in batch)
             self._rejected.add(", ".join(tables), result.rejected_non_finite)
         return result
-
-
-def _close_native(native: _core.Store, pid: int) -> None:
-    if os.getpid() == pid:  # a fork lacks the threads that closing would join
-        native.close()
-
-
-def _check_timeout(timeout_s: float) -> float:
-    if not (is_number(timeout_s) and timeout_s > 0):
-        raise ConfigError(f"timeout_s must be a finite number > 0, got {timeout_s!r}")
-    return timeout_s
 
 
 def _pull_mode(train: bool, unknown: str) -> _core.PullMode:

@@ -1,0 +1,141 @@
+"""The connection of a store to whoever holds its tables, and what workers coordinate through it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from sparsefleet import _core
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import is_number
+from sparsefleet.store.round_member import RoundMember, lower_member
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["StoreConnection"]
+
+
+class StoreConnection:
+    """Life cycle, barriers, notes, clocks and commands of a store; its tables are in `Store`.
+
+    Thread-safe. Every call raises ``DeadlineError`` after ``timeout_s`` seconds.
+    """
+
+    def __init__(self, native: _core.Store, *, timeout_s: float) -> None:
+        self._native = native
+        self._timeout_s = _check_timeout(timeout_s)
+        self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
+
+    def close(self) -> None:
+        """Close connections and free local tables. Idempotent; later calls raise an error."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def num_servers(self) -> int:
+        """Return the number of servers that hold the tables; 1 for a LocalStore."""
+        return self._native.num_servers
+
+    @property
+    def step(self) -> int:
+        """The step recorded by pushes and used by ``shrink``: the number of pushes, unless set.
+
+        Workers with a common step counter set it to that counter.
+        """
+        return self._native.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        if not 0 <= value < 2**63:
+            raise ConfigError(f"step must be in 0..2**63 - 1, got {value}")
+        self._native.step = value
+
+    def stats(self, *, timeout_s: float | None = None) -> list[dict[str, float]]:
+        """Return the counters of each server by name, e.g. ``stats()[0]["table.ads.rows"]``."""
+        return self._native.stats(self._deadline(timeout_s))
+
+    def command(
+        self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
+    ) -> bytes:
+        """Send a command to the Python handlers of one server and return the reply.
+
+        The handler runs exactly once, even if the request is retried; an error it raises is raised
+        here with the same class. A LocalStore answers only the commands that save and load.
+        """
+        return self._native.command(server, name, body, self._deadline(timeout_s))
+
+    def shutdown(self, *, timeout_s: float | None = None) -> None:
+        """Ask the servers to finish their work and exit. Does nothing in a LocalStore."""
+        self._native.shutdown(self._deadline(timeout_s))
+
+    def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
+        """Wait until ``members`` calls with this name have arrived, from any workers."""
+        self._native.barrier(name, members, self._deadline(timeout_s))
+
+    def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
+        """Store a note (up to 64 KiB) for other workers, replacing an existing one."""
+        self._native.put_note(key, value, self._deadline(timeout_s))
+
+    def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
+        """Return the note; without one raise ``NotFoundError`` or, with ``wait``, wait for it."""
+        return self._native.get_note(key, wait, self._deadline(timeout_s))
+
+    def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
+        """Delete the note. Raises ``NotFoundError`` if there is none."""
+        self._native.delete_note(key, self._deadline(timeout_s))
+
+    def advance_clock(
+        self,
+        member: RoundMember,
+        clock: int,
+        *,
+        bound: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Report the member's clock, which never decreases; return the sum of all clocks.
+
+        A member that has left counts with its last clock, one that has not reported yet with 0.
+        With ``bound``, waits until no active member is below ``clock - bound``; if a member is lost
+        meanwhile, raises ``PeerLostError``, see ``RoundMember``. A clock of 0 without ``bound``
+        joins the group: from then on every server notices the member's loss. Raises
+        ``NotOwnerError`` if another live client is this member.
+        """
+        return self._native.advance_clock(
+            lower_member(member), clock, bound, self._deadline(timeout_s)
+        )
+
+    def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
+        """Leave the group: no later round or clock waits for this member. Idempotent.
+
+        When all members have left, the group is forgotten and may start again at any round number.
+        If members may leave before they took part, use a new group name for each start
+        (``"train/2"``). Raises ``NotOwnerError`` if another live client is this member.
+        """
+        self._native.leave_group(lower_member(member), self._deadline(timeout_s))
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else _check_timeout(timeout_s)
+
+
+def _close_native(native: _core.Store, pid: int) -> None:
+    if os.getpid() == pid:  # a fork lacks the threads that closing would join
+        native.close()
+
+
+def _check_timeout(timeout_s: float) -> float:
+    if not (is_number(timeout_s) and timeout_s > 0):
+        raise ConfigError(f"timeout_s must be a finite number > 0, got {timeout_s!r}")
+    return timeout_s
