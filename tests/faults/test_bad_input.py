@@ -286,7 +286,7 @@ def test_invalid_settings_are_refused(store: Store) -> None:
 
 def test_saving_or_loading_without_a_table_says_so(store: Store, tmp_path) -> None:
     for act in (store.save, store.load):
-        with pytest.raises(ConfigError, match="no table is defined"):
+        with pytest.raises(UnknownTableError, match="no table is defined"):
             act(tmp_path)
 
 

@@ -23,7 +23,7 @@ from sparsefleet.errors import (
     CheckpointMismatchError,
     CorruptFileError,
     RpcError,
-    SparseFleetError,
+    UnknownTableError,
 )
 from sparsefleet.server import table_load, table_save
 from sparsefleet.store import DenseSpec, RemoteStore, Store, TableSpec
@@ -200,8 +200,10 @@ def test_tables_that_do_not_fit_are_refused(
 
 
 def test_a_save_without_a_path_or_tables_says_so(store: RemoteStore, tmp_path: Path) -> None:
-    with pytest.raises(SparseFleetError, match="no table 'sites' to save"):
+    with pytest.raises(UnknownTableError, match="no table 'sites' to save"):
         store.save(tmp_path, tables=["sites"])
+    with pytest.raises(UnknownTableError, match="no table 'sites' to load"):
+        store.load(tmp_path, tables=["sites"])
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="file"):
         store.save(tmp_path / "file" / "model")

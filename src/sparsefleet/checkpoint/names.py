@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 
@@ -11,6 +12,7 @@ from sparsefleet.errors import ConfigError
 __all__ = [
     "MANIFEST",
     "TABLE_FOLDERS",
+    "absolute_path",
     "dense_file",
     "encode_name",
     "is_token",
@@ -124,3 +126,13 @@ def step_of(name: str) -> int | None:
     """Return the step of a folder name; None if it is not a checkpoint of a series."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """Return an absolute path; a URL (`s3://...`) is returned unchanged.
+
+    >>> absolute_path("s3://bucket/run"), absolute_path("/data/../run")
+    ('s3://bucket/run', '/run')
+    """
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))

@@ -18,7 +18,7 @@ from sparsefleet.checkpoint.folder import Folder
 from sparsefleet.checkpoint.names import marker_file
 from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_keys
-from sparsefleet.errors import CheckpointError, NotFoundError
+from sparsefleet.errors import CheckpointError, UnknownTableError
 from sparsefleet.server.background_job import BackgroundJob
 
 __all__ = ["Destination", "TableSave", "dense_to_bytes"]
@@ -91,7 +91,7 @@ class TableSave:
         self._job.renew()  # fetching may take longer than writing the rows
         cut = self._dense.get(table)
         if cut is None:
-            raise NotFoundError(f"no dense table '{table}' in this save")
+            raise UnknownTableError(f"no dense table '{table}' in this save")
         return cut
 
     def commit(self) -> None:
@@ -112,7 +112,7 @@ class TableSave:
             self._require_shared(place)
             for table in list(waiting) if place.tables is None else place.tables:
                 if table not in waiting:
-                    raise NotFoundError(f"no table '{table}' left to write in this save")
+                    raise UnknownTableError(f"no table '{table}' left to write in this save")
                 written[table] = self._write_table(job, place, waiting.pop(table))
             if not waiting:
                 return written

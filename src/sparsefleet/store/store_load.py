@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint, import_table
-from sparsefleet.errors import CheckpointError, CheckpointMismatchError, ConfigError
-from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.checkpoint.names import absolute_path
+from sparsefleet.errors import CheckpointError, CheckpointMismatchError
 from sparsefleet.store.rows import Rows
 from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 from sparsefleet.store.table_entry import counter_names, state_names, table_entry
-from sparsefleet.store.table_spec import DenseSpec, TableSpec
+from sparsefleet.store.table_spec import DenseSpec, TableSpec, chosen_specs
 
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
@@ -43,9 +43,7 @@ def load_tables(
     Widths, optimizers and sizes must match. Every server first reads and checks its whole share;
     rows change only after all servers have done so.
     """
-    specs = {n: s for n, s in store.specs.items() if tables is None or n in tables}
-    if not specs:
-        raise ConfigError("no table is defined, so there is nothing to load: call define() first")
+    specs = chosen_specs(store.specs, tables, "load")
     checkpoint = Checkpoint.open(absolute_path(path), dict(storage_options or {}) or None)
     sparse = {n: spec for n, spec in specs.items() if isinstance(spec, TableSpec)}
     dense = {n: spec for n, spec in specs.items() if isinstance(spec, DenseSpec)}

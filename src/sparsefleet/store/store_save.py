@@ -15,14 +15,14 @@ import numpy as np
 
 from sparsefleet.checkpoint import Manifest
 from sparsefleet.checkpoint.entries import FileEntry, TableEntry
+from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.errors import CheckpointError, ConfigError
 from sparsefleet.store.arrays import Floats
-from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.store.table_entry import state_names, table_entry
-from sparsefleet.store.table_spec import DenseSpec, TableSpec
+from sparsefleet.store.table_spec import DenseSpec, TableSpec, chosen_specs
 
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
@@ -213,7 +213,7 @@ class StoreSave:
         self._base = base
         self._options = dict(storage_options or {})
         self._timeout_s = timeout_s
-        chosen = _chosen(store.specs, tables)
+        chosen = chosen_specs(store.specs, tables, "save")
         self.sparse = {n: spec for n, spec in chosen.items() if isinstance(spec, TableSpec)}
         """The sparse tables to save."""
         self.dense = {n: spec for n, spec in chosen.items() if isinstance(spec, DenseSpec)}
@@ -329,18 +329,3 @@ def save_tables(
     save.open()
     save.write()
     save.commit(save.dense_tensors(), step=0)
-
-
-def _chosen(
-    specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None
-) -> dict[str, TableSpec | DenseSpec]:
-    if names is None:
-        if not specs:
-            raise ConfigError(
-                "no table is defined, so there is nothing to save: call define() first"
-            )
-        return dict(specs)
-    unknown = sorted(set(names) - specs.keys())
-    if unknown:
-        raise ConfigError(f"no table '{unknown[0]}' to save; defined tables: {', '.join(specs)}")
-    return {name: spec for name, spec in specs.items() if name in names}

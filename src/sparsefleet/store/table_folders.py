@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import COLUMNS
-from sparsefleet.errors import ConfigError
-from sparsefleet.store.checkpoint_path import absolute_path
+from sparsefleet.errors import UnknownTableError
 from sparsefleet.store.row_streams import replace_rows, row_chunks
 from sparsefleet.store.rows import Rows
 from sparsefleet.store.server_calls import ServerCalls
@@ -204,7 +204,7 @@ def _warn(action: str, path: str) -> None:
 def _sparse_spec(store: Store, table: str) -> TableSpec:
     spec = store.specs.get(table)
     if not isinstance(spec, TableSpec):
-        raise ConfigError(f"no sparse table '{table}' to save: call define() first")
+        raise UnknownTableError(f"no sparse table '{table}' to save: call define() first")
     return spec
 
 

@@ -18,6 +18,7 @@ from sparsefleet.errors import (
     DeadlineError,
     NotFoundError,
     ProtocolError,
+    UnknownTableError,
 )
 from sparsefleet.server import table_save
 from sparsefleet.server.table_files import TableFiles
@@ -258,6 +259,6 @@ def test_a_table_that_is_not_in_the_save_is_named(store: LocalStore, tmp_path: P
     with PendingCheckpoint.begin(str(tmp_path)) as pending:
         place = {"path": pending.path, "checkpoint": pending.token, "storage_options": {}}
         ask(files, "save_write", **place, tables=["users"])
-        with pytest.raises(NotFoundError, match="no table 'users' left to write"):
+        with pytest.raises(UnknownTableError, match="no table 'users' left to write"):
             wait(files, "save_wait")
     ask(files, "save_end")

@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers import NativeServers
 
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.errors import CheckpointMissingError, ConfigError, DeadlineError
+from sparsefleet.errors import CheckpointMissingError, DeadlineError, UnknownTableError
 from sparsefleet.optim import SGD
 from sparsefleet.server import table_save
 from sparsefleet.store import Constant, DenseSpec, RemoteStore, TableSpec
@@ -118,5 +118,5 @@ def test_a_server_that_takes_too_long_is_named(
 
 
 def test_a_table_that_was_not_defined_is_named(store: RemoteStore, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no sparse table 'shops' to save"):
+    with pytest.raises(UnknownTableError, match="no sparse table 'shops' to save"):
         TableFolders(store, {"shops": tmp_path})
