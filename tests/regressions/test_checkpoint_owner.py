@@ -16,7 +16,7 @@ from sparsefleet import optim
 from sparsefleet.checkpoint import latest, list_checkpoints, pending_checkpoint, rotate
 from sparsefleet.checkpoint.names import step_name
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
-from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.checkpoint.series import SeriesOwner
 from sparsefleet.errors import CheckpointError, CheckpointMismatchError
 from sparsefleet.fleet import Fleet
 from sparsefleet.nn import SparseEmbedding

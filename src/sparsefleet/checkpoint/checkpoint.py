@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.confinement import Confinement
 from sparsefleet.checkpoint.dense_file import read_dense
 from sparsefleet.checkpoint.entries import FileEntry, TableEntry
-from sparsefleet.checkpoint.folder import Folder, open_folder
+from sparsefleet.checkpoint.folder import Confinement, Folder, open_folder
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.merged_rows import merged_rows
 from sparsefleet.checkpoint.names import MANIFEST, step_of

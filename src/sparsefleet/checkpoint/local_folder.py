@@ -9,8 +9,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
-from sparsefleet.checkpoint.confinement import Confinement
-from sparsefleet.checkpoint.folder import Folder, FoundFile, OutputFile, reported
+from sparsefleet.checkpoint.folder import Confinement, Folder, FoundFile, OutputFile, reported
 from sparsefleet.checkpoint.names import TABLE_FOLDERS
 
 __all__ = ["LocalFolder"]

@@ -8,8 +8,7 @@ from typing import IO, Any
 
 import fsspec
 
-from sparsefleet.checkpoint.confinement import Confinement
-from sparsefleet.checkpoint.folder import Folder, FoundFile, OutputFile, reported
+from sparsefleet.checkpoint.folder import Confinement, Folder, FoundFile, OutputFile, reported
 from sparsefleet.errors import ConfigError
 
 __all__ = ["RemoteFolder"]

@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparsefleet.checkpoint import clean_up, rotate
-from sparsefleet.checkpoint.names import step_name
-from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.checkpoint.names import absolute_path, step_name
+from sparsefleet.checkpoint.series import SeriesOwner
 from sparsefleet.engine.events import Events, Saved, SaveFailed
 from sparsefleet.engine.model_checkpoint import ModelSave
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.training_progress import WorkerReport
 from sparsefleet.errors import CheckpointError, SparseFleetError
-from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.store.store_save import Base
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.manifest import SERIES_NOTE
+from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.errors import CheckpointMismatchError, CheckpointMissingError
-from sparsefleet.store.checkpoint_path import absolute_path
 from sparsefleet.store.store_load import load_tables
 from sparsefleet.store.store_save import Base, StoreSave
 from sparsefleet.store.table_entry import state_names

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.checkpoint.series import SeriesOwner
 from sparsefleet.engine.checkpoint_series import CheckpointSeries
 from sparsefleet.engine.events import Attendance, Events
 from sparsefleet.engine.model_checkpoint import ModelSave

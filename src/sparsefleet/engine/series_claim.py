@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import ListedCheckpoint, list_checkpoints
-from sparsefleet.checkpoint.series_owner import SeriesOwner
+from sparsefleet.checkpoint.names import absolute_path
+from sparsefleet.checkpoint.series import SeriesOwner
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.errors import CheckpointMismatchError
-from sparsefleet.store.checkpoint_path import absolute_path
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.checkpoint import Checkpoint, latest, list_checkpoints
+from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.engine.batch_source import BatchFeed, DataPosition, PassStart
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.series_claim import require_own_series
@@ -20,10 +21,9 @@ from sparsefleet.errors import (
     CorruptFileError,
     PeerLostError,
 )
-from sparsefleet.store.checkpoint_path import absolute_path
 
 if TYPE_CHECKING:
-    from sparsefleet.checkpoint.series_owner import SeriesOwner
+    from sparsefleet.checkpoint.series import SeriesOwner
     from sparsefleet.engine.bound_model import BoundModel
 
 __all__ = [

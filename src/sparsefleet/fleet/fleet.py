@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.board import MODEL_DIR_NOTE
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.roles import role_from_environment, split_files
 from sparsefleet.server import ServerConfig, run_server
 from sparsefleet.server.run_server import durable_settings
-from sparsefleet.store.checkpoint_path import absolute_path
 
 if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch

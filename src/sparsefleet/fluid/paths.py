@@ -172,7 +172,7 @@ _NAMES: dict[str, dict[str, str]] = {
     },
     "incubate.fleet.collective": {
         "Collective": "fleet.collective_fleet",
-        "CollectiveOptimizer": "fleet.collective_optimizer",
+        "CollectiveOptimizer": "fleet.fleet_optimizer",
         "DistributedStrategy": "fleet.collective_strategy",
         "TrainStatus": "fleet.check_points",
         "fleet": "fleet.collective_fleet",

@@ -23,9 +23,9 @@ from sparsefleet.modes.rates import ScheduledRates
 from sparsefleet.optim import SGD, Optimizer
 from sparsefleet.store import AdmitAlways
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_values
-from sparsefleet.store.lowering import lower_table
 from sparsefleet.store.rows import RejectedRows
 from sparsefleet.store.store import Unknown
+from sparsefleet.store.table_spec import lower_table
 
 _CHUNK_FLOATS = 1 << 18
 """The number of differences sent at a time, small enough to stay in the processor's cache."""

@@ -11,8 +11,7 @@ import numpy as np
 
 from sparsefleet import _core
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.checkpoint.confinement import Confinement
-from sparsefleet.checkpoint.folder import Folder, open_folder
+from sparsefleet.checkpoint.folder import Confinement, Folder, open_folder
 from sparsefleet.checkpoint.names import MANIFEST, is_token, marker_file
 from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.checkpoint.save_marker import read_manifest

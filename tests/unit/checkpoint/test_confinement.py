@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefleet.checkpoint.confinement import Confinement
-from sparsefleet.checkpoint.folder import open_folder
+from sparsefleet.checkpoint.folder import Confinement, open_folder
 from sparsefleet.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ from sparsefleet.collective.reduction import Traffic
 from sparsefleet.collective.sync_batch_norm import NormGroup
 from sparsefleet.fluid.collective.collective_role import CollectiveRole
 from sparsefleet.fluid.collective.ranks import Ranks
-from sparsefleet.fluid.collective.table_exchange import RowGradient, mean_rows
+from sparsefleet.fluid.collective.tensor_exchange import RowGradient, mean_rows
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.operators.gradients import scale_gradient

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.fluid.distributed.rate_program import counter_names
 from sparsefleet.fluid.distributed.served_tables import DenseTable, ServedTables
+from sparsefleet.fluid.distributed.update_rules import counter_names
 from sparsefleet.fluid.framework import Program, Variable
 from sparsefleet.fluid.io.saved_rows import load_saved_rows
 from sparsefleet.fluid.io.saving import SavedVariable, read_saved

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sparsefleet.checkpoint import Checkpoint
+from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.engine.model_checkpoint import Predicate, load_model
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.random_state import random_state, set_random_state
@@ -29,7 +30,6 @@ from sparsefleet.nn.pulled_rows import Pull, PulledRows, pull_rows
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import LocalStore, Store, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
-from sparsefleet.store.checkpoint_path import absolute_path
 
 __all__ = [
     "ScopeModel",

@@ -16,8 +16,8 @@ from sparsefleet.fluid.executor.compiler import CompiledProgram
 from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.fleet import Fleet, PaddleCloudRoleMaker, RoleMakerBase
 from sparsefleet.fluid.fleet.check_points import PARAMETERS, CheckPoints, TrainStatus
-from sparsefleet.fluid.fleet.collective_optimizer import CollectiveOptimizer
 from sparsefleet.fluid.fleet.collective_strategy import DistributedStrategy
+from sparsefleet.fluid.fleet.fleet_optimizer import CollectiveOptimizer
 from sparsefleet.fluid.framework import Program, Variable
 from sparsefleet.fluid.io.file_systems import FS
 from sparsefleet.fluid.io.inference_model import save_inference_model

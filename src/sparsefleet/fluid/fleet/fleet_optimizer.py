@@ -1,14 +1,29 @@
-"""Base class of the optimizers that fleets return."""
+"""Optimizers that fleets return: their base class, and that of collective jobs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sparsefleet.fluid.collective.collective_programs import train_together
+from sparsefleet.fluid.collective.exchange_program import add_broadcast
+from sparsefleet.fluid.executor.compiler import CompiledProgram
+from sparsefleet.fluid.fleet.collective_strategy import (
+    DistributedStrategy,
+    build_strategy,
+    check_conflicts,
+    fit_to_ranks,
+    rank_strategy,
+    wrapped_optimizer,
+)
 from sparsefleet.fluid.framework import Operator, Program, Variable, default_startup_program
+from sparsefleet.fluid.operators.layer_helper import make_plain
 
-__all__ = ["FleetOptimizer", "Pairs"]
+if TYPE_CHECKING:
+    from sparsefleet.fluid.fleet.collective_fleet import Collective
+
+__all__ = ["CollectiveOptimizer", "FleetOptimizer", "Pairs"]
 
 Pairs = list[tuple[Any, Variable]]
 
@@ -60,3 +75,74 @@ class FleetOptimizer(ABC):
     @abstractmethod
     def _distribute(self, loss: Variable, startup: Program) -> None:
         """Turn the training program of the loss into what this process runs."""
+
+
+class CollectiveOptimizer(FleetOptimizer):
+    """An optimizer whose `minimize` sets what this rank runs.
+
+    fleet: None uses the fleet of this process.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        strategy: DistributedStrategy | None = None,
+        fleet: Collective | None = None,
+    ) -> None:
+        strategy = DistributedStrategy() if strategy is None else strategy
+        if not isinstance(strategy, DistributedStrategy):
+            raise TypeError(
+                "strategy must be a fluid.incubate.fleet.collective.DistributedStrategy, got "
+                f"{strategy!r}"
+            )
+        self._fleet = _fleet_of_process() if fleet is None else fleet
+        self._strategy = strategy
+        self.print_config = False
+        super().__init__(optimizer)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[Operator], Pairs]:
+        """Add the training of the loss, then turn the program into `fleet.main_program`."""
+        check_conflicts(self._strategy, self._optimizer)
+        self._optimizer = wrapped_optimizer(self._strategy, self._optimizer)
+        if self._strategy.use_local_sgd and isinstance(loss, Variable):
+            self._make_plain(loss, startup_program or default_startup_program())
+        return self._minimize(loss, startup_program, parameter_list, no_grad_set)
+
+    def _make_plain(self, loss: Variable, startup: Program) -> None:
+        """Turn tables into plain parameters: ranks average whole parameters, not rows."""
+        assert loss.block is not None
+        for parameter in loss.block.program.all_parameters():
+            make_plain(loss.block.program, startup, parameter.name)
+
+    def _distribute(self, loss: Variable, startup: Program) -> None:
+        assert loss.block is not None
+        program, ranks, strategy = loss.block.program, self._fleet.ranks, self._strategy
+        fit_to_ranks(strategy, ranks)
+        if self.print_config:
+            print(strategy, flush=True)
+        self._fleet.startup_program = startup
+        self._fleet._origin_program = program.clone()
+        self._fleet._transpiled_program = program
+        if strategy.mode == "collective":
+            train_together(program, startup, ranks, rank_strategy(strategy, ranks), loss.name)
+            self._fleet.main_program = program
+            return
+        if ranks.size > 1:
+            add_broadcast(startup, ranks)
+        self._fleet.main_program = CompiledProgram(program).with_data_parallel(
+            loss_name=loss.name,
+            build_strategy=build_strategy(strategy),
+            exec_strategy=strategy.exec_strategy,
+        )
+
+
+def _fleet_of_process() -> Collective:
+    from sparsefleet.fluid.fleet.collective_fleet import fleet
+
+    return fleet

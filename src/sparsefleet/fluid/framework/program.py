@@ -44,8 +44,8 @@ class Program:
         self.current_block_idx = 0
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
-        self._distributed: ProgramRole | None = None  # its role in a job
-        self._exchange_settings: dict[str, object] = {}  # set by a BuildStrategy or a transpiler
+        self._distributed: ProgramRole | None = None  # what it is in a job
+        self._exchange_settings: dict[str, object] = {}  # of a BuildStrategy, by a transpiler
         self.fused_with_activation: frozenset[str] = frozenset()
         """Types of operators that are fused with the activation that follows."""
         self.version = 0
@@ -64,7 +64,7 @@ class Program:
         """Return the loaders that feed the runs."""
         return [loader for known in self._loaders if (loader := known()) is not None]
 
-    # -- inspection ---------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------
 
     def global_block(self) -> Block:
         return self.blocks[0]
@@ -224,7 +224,7 @@ class Program:
         uses = (op.site for op in self.global_block().ops if name in op.input_arg_names)
         return next(uses, None)
 
-    # -- text ---------------------------------------------------------------------------------
+    # -- texts --------------------------------------------------------------------------------
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """Return a human-readable form."""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
+from typing import Literal
 
 import anyio
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
+from sparsefleet.serving.export.feeds import Arrays
+from sparsefleet.serving.export.manifest import ExportManifest
+from sparsefleet.serving.export.parameters import RowSource, Tables
+from sparsefleet.serving.http.arrow_examples import ARROW_STREAM
 from sparsefleet.serving.http.config import ServeConfig
 from sparsefleet.serving.http.refusal import Refusal
+from sparsefleet.serving.row_stores.row_store import TablesSnapshot, dense_of
+from sparsefleet.store.arrays import Floats, Keys
 
-__all__ = ["Admission", "Place"]
+__all__ = ["Admission", "Place", "RequestMemory", "parse_bytes"]
 
 
 class Admission:
@@ -147,3 +157,114 @@ class Place:
                 f"limit is {most:,}: try again later",
                 {"Retry-After": "1", **(headers or {})},
             )
+
+
+# Bytes per byte of the body while it is parsed, measured with the worst case of each format:
+# nested lists in JSON, a cell of many short numbers in CSV, one-byte integers in Arrow.
+_PARSED_JSON, _PARSED_CSV, _PARSED_ARROW = 36, 44, 20
+
+_FLOAT_BYTES = 4
+_COPIES_OF_ROWS = 3  # the rows, and two arrays of their size that the model derives from them
+_PER_ID_BYTES = 32  # to sort it and to look it up
+_PER_NUMBER_BYTES = 64  # in a JSON answer: as a Python object and as text
+_UNKNOWN_SIZE = 8  # assumed for a dimension that varies
+
+
+def parse_bytes(form: str, size: int) -> int:
+    """Return the memory needed to parse a body of `size` bytes, including the body itself."""
+    factor = _PARSED_CSV if form == "text/csv" else _PARSED_JSON
+    return size * (1 + (_PARSED_ARROW if form == ARROW_STREAM else factor))
+
+
+class RequestMemory:
+    """Estimates for the requests to one model."""
+
+    def __init__(self, manifest: ExportManifest, max_row_bytes: int) -> None:
+        self._max_row_bytes = max_row_bytes
+        self._dims = {entry.name: entry.dim for entry in manifest.tables}
+        lookups = manifest.schema.lookups
+        self._lookups = [(item.ids, self._dims[item.table]) for item in lookups if item.ids]
+        self.has_computed_ids = any(item.ids is None for item in lookups)
+        """Whether the model computes the ids of some lookup: they are not known up front."""
+        self._target_numbers = sum(
+            math.prod(size if isinstance(size, int) else _UNKNOWN_SIZE for size in target.shape[1:])
+            for target in manifest.schema.targets
+        )
+
+    def check_rows(self, arrays: Arrays, most: int | None = None) -> None:
+        """Refuse with 413 if the rows of all ids are more bytes than one request may look up, or
+        than `most`."""
+        limit = self._max_row_bytes if most is None else min(most, self._max_row_bytes)
+        _check_row_bytes(self._row_bytes(arrays), limit)
+
+    def of_rows(self, table: str, count: int) -> int:
+        """Return the memory for `count` rows of a table; refuses too many with 413."""
+        size = count * self._dims[table] * _FLOAT_BYTES
+        _check_row_bytes(size, self._max_row_bytes)
+        return _COPIES_OF_ROWS * size + count * _PER_ID_BYTES
+
+    def of_prediction(self, arrays: Arrays, examples: int) -> int:
+        """Return the memory needed from checked inputs to the answer."""
+        inputs = sum(array.nbytes for array in arrays.values())
+        ids = sum(arrays[name].size for name, _ in self._lookups)
+        rows = self._row_bytes(arrays) * _COPIES_OF_ROWS
+        answer = examples * self._target_numbers * (_FLOAT_BYTES + _PER_NUMBER_BYTES)
+        return inputs + ids * _PER_ID_BYTES + rows + answer
+
+    def bound(self, tables: Tables) -> Tables:
+        """Return the tables for one prediction. If the model computes ids, the result refuses
+        lookups of more rows than allowed with 413."""
+        if not self.has_computed_ids:
+            return tables
+        room = _Room(self._max_row_bytes)
+        sources = {
+            name: _BoundedSource(source, self._dims[name] * _FLOAT_BYTES, room)
+            for name, source in tables.items()
+        }
+        return TablesSnapshot(sources, dense_of(tables))
+
+    def _row_bytes(self, arrays: Arrays) -> int:
+        return sum(arrays[name].size * dim * _FLOAT_BYTES for name, dim in self._lookups)
+
+
+class _Room:
+    def __init__(self, size: int) -> None:
+        self._most = size
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        self._taken += size
+        _check_row_bytes(self._taken, self._most)
+
+
+class _BoundedSource:
+    """A row source that checks the size of a lookup before doing it."""
+
+    def __init__(self, source: RowSource, row_bytes: int, room: _Room) -> None:
+        self._source = source
+        self._row_bytes = row_bytes
+        self._room = room
+
+    def look_up(
+        self,
+        ids: NDArray[np.int64],
+        *,
+        padding_id: int | None = None,
+        unknown: Literal["zeros", "initial"] = "zeros",
+    ) -> Floats:
+        self._room.take(ids.size * self._row_bytes)
+        return self._source.look_up(ids, padding_id=padding_id, unknown=unknown)
+
+    def known(self, keys: Keys) -> NDArray[np.bool_]:
+        return self._source.known(keys)
+
+
+def _check_row_bytes(size: int, most: int) -> None:
+    if size > most:
+        raise Refusal(
+            413,
+            "too_many_ids",
+            f"the rows of the request's ids are {size:,} bytes (ids x width x 4), more than the "
+            f"limit of {most:,}: send fewer examples or ids at a time, or start the service with a "
+            "higher --max-row-bytes",
+        )

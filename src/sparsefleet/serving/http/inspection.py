@@ -20,8 +20,8 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.parameters import RowSource, Tables
 from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.http.admission import RequestMemory
 from sparsefleet.serving.http.batcher import BatchLayout
-from sparsefleet.serving.http.request_memory import RequestMemory
 from sparsefleet.serving.predictor import Predictor
 from sparsefleet.serving.row_stores.row_store import TablesSnapshot, dense_of
 from sparsefleet.store.arrays import Floats, Keys

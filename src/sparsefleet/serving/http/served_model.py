@@ -13,9 +13,9 @@ from sparsefleet.errors import CheckpointError
 from sparsefleet.serving.export.export_directory import open_export
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.golden import largest_difference
+from sparsefleet.serving.http.admission import RequestMemory
 from sparsefleet.serving.http.batcher import Batcher, BatchLayout
 from sparsefleet.serving.http.config import ServeConfig
-from sparsefleet.serving.http.request_memory import RequestMemory
 from sparsefleet.serving.predictor import Predictor
 from sparsefleet.serving.row_stores import open_rows
 from sparsefleet.serving.row_stores.row_store import RowStore

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 import anyio
 
 from sparsefleet.errors import SparseFleetError, StoreUnavailableError
-from sparsefleet.serving.http.admission import Admission, Place
+from sparsefleet.serving.http.admission import Admission, Place, parse_bytes
 from sparsefleet.serving.http.catalogue import Version, open_catalogue
 from sparsefleet.serving.http.config import ServeConfig
 from sparsefleet.serving.http.connections import Connections
 from sparsefleet.serving.http.models import Models
 from sparsefleet.serving.http.refusal import Refusal, refusal_for
-from sparsefleet.serving.http.request_memory import parse_bytes
 from sparsefleet.serving.http.served_model import ServedModel, open_model
 from sparsefleet.serving.http.telemetry import Telemetry
 
