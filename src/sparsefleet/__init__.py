@@ -14,7 +14,7 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.store import LocalStore, RemoteStore, TableSpec
 
 if TYPE_CHECKING:
-    from sparsefleet import data, fluid, modes, nn, serving, train, zoo
+    from sparsefleet import data, fluid, modes, nn, zoo
     from sparsefleet.serving import Predictor
     from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
@@ -37,8 +37,6 @@ __all__ = [
     "modes",
     "nn",
     "optim",
-    "serving",
-    "train",
     "zoo",
 ]
 

@@ -21,34 +21,19 @@ import sparsefleet
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "sparsefleet"
 
-# From the top down: a room imports only rooms below its own. The files at the end belong to no room
-# and import only what follows them.
-ROOMS = [
-    ["__init__", "__main__", "as_paddle", "distributed"],
-    ["cli"],
-    ["fluid"],
-    ["launch"],
-    ["zoo"],
-    ["train"],
-    ["engine"],
-    ["embed"],
-    ["fleet"],
-    ["serving"],
-    ["modes"],
-    ["collective"],
-    ["nn", "optim"],
-    ["store"],
-    ["server"],
-    ["checkpoint"],
-    ["data"],
-    ["metrics", "monitor"],
-    ["_lazy"],
-    ["job_key"],
-    ["endpoint"],
-    ["field_checks"],
-    ["errors"],
-    ["_core"],
-]
+# Imports point to the right or down. Entry points may import anything.
+ENTRY_POINTS = "__init__ __main__ as_paddle distributed cli"
+ROOMS = """
+    fluid zoo torchrec_like
+    train launch
+    engine embed
+    fleet modes
+    serving collective
+    nn optim
+    store server
+    checkpoint data metrics monitor
+    _lazy job_key endpoint field_checks errors _core
+"""
 MODULE = r"sparsefleet(\.\w+){2,}"
 LEVEL_OF = dict.fromkeys(ENTRY_POINTS.split(), 0)
 LEVEL_OF |= {name: level for level, name in enumerate(ROOMS.split(), 1)}
