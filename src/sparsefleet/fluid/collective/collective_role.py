@@ -144,7 +144,7 @@ class CollectiveRole(ProgramRole):
         return [name for name in kept if of_forward or name not in changed]
 
     def _broadcast(self, names: Sequence[str], root: int) -> None:
-        from sparsefleet.fluid.collective.table_exchange import broadcast_table
+        from sparsefleet.fluid.collective.tensor_exchange import broadcast_table
 
         values = {name: self.value(name) for name in names}
         dense = [value for value in values.values() if isinstance(value, torch.Tensor)]
