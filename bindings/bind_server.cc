@@ -231,6 +231,13 @@ void BindServer(nb::module_& m) {
           "has_session",
           [](const ServerHandle& h, std::uint64_t number) { return (*h).HasSession(number); },
           "number"_a, "Whether the client of this session is connected and not considered lost.")
+      .def(
+          "drop_clients",
+          [](const ServerHandle& h, const std::string& name) {
+            nb::gil_scoped_release release;
+            return (*h).DropClients(name);
+          },
+          "name"_a, "Counts the clients of this name, which have ended, as lost; returns how many.")
       .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
       .def(
           "wait_for_shutdown_request",

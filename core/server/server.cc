@@ -120,6 +120,8 @@ struct Server::Impl {
   void ReportLimits() const;
   void Tick(steady_clock::time_point now);
   void DropLostClients(steady_clock::time_point now);
+  std::size_t DropEndedClients(std::string_view name);
+  void Forget(Session& session, const std::string& why);
   void AddStats(StatMap& stats) const;
   void RequestShutdown();
   Status Closed() const;
@@ -301,19 +303,31 @@ void Server::Impl::Tick(steady_clock::time_point now) {
 
 void Server::Impl::DropLostClients(steady_clock::time_point now) {
   sessions.DropLost(now, [this](Session& session) {
-    counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
-    session.DropHoldings();
-    coordinator.ForgetOwner(session.id());
-    rounds.ForgetOwner(session.id());
-    for (const auto& connection : connections.All()) {
-      if (connection->BelongsTo(session)) connection->CloseNow();
-    }
-    // Last, so that whoever reads it can rely on the rest.
     char silent[32];
     std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
-    log.Write(kWarning,
-              session.Describe() + " was silent for " + silent + " and is considered lost");
+    Forget(session, std::string("was silent for ") + silent + " and is considered lost");
   });
+}
+
+std::size_t Server::Impl::DropEndedClients(std::string_view name) {
+  std::size_t dropped = 0;
+  sessions.DropNamed(name, [&](Session& session) {
+    Forget(session, "has ended, as its launcher reports, and is considered lost");
+    ++dropped;
+  });
+  return dropped;
+}
+
+void Server::Impl::Forget(Session& session, const std::string& why) {
+  counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
+  session.DropHoldings();
+  coordinator.ForgetOwner(session.id());
+  rounds.ForgetOwner(session.id());
+  for (const auto& connection : connections.All()) {
+    if (connection->BelongsTo(session)) connection->CloseNow();
+  }
+  // Last, so that whoever reads it can rely on the rest.
+  log.Write(kWarning, session.Describe() + " " + why);
 }
 
 void Server::Impl::AddStats(StatMap& stats) const {
@@ -535,6 +549,8 @@ StatMap Server::Stats() const {
 bool Server::HasClient(std::string_view name) const { return impl_->sessions.HasNamed(name); }
 
 bool Server::HasSession(std::uint64_t number) const { return impl_->sessions.HasNumber(number); }
+
+std::size_t Server::DropClients(std::string_view name) { return impl_->DropEndedClients(name); }
 
 bool Server::WaitForShutdownRequest(double timeout_s) {
   MutexLock lock(impl_->shutdown_mutex);

@@ -91,6 +91,10 @@ class Server {
   // The same for the client of this session, see Command::session().
   bool HasSession(std::uint64_t number) const;
 
+  // The processes of the clients with this name have ended: they count as lost at once, without the
+  // peer timeout. Returns how many there were.
+  std::size_t DropClients(std::string_view name);
+
   // Returns true when a client requested shutdown or Stop() was called, false after timeout_s.
   bool WaitForShutdownRequest(double timeout_s);
 

@@ -62,6 +62,20 @@ void SessionTable::DropLost(TimePoint now, const std::function<void(Session&)>& 
   for (const auto& session : TakeLost(now)) drop(*session);
 }
 
+void SessionTable::DropNamed(std::string_view name, const std::function<void(Session&)>& drop) {
+  MutexLock dropping(coming_or_going_);
+  std::vector<std::shared_ptr<Session>> ended;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [id, entry] : entries_) {
+      if (entry.session->name() == name && !std::exchange(entry.lost, true)) {
+        ended.push_back(entry.session);
+      }
+    }
+  }
+  for (const auto& session : ended) drop(*session);
+}
+
 std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
   std::vector<std::shared_ptr<Session>> lost;
   MutexLock lock(mutex_);

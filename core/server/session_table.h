@@ -44,6 +44,8 @@ class SessionTable {
   // Calls `drop` for each client lost since the last call. A client that comes back meanwhile joins
   // after that, so that nothing it does is undone.
   void DropLost(TimePoint now, const std::function<void(Session&)>& drop);
+  // The clients of this name are known to have ended: they are lost from now on.
+  void DropNamed(std::string_view name, const std::function<void(Session&)>& drop);
 
   // For snapshots and recovery.
   std::vector<std::shared_ptr<Session>> All() const;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "testing/check.h"
 
@@ -52,6 +53,25 @@ const Test kTouched("a client that came back before the housekeeper looks is not
   table.Leave(*joined.session, begun);
   table.Join(HelloOf(1), "here", begun + 2s);
   table.DropLost(begun + 2s, [](Session&) { Expect(false, "it is here"); });
+});
+
+const Test kEnded("clients that are known to have ended are lost at once", [] {
+  SessionTable table(1h);
+  const auto begun = std::chrono::steady_clock::now();
+  HelloRequest other = HelloOf(2);
+  other.client_name = "worker-1";
+  const auto joined = table.Join(HelloOf(1), "here", begun);
+  table.Join(other, "here", begun);
+  std::vector<std::uint64_t> dropped;
+  const auto drop = [&](Session& session) { dropped.push_back(session.id()); };
+  table.DropNamed("worker-0", drop);
+  table.DropNamed("worker-0", drop);
+  ExpectEqual(dropped.size(), 1u);
+  ExpectEqual(dropped[0], 1u);
+  Expect(!table.HasId(1));
+  Expect(table.HasId(2));
+  Expect(table.Join(HelloOf(1), "here", begun).was_lost);
+  Expect(table.HasId(1));
 });
 
 }  // namespace

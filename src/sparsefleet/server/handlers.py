@@ -84,11 +84,13 @@ def default_handlers(
     has_session: HasSession = lambda _: True,
     states: CommandStates | None = None,
     change_in_bulk: ChangeInBulk | None = None,
+    drop_clients: Callable[[str], int] = lambda _: 0,
 ) -> dict[str, Handler]:
     """Return all handlers of server ``index`` of ``num_servers``, by command name.
 
     ``tables`` is this server's part of all tables. Saves and loads are restricted to ``save_root``.
-    ``has_session`` returns whether the session of a client is alive. On a durable
+    ``has_session`` returns whether the session of a client is alive; ``drop_clients`` counts the
+    clients of a name as lost, since their process has ended. On a durable
     server, ``states`` keeps what commands change, and loads run in ``change_in_bulk``.
     """
     mailboxes = Mailboxes(has_session=has_session)
@@ -98,7 +100,11 @@ def default_handlers(
     def ping(command: _core.Command) -> None:
         command.reply(json.dumps({"index": index, "num_servers": num_servers}).encode())
 
+    def drop(command: _core.Command) -> None:
+        command.reply(json.dumps({"dropped": drop_clients(command.body.decode())}).encode())
+
     return {
+        "client_ended": drop,
         "ping": ping,
         **file_handlers(
             tables, index, num_servers, save_root=save_root, change_in_bulk=change_in_bulk
