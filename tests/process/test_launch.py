@@ -156,7 +156,7 @@ def test_worker_killed_by_a_signal_gives_128_plus_its_number(start: Start) -> No
 
 
 def test_dead_server_ends_the_job(start: Start) -> None:
-    launcher = start("hang()", "--servers", "2", "--keep-going")
+    launcher = start("hang()", "--servers", "2", "--keep-going", "--durability", "off")
     pids = launcher.wait_for_pids(3)
     os.kill(pids["server-1"], signal.SIGKILL)
     assert launcher.wait() == 137

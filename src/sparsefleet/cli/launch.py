@@ -7,15 +7,16 @@ import os
 from typing import get_args
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.launch.launch_config import DurabilityName, LaunchConfig
+from sparsefleet.launch.launch_config import DurabilityName, LaunchConfig, RestartName
 
 __all__ = ["LAUNCH_DESCRIPTION", "LAUNCH_EPILOG", "add_launch_flags", "launch_config"]
 
 LAUNCH_DESCRIPTION = """\
 Runs a script on this machine as a job of servers and workers, each in its own process with its
 own log file. All processes run the same script and read their role from the environment. Servers
-are stopped when all workers are done. A process that fails ends the job: its last lines are shown,
-and this command exits with its code. However this command ends, it leaves no process behind.
+are stopped when all workers are done. A process that is killed is restarted alone if it can
+continue; any other that fails ends the job: its last lines are shown, and this command exits with
+its code. However this command ends, it leaves no process behind.
 """
 LAUNCH_EPILOG = """\
 examples:
@@ -86,12 +87,23 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="continue without failed workers as long as one is left",
     )
     parser.add_argument(
+        "--restart",
+        choices=get_args(RestartName),
+        default="auto",
+        help="what is restarted when a process fails. killed: that process alone, if a signal "
+        "killed it (kill -9, out of memory, crash) or if it is a server that has served; failed: "
+        "that process alone, also after an error; all: every process, and a Trainer with "
+        "resume='auto' resumes from its last checkpoint. auto (default): killed, for durable "
+        "servers only; all with --durability off, --servers 0 or --max-restarts",
+    )
+    parser.add_argument(
         "--max-restarts",
         type=int,
-        default=0,
+        default=None,
         metavar="N",
-        help="restart all processes when one fails, at most N times (default 0); a Trainer with "
-        "resume='auto' resumes from its last checkpoint",
+        help="restart a process at most N times within five minutes (default 20); with --restart "
+        "all, restart the job at most N times (default 0). A process that fails by itself three "
+        "times in a row right after its start is never restarted",
     )
     parser.add_argument(
         "--grace-seconds",
@@ -136,10 +148,10 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--durability",
         choices=get_args(DurabilityName),
-        default=os.environ.get("SPARSEFLEET_DURABILITY", "off"),
-        help="failures that acknowledged changes survive: off (none, the default), process "
-        "(kill -9 of a server), disk (also power loss) or replica (the loss of a server's machine: "
-        "each node runs a `sparsefleet replica` for the servers of the node before it)",
+        default=os.environ.get("SPARSEFLEET_DURABILITY", "process"),
+        help="failures that acknowledged changes survive: off (none), process (kill -9 of "
+        "a server; the default), disk (also power loss) or replica (the loss of a server's "
+        "machine: each node runs a `sparsefleet replica` for the servers of the node before it)",
     )
     parser.add_argument("--quiet", action="store_true", help="show failures only")
     parser.add_argument(
@@ -166,6 +178,7 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
         node_rank=options.node_rank,
         native_servers=options.native_servers,
         keep_going=options.keep_going,
+        restart=options.restart,
         max_restarts=options.max_restarts,
         quiet=options.quiet,
         show=options.show,

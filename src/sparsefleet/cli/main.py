@@ -57,7 +57,13 @@ from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.launch import run_job
 from sparsefleet.server import ReplicaConfig, ServerConfig, run_replica, run_server
 from sparsefleet.server.run_replica import replica_place
-from sparsefleet.server.run_server import DurabilityName, TransportName, durable_settings
+from sparsefleet.server.run_server import (
+    DurabilityName,
+    TransportName,
+    await_order,
+    durable_settings,
+    predecessor_config,
+)
 
 __all__ = ["main"]
 
@@ -243,6 +249,14 @@ def _add_server_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
         action="store_true",
         help="kill a process that still holds --log-dir, such as a stopped predecessor",
     )
+    parser.add_argument(
+        "--recover",
+        metavar="DIRECTORY",
+        default="",
+        help="take the place of the durable server that used this --log-dir: its address, index "
+        "and all other settings; further flags are ignored",
+    )
+    parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)  # of a launcher
     _add_log_level(parser, "info")
 
 
@@ -411,26 +425,11 @@ def _run_push_rows_command(options: argparse.Namespace) -> int:
 
 
 def _run_server_command(options: argparse.Namespace) -> int:
+    recovered = await_order() if options.spare else options.recover
+    if options.spare and not recovered:
+        return 0
     try:
-        config = ServerConfig(
-            endpoint=options.endpoint,
-            index=options.index,
-            num_servers=options.num_servers,
-            transport=options.transport,
-            num_threads=options.threads,
-            max_frame_bytes=min(options.max_frame_mb << 20, 2**32 - 1),
-            max_connections=options.max_connections,
-            max_unproven_connections=options.max_unproven,
-            max_unproven_per_address=options.max_unproven_per_address,
-            handshake_timeout_s=options.handshake_timeout,
-            peer_timeout_s=options.peer_timeout,
-            save_root=options.save_root,
-            durability=options.durability,
-            log_dir=options.log_dir or durable_settings(options.index)["log_dir"],
-            replica=options.replica or durable_settings(options.index)["replica"],
-            replica_wait_s=options.replica_wait,
-            take_over=options.take_over,
-        )
+        config = predecessor_config(recovered) if recovered else _server_config(options)
     except ConfigError as error:
         raise _UsageError(str(error)) from error
     run_server(config)
@@ -449,6 +448,28 @@ def _run_replica_command(options: argparse.Namespace) -> int:
         raise _UsageError(str(error)) from error
     run_replica(config)
     return 0
+
+
+def _server_config(options: argparse.Namespace) -> ServerConfig:
+    return ServerConfig(
+        endpoint=options.endpoint,
+        index=options.index,
+        num_servers=options.num_servers,
+        transport=options.transport,
+        num_threads=options.threads,
+        max_frame_bytes=min(options.max_frame_mb << 20, 2**32 - 1),
+        max_connections=options.max_connections,
+        max_unproven_connections=options.max_unproven,
+        max_unproven_per_address=options.max_unproven_per_address,
+        handshake_timeout_s=options.handshake_timeout,
+        peer_timeout_s=options.peer_timeout,
+        save_root=options.save_root,
+        durability=options.durability,
+        log_dir=options.log_dir or durable_settings(options.index)["log_dir"],
+        replica=options.replica or durable_settings(options.index)["replica"],
+        replica_wait_s=options.replica_wait,
+        take_over=options.take_over,
+    )
 
 
 def _run_launch_command(options: argparse.Namespace) -> int:

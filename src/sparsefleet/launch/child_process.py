@@ -17,7 +17,7 @@ from sparsefleet.launch.guard import Guard
 from sparsefleet.launch.job_plan import ProcessPlan
 from sparsefleet.launch.log_tail import LogTail
 
-__all__ = ["ChildProcess", "ChildState", "describe_exit", "shell_code"]
+__all__ = ["ChildProcess", "ChildState", "describe_exit", "shell_code", "start_process"]
 
 _REAP_S = 10.0
 
@@ -33,9 +33,18 @@ class ChildState(Enum):
 
 
 class ChildProcess:
-    """A process started by the constructor, in its own process group, which ends as a whole."""
+    """A process in its own process group, which ends as a whole.
 
-    def __init__(self, plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> None:
+    The constructor starts it, unless it is given one that `start_process` has started.
+    """
+
+    def __init__(
+        self,
+        plan: ProcessPlan,
+        environ: Mapping[str, str],
+        guard: Guard,
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
         self.plan = plan
         self.state = ChildState.RUNNING
         self.exit_code: int | None = None
@@ -44,7 +53,9 @@ class ChildProcess:
         """When its end was noticed, in seconds since 1970."""
         self.log = LogTail(plan.log_path, is_continued=plan.appends_log)
         self._guard = guard
-        self._process = _start(plan, environ, guard)
+        self._began = time.monotonic()
+        self._lived_s: float | None = None
+        self._process = process or start_process(plan, environ, guard)
 
     @property
     def name(self) -> str:
@@ -53,6 +64,11 @@ class ChildProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def lived_s(self) -> float:
+        """Return the seconds from its start to its end, or until now."""
+        return time.monotonic() - self._began if self._lived_s is None else self._lived_s
 
     @property
     def is_running(self) -> bool:
@@ -90,6 +106,7 @@ class ChildProcess:
         self._guard.remove(self.pid)
         self.exit_code = code
         self.ended_at = time.time()
+        self._lived_s = time.monotonic() - self._began
         if self.state is ChildState.STOPPING:
             self.state = ChildState.STOPPED
         else:
@@ -123,7 +140,13 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _start(plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> subprocess.Popen[bytes]:
+def start_process(
+    plan: ProcessPlan,
+    environ: Mapping[str, str],
+    guard: Guard,
+    *,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
     """Start the process so that it can never outlive the launcher.
 
     The child waits for a byte before it executes its command. The byte is sent once the guard knows
@@ -135,7 +158,7 @@ def _start(plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> subpr
         with open(plan.log_path, "ab" if plan.appends_log else "wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", child, str(go_read), str(os.getpid()), *plan.command],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(environ),

@@ -21,6 +21,7 @@ from sparsefleet.launch.guard import Guard
 from sparsefleet.launch.hub_link import HubLink
 from sparsefleet.launch.job_plan import (
     EXPOSED_TRAFFIC,
+    ProcessPlan,
     child_environment,
     fixed_endpoints,
     fixed_meeting_point,
@@ -31,8 +32,10 @@ from sparsefleet.launch.job_plan import (
 )
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.leaf_link import LeafLink
-from sparsefleet.launch.node_job import Ending, NodeJob
+from sparsefleet.launch.lost_workers import LostWorkers
+from sparsefleet.launch.node_job import Ending, JobContext, JobObserver, NodeJob
 from sparsefleet.launch.node_link import LinkConfig, NodeLink, new_job_id
+from sparsefleet.launch.spare_server import SpareServer
 from sparsefleet.launch.status_display import make_display
 
 if TYPE_CHECKING:
@@ -111,16 +114,18 @@ class PortReservation:
             one.close()
 
 
-def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> int:
+def run_job(
+    config: LaunchConfig,
+    environ: Mapping[str, str] | None = None,
+    observer: JobObserver | None = None,
+) -> int:
     """Run the job to its end and return the launcher's exit code.
 
-    After a failure the job restarts up to `max_restarts` times. The code is 0 if all workers
-    finally
-    exit with 0; otherwise that of the process that failed first (128 + n for signal n), or 128 + n
-    if
-    signal n ended this launcher. No process of the job is left when it returns. Raises ConfigError
-    if
-    the job cannot be started. Main thread only.
+    After a failure, the process that failed or all processes restart, as `restart` and
+    `max_restarts` say. The code is 0 if all workers finally exit with 0; otherwise that of the
+    process that failed first (128 + n for signal n), or 128 + n if signal n ended this launcher. No
+    process of the job is left when it returns. Raises ConfigError if the job cannot be started.
+    Main thread only.
     """
     environ = os.environ if environ is None else environ
     several = len(config.nodes) > 1
@@ -149,25 +154,50 @@ def run_job(config: LaunchConfig, environ: Mapping[str, str] | None = None) -> i
 
         job_id = new_job_id() if link is None else _await_job_id(link, signals)
 
+        lost_workers = LostWorkers(endpoints, config.transport, {**environ, **told})
+        stack.callback(lost_workers.close)
+
+        def environment(plan: ProcessPlan) -> dict[str, str]:
+            return child_environment(environ, config, told, plan)
+
+        spare = SpareServer(environment, guard)
+        stack.callback(spare.close)
+
         def run_once(restarts: int) -> Ending:
-            if config.num_servers > 0 and config.durability != "off":
+            state_dir = ""
+            if config.is_durable:
                 # New for each start of the whole job, which begins at its checkpoints.
                 place = tempfile.TemporaryDirectory(
                     prefix="server-state-", dir=config.log_dir, ignore_cleanup_errors=True
                 )
-                told["SPARSEFLEET_LOG_DIR"] = os.path.abspath(stack.enter_context(place))
+                state_dir = os.path.abspath(stack.enter_context(place))
+                told["SPARSEFLEET_LOG_DIR"] = state_dir
             told["SPARSEFLEET_JOB_ID"] = f"{job_id}-{restarts}"
-            job = NodeJob(config, signals, display, link, restarts=restarts)
+            job = NodeJob(
+                JobContext(
+                    config=config,
+                    signals=signals,
+                    display=display,
+                    guard=guard,
+                    link=link,
+                    lost_workers=lost_workers,
+                    observer=observer or JobObserver(),
+                    spare=spare,
+                    environment=environment,
+                    state_dir=state_dir,
+                    restarts=restarts,
+                )
+            )
             try:
                 for plan in plan_node(config, endpoints, meeting_point, restarts, replicas):
                     if signals.count or not job_id:
                         break
-                    job.start(plan, child_environment(environ, config, told, plan), guard)
+                    job.start(plan)
                 return job.run()
             finally:
                 job.kill_all()
 
-        return _run_to_the_end(run_once, config.max_restarts)
+        return _run_to_the_end(run_once, config.restart_limit)
 
 
 def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int:
@@ -225,8 +255,8 @@ def _open_link(
         key=find_job_key((), environ),
         shape=f"{config.num_servers} servers and {config.num_workers} workers on "
         f"{','.join(config.nodes)} from port {config.start_port}, {config.transport}, "
-        f"{config.max_restarts} restarts",
-        max_restarts=config.max_restarts,
+        f"{config.durability}, {config.restart_limit} restarts of {config.restart_rule}",
+        max_restarts=config.restart_limit if config.restart_rule == "all" else 0,
         join_timeout_s=config.join_timeout_s,
     )
     kind = HubLink if config.node_rank == 0 else LeafLink

@@ -11,6 +11,7 @@ from typing import Literal
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.launch.launch_config import LaunchConfig
+from sparsefleet.server.run_server import SUCCESSOR_FILE
 
 __all__ = [
     "EXPOSED_TRAFFIC",
@@ -20,9 +21,12 @@ __all__ = [
     "fixed_endpoints",
     "fixed_meeting_point",
     "fixed_replicas",
+    "has_served",
     "is_traffic_exposed",
     "link_port",
+    "plan_again",
     "plan_node",
+    "state_of",
 ]
 
 # Left by an outer launcher or an earlier job; each process gets its own.
@@ -163,6 +167,8 @@ def plan_node(
     told["SPARSEFLEET_REPLICAS"] = ",".join(_replica_of_each(config, replicas))
     plans += [_plan_server(config, endpoints, index) for index in servers]
     plans += [_plan_worker(config, index, index - workers.start) for index in workers]
+    if config.proxies:
+        meeting |= _addresses(list(config.proxies))
     return [
         replace(
             plan,
@@ -173,15 +179,34 @@ def plan_node(
     ]
 
 
+def plan_again(plan: ProcessPlan, state_dir: str) -> ProcessPlan:
+    """Return the plan of a process that is restarted alone.
+
+    A server that has served left its configuration in its directory below `state_dir`. Its
+    successor needs nothing else, so it starts without the script and the imports of that.
+    """
+    command = plan.command
+    if has_served(plan, state_dir):
+        place = state_of(plan, state_dir)
+        command = (sys.executable, "-u", "-m", "sparsefleet", "server", "--recover", place)
+    return replace(plan, command=command, incarnation=plan.incarnation + 1, appends_log=True)
+
+
+def has_served(plan: ProcessPlan, state_dir: str) -> bool:
+    """Return whether the process is a durable server that was listening."""
+    return plan.role == "server" and os.path.exists(
+        os.path.join(state_of(plan, state_dir), SUCCESSOR_FILE)
+    )
+
+
 def child_environment(
     inherited: Mapping[str, str], config: LaunchConfig, job: Mapping[str, str], plan: ProcessPlan
 ) -> dict[str, str]:
     """Return the whole environment of a process. `job` holds what all processes share."""
     dropped = {*_ROLE_VARIABLES, *config.unset_variables}
     kept = {name: text for name, text in inherited.items() if name not in dropped}
-    waits = config.num_servers > 0 and config.durability != "off"
     return {
-        **({"SPARSEFLEET_FAILOVER_WAIT_S": _FAILOVER_WAIT_S} if waits else {}),
+        **({"SPARSEFLEET_FAILOVER_WAIT_S": _FAILOVER_WAIT_S} if config.is_durable else {}),
         **kept,
         **dict(config.set_variables),
         "PYTHONUNBUFFERED": "1",
@@ -197,6 +222,11 @@ def is_traffic_exposed(config: LaunchConfig, inherited: Mapping[str, str]) -> bo
     is_chosen = "GLOO_SOCKET_IFNAME" in told or told.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS"
     outside = [host for host in config.nodes if not parse_endpoint(f"{host}:1").is_loopback]
     return config.num_servers == 0 and len(config.nodes) > 1 and bool(outside) and not is_chosen
+
+
+def state_of(plan: ProcessPlan, state_dir: str) -> str:
+    """Return the log directory of a server."""
+    return os.path.join(state_dir, f"server-{plan.index}")
 
 
 def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> ProcessPlan:
@@ -271,14 +301,18 @@ def _paddle_variables(config: LaunchConfig, index: int, local_index: int) -> dic
 
 def _job_shape(config: LaunchConfig, endpoints: list[str]) -> dict[str, str]:
     return {
-        "SPARSEFLEET_SERVERS": ",".join(endpoints),
+        **_addresses(endpoints),
         "SPARSEFLEET_WORKERS": str(config.num_workers),
         "SPARSEFLEET_TRANSPORT": config.transport,
         "SPARSEFLEET_DURABILITY": config.durability,
         "SPARSEFLEET_KEEP_GOING": "1" if config.keep_going else "0",
-        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints),
         "PADDLE_TRAINERS_NUM": str(config.num_workers),
     }
+
+
+def _addresses(endpoints: list[str]) -> dict[str, str]:
+    listed = ",".join(endpoints)
+    return {"SPARSEFLEET_SERVERS": listed, "PADDLE_PSERVERS_IP_PORT_LIST": listed}
 
 
 def _script_command(config: LaunchConfig) -> tuple[str, ...]:

@@ -10,14 +10,16 @@ from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
 
-__all__ = ["LaunchConfig", "PaddleWorkers", "TransportName"]
+__all__ = ["DurabilityName", "LaunchConfig", "PaddleWorkers", "RestartName", "TransportName"]
 
 # The server room has the same type, but importing it would load the native extension, which the
 # launcher does not need.
 TransportName = Literal["auto", "tls", "plain"]
 DurabilityName = Literal["off", "process", "disk", "replica"]
+RestartName = Literal["auto", "killed", "failed", "all"]
 
 _MAX_PROCESSES = 2**16
+_RESTARTS_ALONE = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ class LaunchConfig:
     transport: TransportName = "auto"
     """How servers and workers communicate; passed to them as SPARSEFLEET_TRANSPORT."""
 
-    durability: DurabilityName = "off"
+    durability: DurabilityName = "process"
     """Failures that acknowledged changes survive; passed to servers as SPARSEFLEET_DURABILITY."""
 
     start_port: int = 0
@@ -76,6 +78,9 @@ class LaunchConfig:
 
     endpoints: tuple[str, ...] = ()
     """The servers' addresses, instead of `start_port`; all on this machine."""
+
+    proxies: tuple[str, ...] = ()
+    """Addresses at which workers reach the servers, in their order, if not at `endpoints`."""
 
     nodes: tuple[str, ...] = ()
     """The machines of the job by name or address, the same list on each. Empty: this machine."""
@@ -89,8 +94,15 @@ class LaunchConfig:
     keep_going: bool = False
     """Continue when a worker fails."""
 
-    max_restarts: int = 0
-    """How many times all processes are restarted after one has failed."""
+    restart: RestartName = "auto"
+    """Which processes are restarted when one fails: "killed": that one, if it was killed by a
+    signal or is a server that has served; "failed": that one, however it failed; "all": all of the
+    job. "auto": "all" without durable servers or if `max_restarts` is given, else "killed", for
+    servers only."""
+
+    max_restarts: int | None = None
+    """With "all", how many times the job is restarted (None: 0); otherwise how many times within
+    five minutes each process is (None: 20)."""
 
     quiet: bool = False
     """Show failures only."""
@@ -119,9 +131,12 @@ class LaunchConfig:
             raise ConfigError(f"script {self.script!r} does not exist or is not a file")
         require_int(self, "num_servers", 0, _MAX_PROCESSES)
         require_int(self, "num_workers", 1, _MAX_PROCESSES)
-        require_int(self, "max_restarts", 0, 2**31 - 1)
+        if self.max_restarts is not None:
+            require_int(self, "max_restarts", 0, 2**31 - 1)
         levels = get_args(DurabilityName)
         require(self.durability in levels, self, "durability", " or ".join(levels))
+        rules = get_args(RestartName)
+        require(self.restart in rules, self, "restart", " or ".join(rules))
         transports = get_args(TransportName)
         require(self.transport in transports, self, "transport", " or ".join(transports))
         require_int(self, "start_port", 0, 65535)
@@ -129,12 +144,45 @@ class LaunchConfig:
         require_positive(self, "join_timeout_s")
         self._check_endpoints()
         self._check_nodes()
+        self._check_restart()
         self._check_show()
         self._check_collective()
         if not self.endpoints and self.start_port + self.num_servers > 65535:
             raise ConfigError(
                 f"LaunchConfig.start_port must leave room for {self.num_servers} servers "
                 f"below 65536, got {self.start_port}"
+            )
+
+    @property
+    def is_durable(self) -> bool:
+        """Return whether the job has servers that recover what they had acknowledged."""
+        return self.num_servers > 0 and self.durability != "off"
+
+    @property
+    def restart_rule(self) -> Literal["killed", "failed", "all"]:
+        """Return the value of `restart` that "auto" stands for."""
+        if self.restart != "auto":
+            return self.restart
+        return "killed" if self.is_durable and self.max_restarts is None else "all"
+
+    @property
+    def restart_limit(self) -> int:
+        """Return the value of `max_restarts` that None stands for."""
+        if self.max_restarts is not None:
+            return self.max_restarts
+        return 0 if self.restart_rule == "all" else _RESTARTS_ALONE
+
+    @property
+    def restarts_workers_alone(self) -> bool:
+        """Return whether a worker can be restarted without the others."""
+        return self.restart in ("killed", "failed")
+
+    def _check_restart(self) -> None:
+        if self.restart in ("killed", "failed") and not self.is_durable:
+            missing = "servers" if self.num_servers == 0 else "durable servers"
+            raise ConfigError(
+                f"LaunchConfig.restart={self.restart!r} needs {missing}, which remember what the "
+                "process had done: use restart='all', or durability='process'"
             )
 
     def _check_show(self) -> None:
@@ -177,6 +225,10 @@ class LaunchConfig:
             raise ConfigError(
                 f"LaunchConfig.endpoints must have one entry per server, {self.num_servers}, "
                 f"got {len(self.endpoints)}: {','.join(self.endpoints)}"
+            )
+        if self.proxies:
+            require(
+                len(self.proxies) == self.num_servers, self, "proxies", "one address per server"
             )
         if self.nodes:
             raise ConfigError("LaunchConfig.endpoints and nodes cannot be used together")

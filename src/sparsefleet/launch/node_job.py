@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sparsefleet.launch.child_process import (
@@ -18,9 +19,10 @@ from sparsefleet.launch.child_process import (
 from sparsefleet.launch.ending_signals import EndingSignals
 from sparsefleet.launch.failure_cause import describe_failure, find_cause
 from sparsefleet.launch.guard import Guard
-from sparsefleet.launch.job_plan import ProcessPlan
+from sparsefleet.launch.job_plan import ProcessPlan, has_served, plan_again, state_of
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.log_tail import LogFollower
+from sparsefleet.launch.lost_workers import LostWorkers
 from sparsefleet.launch.node_link import (
     AllDone,
     LinkEvent,
@@ -28,9 +30,11 @@ from sparsefleet.launch.node_link import (
     OtherNodeFailed,
     Restart,
 )
+from sparsefleet.launch.restart_policy import RestartPolicy
+from sparsefleet.launch.spare_server import SpareServer
 from sparsefleet.launch.status_display import JobDisplay
 
-__all__ = ["Ending", "NodeJob"]
+__all__ = ["Ending", "JobContext", "JobObserver", "NodeJob"]
 
 _REFRESH_S = 0.25
 _TAIL_LINES = 20
@@ -53,38 +57,74 @@ class Ending:
     """If not 0, the job has not ended: this is the number of the restart that follows."""
 
 
+class JobObserver:
+    """Hears of each process of this node; the base class ignores what it hears."""
+
+    def started(self, plan: ProcessPlan, pid: int) -> None:
+        """Hear that a process was started, for the first time or again."""
+
+    def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
+        """Hear that it has ended; the code is as in subprocess."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobContext:
+    """What one start of the job shares with the launcher around it."""
+
+    config: LaunchConfig
+    signals: EndingSignals
+    display: JobDisplay
+    guard: Guard
+    link: NodeLink | None
+    lost_workers: LostWorkers
+    observer: JobObserver
+    spare: SpareServer
+    environment: Callable[[ProcessPlan], Mapping[str, str]]
+    """Returns the environment of a process."""
+    state_dir: str = ""
+    """The directory of the servers' logs; empty if they are not durable."""
+    restarts: int = 0
+    """How often all processes have been restarted."""
+
+
 class NodeJob:
     """Runs the processes of this node for one start of the job."""
 
-    def __init__(
-        self,
-        config: LaunchConfig,
-        signals: EndingSignals,
-        display: JobDisplay,
-        link: NodeLink | None,
-        *,
-        restarts: int = 0,
-    ) -> None:
-        self._config = config
-        self._signals = signals
-        self._display = display
-        self._link = link
-        self._restarts = restarts
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._config = context.config
+        self._signals = context.signals
+        self._display = context.display
+        self._link = context.link
+        self._restarts = context.restarts
+        self._policy = RestartPolicy(context.config)
         self._children: list[ChildProcess] = []
         self._shown: list[LogFollower] = []
         self._failures: list[ChildProcess] = []
+        self._unjudged: list[ChildProcess] = []
+        self._refusals: dict[ChildProcess, str] = {}
+        self._restarted: Counter[str] = Counter()
         self._reported_done = False
 
-    def start(self, plan: ProcessPlan, environ: Mapping[str, str], guard: Guard) -> None:
+    def start(self, plan: ProcessPlan) -> None:
         if self._config.show in ("all", plan.short_name):
             place = _size(plan.log_path) if plan.appends_log else 0
             self._shown.append(LogFollower(plan.log_path, place))
-        child = ChildProcess(plan, environ, guard)
+        child = self._start_process(plan)
         self._children.append(child)
         where = f" at {child.plan.endpoint}" if child.plan.endpoint else ""
         self._display.note(
             f"{child.name} started{where}, pid {child.pid}, log {child.plan.log_path}"
         )
+
+    def _start_process(self, plan: ProcessPlan) -> ChildProcess:
+        spare = None
+        if plan.incarnation and has_served(plan, self._context.state_dir):
+            place = state_of(plan, self._context.state_dir)
+            spare = self._context.spare.take(plan, place)
+        child = ChildProcess(plan, self._context.environment(plan), self._context.guard, spare)
+        self._context.observer.started(plan, child.pid)
+        return child
 
     def run(self) -> Ending:
         """Watch the processes until all have ended."""
@@ -92,7 +132,11 @@ class NodeJob:
         heeded = min(
             self._signals.count, 1
         )  # a second signal counts even while the first is being reported
-        may_restart = ending.culprit is not None and self._restarts < self._config.max_restarts
+        may_restart = (
+            ending.culprit is not None
+            and self._config.restart_rule == "all"
+            and self._restarts < self._config.restart_limit
+        )
         if self._link is not None and ending.is_ours and ending.exit_code != 0:
             node = f"node {self._config.node_rank} ({self._config.nodes[self._config.node_rank]})"
             reason = f"{node}: {ending.reason}"
@@ -141,18 +185,57 @@ class NodeJob:
             for child in self._children:
                 if child.poll():
                     self._note_end(child)
+            if not self._signals.count:
+                self._restart_failed()
             ending = self._decide()
             if ending is not None:
                 return ending
             self._refresh()
+            self._keep_spare_ready()
             self._signals.wait(_REFRESH_S)
+
+    def _keep_spare_ready(self) -> None:
+        """Keep a spare for the servers of this node, once they serve and may be restarted."""
+        servers = [child.plan for child in self._children if child.plan.role == "server"]
+        serve = [has_served(plan, self._context.state_dir) for plan in servers]
+        if self._config.restart_rule != "all" and serve and all(serve):
+            self._context.spare.keep_ready()
 
     def _note_end(self, child: ChildProcess) -> None:
         assert child.exit_code is not None
+        self._context.observer.ended(child.plan, child.pid, child.exit_code)
         if child.state is ChildState.FAILED:
             self._failures.append(child)
+            self._unjudged.append(child)
         if child.state is not ChildState.STOPPED:
             self._display.note(f"{child.name} {describe_exit(child.exit_code)}")
+
+    def _restart_failed(self) -> None:
+        """Restart the processes that the policy allows alone; report workers that are not."""
+        while self._unjudged:
+            child = self._unjudged.pop(0)
+            is_server = has_served(child.plan, self._context.state_dir)
+            verdict = self._policy.judge(child, has_served=is_server)
+            if verdict.restarts:
+                self._failures.remove(child)
+                self._start_again(child)
+                continue
+            self._refusals[child] = verdict.reason
+            if child.plan.role == "worker" and self._config.keep_going:
+                self._context.lost_workers.report(child.plan.index)
+
+    def _start_again(self, ended: ChildProcess) -> None:
+        plan = plan_again(ended.plan, self._context.state_dir)
+        child = self._start_process(plan)
+        self._children[self._children.index(ended)] = child
+        self._restarted[child.name] += 1
+        what = describe_failure(ended, [])[0]
+        print(
+            f"sparsefleet launch: {what}; restarted alone, pid {child.pid} "
+            f"(restart {self._restarted[child.name]} of this process)",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _decide(self) -> Ending | None:
         """Return why the job ends, or None if it continues."""
@@ -187,6 +270,9 @@ class NodeJob:
                 if child.poll():
                     self._note_end(child)
         reason, *followed = describe_failure(cause or first, self._failures)
+        refusal = self._refusals.get(cause or first)
+        if refusal:
+            reason += f"; not restarted: {refusal}"
         code = first.exit_code if cause is None or cause.is_running else cause.exit_code
         return Ending(shell_code(code or 1), reason, cause or first, followed=tuple(followed))
 
@@ -268,6 +354,9 @@ class NodeJob:
             ending = _failed(child, "while shutting down")
             self._complain(ending)
             return ending
+        if self._restarted:
+            counts = ", ".join(f"{name}: {n}" for name, n in sorted(self._restarted.items()))
+            self._display.note(f"restarted alone: {counts}")
         lost = [f"{child.name} {describe_exit(child.exit_code or 0)}" for child in self._failures]
         if lost:
             print(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from sparsefleet import _core
 from sparsefleet.endpoint import Endpoint, parse_endpoint
+from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import (
     require,
     require_int,
@@ -34,7 +38,9 @@ __all__ = [
     "EndingSignals",
     "ServerConfig",
     "TransportName",
+    "await_order",
     "durable_settings",
+    "predecessor_config",
     "run_server",
     "wait_for_the_end",
     "write_log",
@@ -44,6 +50,9 @@ TransportName = Literal["auto", "tls", "plain"]
 DurabilityName = Literal["off", "process", "disk", "replica"]
 
 _MAX_CONNECTIONS = 2**20
+
+SUCCESSOR_FILE = "successor.json"
+"""The file in `ServerConfig.log_dir` with what `sparsefleet server --recover` needs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +138,10 @@ class ServerConfig:
     take_over: bool = False
     """Whether to kill a process that still holds `log_dir`, such as a stopped predecessor."""
 
+    has_successor: bool = True
+    """If this durable server dies, `sparsefleet server --recover` may take over. False: only the
+    same program can, since it does more than serve."""
+
     notes: Mapping[str, bytes] = field(default_factory=dict)
     """Initial notes; clients read those of the first server."""
 
@@ -187,6 +200,51 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
     return {"durability": durability, "log_dir": place, "replica": replica}  # type: ignore[typeddict-item]
 
 
+def predecessor_config(log_dir: str) -> ServerConfig:
+    """Return the configuration with which the last server that used the directory was listening.
+
+    Raises ConfigError if there was none, or if a program had more to do than to serve.
+    """
+    path = os.path.join(log_dir, SUCCESSOR_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        return ServerConfig(**found)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"no server can be recovered from {log_dir}: {error}; a directory of --log-dir whose "
+            f"server was listening has a {SUCCESSOR_FILE}"
+        ) from error
+
+
+def await_order() -> str:
+    """Wait as a spare of a launcher, which writes one line to stdin when a server has died.
+
+    Returns the directory to recover; from then on the output goes to the log of that server. ""
+    if no spare is needed any more.
+    """
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return ""
+    order = json.loads(line)
+    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(log, stream.fileno())
+    os.close(log)
+    return str(order["recover"])
+
+
+def _prepare_successor(config: ServerConfig, endpoint: Endpoint) -> None:
+    """Write what a successor needs to know; notes are in the log."""
+    fields = {name.name: getattr(config, name.name) for name in dataclasses.fields(config)}
+    fields |= {"endpoint": str(endpoint), "log_dir": os.path.abspath(config.log_dir)}
+    del fields["notes"], fields["has_successor"]
+    path = os.path.join(config.log_dir, SUCCESSOR_FILE)
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(fields, file)
+    os.replace(f"{path}.tmp", path)
+
+
 _log = logging.getLogger("sparsefleet.server")
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -211,12 +269,15 @@ def run_server(config: ServerConfig) -> None:
             has_session=server.has_session,
             states=states,
             change_in_bulk=server.change_in_bulk,
+            drop_clients=server.drop_clients,
         )
         states.recover(server)
         commands = CommandLoop(server, handlers)
         try:
             commands.start()
             endpoint = Endpoint(parse_endpoint(config.endpoint).host, server.port)
+            if config.durability != "off" and config.has_successor:
+                _prepare_successor(config, endpoint)
             print(
                 f"sparsefleet server {config.index} of {config.num_servers} "
                 f"listening on {endpoint} ({config.transport})",

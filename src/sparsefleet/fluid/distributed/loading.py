@@ -60,6 +60,8 @@ class FolderLoad:
         endpoints = self._role.server_endpoints
         with RemoteStore(endpoints, name="loading-server", config=others_start) as store:
             try:
+                if not store.get_note(note).startswith(b"loading "):
+                    return  # this server was restarted after the load
                 if not self._wait_for_tables(store):
                     return
                 counters = load_tables(

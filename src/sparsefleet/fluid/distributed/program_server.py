@@ -51,6 +51,7 @@ class ProgramServer(ProgramRole):
             index=self.role.index,
             num_servers=self.role.server_num,
             transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
+            has_successor=load is None,
             notes={} if load is None else load.first_note(),
             **durable_settings(self.role.index),
         )

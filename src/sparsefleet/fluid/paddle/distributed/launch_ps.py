@@ -7,6 +7,7 @@ process fails and returns that process's exit code; see `sparsefleet launch` for
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -87,6 +88,7 @@ def _config(options: argparse.Namespace) -> LaunchConfig:
         start_port=0 if endpoints else options.start_port,
         endpoints=endpoints,
         unset_variables=_PROXIES,
+        durability=os.environ.get("SPARSEFLEET_DURABILITY", "process"),  # type: ignore[arg-type]
     )
 
 

@@ -1,0 +1,81 @@
+"""Decides which processes of a job are restarted alone, and how often."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparsefleet.launch.child_process import ChildProcess
+from sparsefleet.launch.launch_config import LaunchConfig
+
+__all__ = ["RestartPolicy", "Verdict"]
+
+START_ELSEWHERE = 75
+"""The exit code of a process that gave up its place on request; EX_TEMPFAIL in sysexits.h."""
+
+WINDOW_S = 300.0
+_AT_ONCE_S = 10.0
+_MOST_IN_A_ROW = 3
+_KILLED = (-9, -15)  # from outside, so the process itself may be in order
+
+
+class Verdict(NamedTuple):
+    """Whether a failed process is restarted alone."""
+
+    restarts: bool
+    reason: str = ""
+    """Why a process that is normally restarted is not."""
+
+
+class RestartPolicy:
+    """Judges failed processes; those it lets restart count against the limit of `config`.
+
+    A server that has served is restarted however it failed: its log has everything that was
+    acknowledged. Other processes are restarted if they were killed by a signal or asked for it by
+    their exit code; after an error only with `restart="failed"`, since the same script usually
+    fails the same way again.
+    """
+
+    def __init__(
+        self, config: LaunchConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._restarts: defaultdict[str, deque[float]] = defaultdict(deque)
+        self._in_a_row: defaultdict[str, int] = defaultdict(int)
+
+    def judge(self, child: ChildProcess, *, has_served: bool = False) -> Verdict:
+        """Return whether to restart a process that has failed; a restart is counted."""
+        if not self._covers(child, has_served=has_served):
+            return Verdict(False)
+        name = child.name
+        is_own_fault = child.exit_code not in _KILLED and child.lived_s < _AT_ONCE_S
+        self._in_a_row[name] = self._in_a_row[name] + 1 if is_own_fault else 0
+        if self._in_a_row[name] >= _MOST_IN_A_ROW:
+            return Verdict(
+                False,
+                f"it failed {_MOST_IN_A_ROW} times in a row within {_AT_ONCE_S:g} s of its start",
+            )
+        now = self._clock()
+        restarts = self._restarts[name]
+        while restarts and now - restarts[0] > WINDOW_S:
+            restarts.popleft()
+        if len(restarts) >= self._config.restart_limit:
+            return Verdict(
+                False,
+                f"it was restarted {len(restarts)} times within {WINDOW_S:g} s, and "
+                f"--max-restarts allows no more",
+            )
+        restarts.append(now)
+        return Verdict(True)
+
+    def _covers(self, child: ChildProcess, *, has_served: bool) -> bool:
+        rule = self._config.restart_rule
+        if rule == "all" or child.exit_code is None:
+            return False
+        if child.plan.role == "worker" and not self._config.restarts_workers_alone:
+            return False
+        is_killed = child.exit_code < 0 or child.exit_code == START_ELSEWHERE
+        return has_served or is_killed or rule == "failed"

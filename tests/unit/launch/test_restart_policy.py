@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import pytest
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.launch import LaunchConfig
+from sparsefleet.launch.child_process import ChildProcess
+from sparsefleet.launch.job_plan import ProcessPlan
+from sparsefleet.launch.restart_policy import START_ELSEWHERE, WINDOW_S, RestartPolicy
+
+
+class EndedProcess:
+    """What the policy looks at of a process that has ended."""
+
+    def __init__(
+        self, exit_code: int, role: Literal["server", "worker"] = "worker", lived_s: float = 100.0
+    ) -> None:
+        self.plan = ProcessPlan(role=role, index=0, command=(), log_path="")
+        self.name = self.plan.name
+        self.exit_code = exit_code
+        self.lived_s = lived_s
+
+
+def config(**fields: Any) -> LaunchConfig:
+    return LaunchConfig(script="train", is_module=True, **{"restart": "killed", **fields})
+
+
+def judge(policy: RestartPolicy, ended: EndedProcess, *, has_served: bool = False) -> bool:
+    return policy.judge(cast(ChildProcess, ended), has_served=has_served).restarts
+
+
+def test_auto_depends_on_durability_and_on_the_limit() -> None:
+    auto = LaunchConfig(script="train", is_module=True)
+    assert (auto.restart_rule, auto.restart_limit) == ("killed", 20)
+    for fields in ({"durability": "off"}, {"num_servers": 0}):
+        plain = LaunchConfig(script="train", is_module=True, **fields)  # type: ignore[arg-type]
+        assert (plain.restart_rule, plain.restart_limit) == ("all", 0)
+
+
+def test_one_process_alone_needs_durable_servers() -> None:
+    with pytest.raises(ConfigError, match="needs durable servers.*restart='all'"):
+        config(durability="off")
+    with pytest.raises(ConfigError, match="needs servers"):
+        config(num_servers=0)
+
+
+def test_which_failures_are_covered() -> None:
+    killed = RestartPolicy(config())
+    assert judge(killed, EndedProcess(-9))
+    assert judge(killed, EndedProcess(START_ELSEWHERE))
+    assert not judge(killed, EndedProcess(1))
+    assert judge(killed, EndedProcess(1, "server"), has_served=True)
+    assert not judge(killed, EndedProcess(1, "server"))
+    assert judge(RestartPolicy(config(restart="failed")), EndedProcess(1))
+    assert not judge(RestartPolicy(config(restart="all")), EndedProcess(-9))
+
+
+def test_limit_counts_each_process_within_a_window() -> None:
+    now = 0.0
+    policy = RestartPolicy(config(max_restarts=2), clock=lambda: now)
+    worker, server = EndedProcess(-9), EndedProcess(-9, "server")
+    assert [judge(policy, worker) for _ in range(3)] == [True, True, False]
+    assert judge(policy, server)
+    now = WINDOW_S + 1
+    assert judge(policy, worker)
+
+
+def test_process_that_fails_by_itself_right_after_its_start_is_given_up() -> None:
+    policy = RestartPolicy(config())
+    crash = EndedProcess(-11, lived_s=0.5)
+    assert judge(policy, crash)
+    assert judge(policy, crash)
+    verdict = policy.judge(cast(ChildProcess, crash))
+    assert not verdict.restarts
+    assert "3 times in a row" in verdict.reason
+    patient = RestartPolicy(config())
+    for _ in range(5):
+        assert judge(patient, EndedProcess(-9, lived_s=0.5)), "killed from outside"
+        assert judge(patient, EndedProcess(-11, lived_s=20.0)), "it ran for a while"
