@@ -138,7 +138,7 @@ class Folder(abc.ABC):
     def replace(self, path: str, data: bytes, pending: str) -> None:
         """Replace the file atomically; it is on disk when this returns.
 
-        `pending` is a temporary path on the way.
+        pending: the path of the temporary file.
         """
 
     @abc.abstractmethod

@@ -213,7 +213,7 @@ class ProgramPlacement(StorePlacement):
 
 
 class ProgramModel(DistributedModel):
-    """Return a `DistributedModel` of a program, initialized by the first worker."""
+    """A `DistributedModel` of a program, initialized by the first worker."""
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
         first_values = Scope()
