@@ -10,6 +10,7 @@ FUZZ_SECONDS ?= 60
 CLANGXX ?= clang++
 DEMO_FLAGS ?=
 BENCH_FLAGS ?=
+CHAOS_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -91,6 +92,10 @@ test-jobs-failed: $(STAMPS)/package
 .PHONY: test-slow
 test-slow: $(STAMPS)/package  ## Run the slow Python tests
 	$(BIN)/python -m pytest -q -m slow
+
+.PHONY: chaos
+chaos: $(STAMPS)/package  ## Kill processes of jobs in all modes and check every record, 20 minutes (CHAOS_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/run_chaos.py $(CHAOS_FLAGS)
 
 # Needed only for comparisons: 100 MB that no test uses.
 $(STAMPS)/bench: $(STAMPS)/package

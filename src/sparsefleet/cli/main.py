@@ -16,6 +16,12 @@ from collections.abc import Sequence
 from typing import get_args
 
 from sparsefleet import __version__
+from sparsefleet.cli.chaos import (
+    CHAOS_DESCRIPTION,
+    CHAOS_EPILOG,
+    add_chaos_flags,
+    run_chaos_command,
+)
 from sparsefleet.cli.checkpoint import (
     CHECKPOINT_DESCRIPTION,
     add_checkpoint_commands,
@@ -126,6 +132,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_replica_command(commands)
     _add_stats_command(commands)
     _add_launch_command(commands)
+    _add_chaos_command(commands)
     _add_file_commands(commands)
     return parser
 
@@ -362,6 +369,19 @@ def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     add_launch_flags(parser)
 
 
+def _add_chaos_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "chaos",
+        help="inject faults into a job and check what must hold afterwards",
+        description=CHAOS_DESCRIPTION,
+        epilog=CHAOS_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(parser=parser)
+    _add_log_level(parser, "warning")
+    add_chaos_flags(parser)
+
+
 def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands that need neither a transport nor the job key."""
     for name, summary, description, add_flags in (
@@ -480,6 +500,13 @@ def _run_launch_command(options: argparse.Namespace) -> int:
     return run_job(config)
 
 
+def _run_chaos_command(options: argparse.Namespace) -> int:
+    try:
+        return run_chaos_command(options, lambda words: _make_parser().parse_args(words))
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+
+
 def _run_stats_command(options: argparse.Namespace) -> int:
     from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
@@ -522,6 +549,7 @@ def _show(number: float | None) -> str:
 
 
 _COMMANDS = {
+    "chaos": _run_chaos_command,
     "checkpoint": _run_checkpoint_command,
     "export": run_export_command,
     "fluid-coverage": run_fluid_coverage_command,

@@ -1,0 +1,6 @@
+"""Faults injected into a running job, and what must hold afterwards."""
+
+from sparsefleet.launch.chaos.chaos_run import ChaosReport, run_chaos
+from sparsefleet.launch.chaos.schedule import ChaosConfig, Fault, make_schedule
+
+__all__ = ["ChaosConfig", "ChaosReport", "Fault", "make_schedule", "run_chaos"]

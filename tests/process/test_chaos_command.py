@@ -1,0 +1,43 @@
+"""`sparsefleet chaos` on its own job: what is killed comes back, and the ledger is exact."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.launch_process import LaunchProcess
+
+COMMAND = ("-m", "sparsefleet", "chaos")
+
+
+@pytest.mark.job
+@pytest.mark.skipif(sys.platform != "linux", reason="chaos needs Linux")
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (("--mode", "sync", "--kill", "servers", "--seed", "2"), {"kill"}),
+        (
+            ("--door", "fluid", "--mode", "async", "--kill", "servers", "--partition"),
+            {"kill", "partition"},
+        ),
+    ],
+    ids=["torch-sync", "fluid-async"],
+)
+def test_killed_servers_lose_no_record(
+    tmp_path: Path, words: tuple[str, ...], kinds: set[str]
+) -> None:
+    report = tmp_path / "report.json"
+    size = ("--batches", "80", "--pace-ms", "50", "--every", "1s", "--for", "4s")
+    times = ("--fault-time", "500ms", "--report", str(report))
+    run = LaunchProcess(tmp_path, "--ledger", *words, *size, *times, command=COMMAND)
+    try:
+        assert run.wait() == 0, run.output()
+    finally:
+        run.close()
+    found = json.loads(report.read_text())
+    assert found["problems"] == []
+    assert {fault["kind"] for fault in found["injected"]} == kinds
+    assert found["ledger"]["records"] == 2 * 80 * 32
+    assert found["left"] == []
