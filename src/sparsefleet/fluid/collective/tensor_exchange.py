@@ -17,7 +17,7 @@ from sparsefleet.collective import World
 from sparsefleet.collective.reduction import Traffic, gather_rows
 from sparsefleet.fluid.collective.collective_role import part_unless_training
 from sparsefleet.fluid.collective.ranks import Ranks
-from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
+from sparsefleet.fluid.framework.sparse_parameter import LocalRows, SparseParameter
 from sparsefleet.nn.step_rows import sum_by_key
 from sparsefleet.store import Rows, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
@@ -196,7 +196,7 @@ def broadcast_table(world: World, table: SparseParameter, root: int) -> SparsePa
     world.broadcast([torch.from_numpy(column.view(np.uint8)) for column in _columns(rows)], root)
     if world.rank == root:
         return table
-    made = SparseParameter(
+    made = LocalRows(
         table.name, (table.height, table.dim), spec.initializer, table.optimizer, seed % 2**64
     )
     import_chunks(made.store, made.name, [rows])

@@ -68,23 +68,17 @@ class ServedRows(SparseParameter):
     def __init__(
         self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer, model: DistributedModel
     ) -> None:
-        self.name = name
-        self.height, self.dim = shape
-        self.optimizer = optimizer
+        super().__init__(name, shape, optimizer)
         self._model = model
 
     @property
-    def store(self) -> Store:  # type: ignore[override]
-        """Return the servers' tables."""
+    def store(self) -> Store:
         return self._model.store
 
     @property
     def source(self) -> Pull:
         """Return the store shared by all tables of a training, so that one request fetches all."""
         return self._model.mode.pull
-
-    def pull(self, keys: Keys, *, train: bool) -> Floats:
-        return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
         """Write the first worker's rows to the servers; other workers change nothing."""

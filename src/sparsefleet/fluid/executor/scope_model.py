@@ -23,7 +23,7 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.executor.program_workload import ProgramInputs, ProgramWorkload
 from sparsefleet.fluid.framework import Program, ProgramError
 from sparsefleet.fluid.framework.scope import Scope
-from sparsefleet.fluid.framework.sparse_parameter import SparseParameter, pull_from
+from sparsefleet.fluid.framework.sparse_parameter import LocalRows, SparseParameter, pull_from
 from sparsefleet.modes.mode_choice import make_mode
 from sparsefleet.modes.mode_setting import ModeSetting
 from sparsefleet.nn.pulled_rows import Pull, PulledRows, pull_rows
@@ -208,7 +208,7 @@ class ScopeModel:
 
         Tables that already share a store, as after an earlier call, stay there.
         """
-        values = self._table_values()
+        values = [value for value in self._table_values() if isinstance(value, LocalRows)]
         stores = {id(value.store): value.store for value in values}
         store: Store = next(iter(stores.values())) if len(stores) == 1 else LocalStore()
         if len(stores) > 1 or not _tracks(store, track_dirty):

@@ -5,6 +5,7 @@ Letters: U distinct keys, D row width.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sparsefleet.fluid.framework import Parameter
 
 __all__ = [
+    "LocalRows",
     "SparseParameter",
     "empty_table",
     "initializer_of",
@@ -46,69 +48,39 @@ _MAX_WHOLE_BYTES = 4 << 30
 _CHUNK_ROWS = 65536
 
 
-class SparseParameter:
-    """What a scope holds for such a parameter; programs see a tensor of `shape`.
+class SparseParameter(ABC):
+    """What a scope holds for such a parameter; programs see a tensor of `shape`."""
 
-    >>> table = SparseParameter("ads", (10, 2), Constant(0.5), None)
-    >>> np.asarray(table).shape, float(np.asarray(table)[3, 1])
-    ((10, 2), 0.5)
-    """
-
-    def __init__(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        initializer: Initializer,
-        optimizer: optim.Optimizer | None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer) -> None:
         self.name = name
         self.height, self.dim = shape
-        self.store: Store = LocalStore()
-        self.optimizer = optimizer or optim.SGD()
+        self.optimizer = optimizer
         """The optimizer that applies pushes to rows."""
-        self._rate = self.optimizer.lr
-        self.store.define(
-            TableSpec(
-                name=name,
-                dim=self.dim,
-                initializer=initializer,
-                optimizer=self.optimizer,
-                seed=seed,
-            )
-        )
+
+    @property
+    @abstractmethod
+    def store(self) -> Store:
+        """Return the store of the table."""
+
+    @property
+    @abstractmethod
+    def source(self) -> Pull:
+        """Return the source of rows; tables with an equal source share one call."""
+
+    @property
+    @abstractmethod
+    def takes_rows(self) -> bool:
+        """Return whether loading changes the rows here: the first of several workers does it for
+        all.
+        """
+
+    @abstractmethod
+    def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
+        """Apply the gradients of distinct keys with the optimizer, at this learning rate."""
 
     def pull(self, keys: Keys, *, train: bool) -> Floats:
         """Return rows float32[U, D]; in training, rows of new keys are kept."""
-        return self.store.pull(self.name, keys, train=train, unknown="initial")
-
-    @property
-    def source(self) -> Pull:
-        """Return the source of rows; tables with an equal source share one call."""
-        return self._pull_own
-
-    def _pull_own(
-        self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
-    ) -> dict[str, Floats]:
-        del unknown  # always its initial value: in Fluid every row has one
-        return {self.name: self.pull(keys[self.name], train=train)}
-
-    def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
-        """Apply the gradients of distinct keys with the optimizer, at this learning rate."""
-        if rate != self._rate:
-            self.store.set_learning_rate(self.name, rate)
-            self._rate = rate
-        self.store.push_many({self.name: gradient}, unique=True)
-
-    def move_to(self, store: LocalStore, *, track_dirty: bool = False) -> None:
-        """Move the table, with its rows and their state, into another store of this process."""
-        spec = self.store.specs[self.name]
-        assert isinstance(spec, TableSpec)
-        store.define(replace(spec, track_dirty=track_dirty))
-        store.set_learning_rate(self.name, self._rate)
-        for chunk in self.store.rows(self.name):
-            store.import_rows(self.name, chunk)
-        self.store = store
+        return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
 
     def rows(self) -> Rows:
         """Return all existing rows, sorted by key."""
@@ -121,13 +93,6 @@ class SparseParameter:
             np.empty((0, 0), np.float32),
             np.empty((0, 0), np.uint32),
         )
-
-    @property
-    def takes_rows(self) -> bool:
-        """Return whether loading changes the rows here: the first of several workers does it for
-        all.
-        """
-        return True
 
     # -- as a tensor --------------------------------------------------------------------------
 
@@ -158,7 +123,7 @@ class SparseParameter:
         return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        del copy  # always one dimension
+        del copy  # always a copy
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def shape(self) -> list[int]:
@@ -176,10 +141,75 @@ class SparseParameter:
         return f"SparseParameter({self.name!r}, shape={(self.height, self.dim)})"
 
 
-def empty_table(parameter: Parameter) -> SparseParameter:
+class LocalRows(SparseParameter):
+    """A parameter with rows in a store of this process.
+
+    >>> table = LocalRows("ads", (10, 2), Constant(0.5), None)
+    >>> np.asarray(table).shape, float(np.asarray(table)[3, 1])
+    ((10, 2), 0.5)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        initializer: Initializer,
+        optimizer: optim.Optimizer | None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(name, shape, optimizer or optim.SGD())
+        self._store = LocalStore()
+        self._rate = self.optimizer.lr
+        self._store.define(
+            TableSpec(
+                name=name,
+                dim=self.dim,
+                initializer=initializer,
+                optimizer=self.optimizer,
+                seed=seed,
+            )
+        )
+
+    @property
+    def store(self) -> LocalStore:
+        return self._store
+
+    @property
+    def source(self) -> Pull:
+        return self._pull
+
+    @property
+    def takes_rows(self) -> bool:
+        return True
+
+    def _pull(
+        self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
+    ) -> dict[str, Floats]:
+        del unknown  # always its initial value: in Fluid every row has one
+        mine = keys[self.name]
+        return {self.name: self._store.pull(self.name, mine, train=train, unknown="initial")}
+
+    def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
+        if rate != self._rate:
+            self._store.set_learning_rate(self.name, rate)
+            self._rate = rate
+        self._store.push_many({self.name: gradient}, unique=True)
+
+    def move_to(self, store: LocalStore, *, track_dirty: bool = False) -> None:
+        """Move the table, with its rows and their state, into another store of this process."""
+        spec = self._store.specs[self.name]
+        assert isinstance(spec, TableSpec)
+        store.define(replace(spec, track_dirty=track_dirty))
+        store.set_learning_rate(self.name, self._rate)
+        for chunk in self._store.rows(self.name):
+            store.import_rows(self.name, chunk)
+        self._store = store
+
+
+def empty_table(parameter: Parameter) -> LocalRows:
     """Return a table without rows; missing rows read as zeros."""
     optimizer = optimizer_of(parameter.table_optimizer)
-    return SparseParameter(parameter.name, parameter.shape, Constant(0.0), optimizer)
+    return LocalRows(parameter.name, parameter.shape, Constant(0.0), optimizer)
 
 
 def pull_from(tables: Iterable[SparseParameter]) -> Pull:

@@ -18,6 +18,7 @@ from torch import fx
 from sparsefleet.fluid.framework import Operator, Parameter
 from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.sparse_parameter import (
+    LocalRows,
     SparseParameter,
     initializer_of,
     optimizer_of,
@@ -263,7 +264,7 @@ def _creator(op: Operator, parameter: Parameter, seed: int) -> Any:
     def make_table() -> SparseParameter:
         first = initializer or initializer_of("fill_constant", {"value": 0.0})
         assert first is not None
-        made = SparseParameter(parameter.name, parameter.shape, first, optimizer, seed)
+        made = LocalRows(parameter.name, parameter.shape, first, optimizer, seed)
         if whole is not None:
             made.set(torch.tensor(whole, dtype=torch.float32).reshape(parameter.shape).numpy())
         return made
