@@ -218,6 +218,6 @@ class RecomputeOptimizer(Optimizer):
         return append_backward(loss, chosen, no_grad_set, callbacks, self._checkpoints)
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """Call the optimizer's `backward`, keeping only checkpoints."""
+        """Apply the gradients with the wrapped optimizer."""
         self._optimizer._grad_clip = self._grad_clip
         return self._optimizer.apply_gradients(params_grads)
