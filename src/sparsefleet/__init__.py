@@ -53,6 +53,7 @@ __getattr__ = _lazy_names(
         "modes": "sparsefleet.modes",
         "nn": "sparsefleet.nn",
         "serving": "sparsefleet.serving",
+        "torchrec_like": "sparsefleet.torchrec_like",
         "train": "sparsefleet.train",
         "zoo": "sparsefleet.zoo",
     },

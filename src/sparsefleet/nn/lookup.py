@@ -20,7 +20,7 @@ from sparsefleet.errors import ShapeError
 from sparsefleet.store.arrays import Keys
 from sparsefleet.store.store import Unknown
 
-__all__ = ["KeyedJagged", "check_keyed_jagged", "is_keyed_jagged", "weights_of"]
+__all__ = ["KeyedJagged", "check_keyed_jagged", "is_keyed_jagged", "values_of_key", "weights_of"]
 
 
 Inverse = NDArray[np.uint32]
@@ -180,6 +180,14 @@ def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
             "offsets, expected K * B + 1 for K keys and B examples"
         )
     return (num_offsets - 1) // num_keys
+
+
+def values_of_key(ids: KeyedJagged, index: int) -> torch.Tensor:
+    """Return the ids of one key, a view of all values."""
+    offsets = ids.offsets()
+    num_bags = (len(offsets) - 1) // len(ids.keys())
+    begin, end = offsets[index * num_bags], offsets[(index + 1) * num_bags]
+    return ids.values()[int(begin) : int(end)]
 
 
 def weights_of(ids: KeyedJagged) -> torch.Tensor | None:

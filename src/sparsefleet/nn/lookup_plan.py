@@ -7,13 +7,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sparsefleet.nn.lookup import Lookup, is_keyed_jagged
+from sparsefleet.nn.lookup import Lookup, is_keyed_jagged, values_of_key
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store.store import Unknown
 
 Path = tuple[Any, ...]
 
 _VALUES = object()  # in a path: the values of an object like KeyedJaggedTensor
+
+
+class _Key(NamedTuple):
+    """In a path: the values of one key of such an object, a part of all its values."""
+
+    place: int
+
+
 _MAX_PLANS = 8
 
 
@@ -128,6 +136,8 @@ def _id_tensors(part: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
             yield from _id_tensors(value, (*path, index))
     elif is_keyed_jagged(part):
         yield from _id_tensors(part.values(), (*path, _VALUES))
+        for index in range(len(part.keys())):
+            yield from _id_tensors(values_of_key(part, index), (*path, _Key(index)))
 
 
 def _at(batch: Any, path: Path) -> torch.Tensor | None:
@@ -136,6 +146,8 @@ def _at(batch: Any, path: Path) -> torch.Tensor | None:
         for key in path:
             if key is _VALUES:
                 part = part.values() if is_keyed_jagged(part) else None
+            elif isinstance(key, _Key):
+                part = values_of_key(part, key.place) if is_keyed_jagged(part) else None
             else:
                 part = part[key]
     except (LookupError, TypeError):
@@ -217,8 +229,9 @@ class LookupPlans:
         planned: `lookups` already knew the batch. Such a step is only learned from if it made more
         lookups than any before: the plan may come from evaluation, which makes fewer lookups.
         """
-        if planned and len(rows.lookups) <= self._most_lookups:
+        made = sum(lookup.ids.numel() > 0 for lookup in rows.lookups)  # others cannot be found
+        if planned and made <= self._most_lookups:
             return
         # Newest first; constantly changing shapes evict the oldest.
         self._plans = (LookupPlan.learn(rows, batch), *self._plans[: _MAX_PLANS - 1])
-        self._most_lookups = max(self._most_lookups, len(rows.lookups))
+        self._most_lookups = max(self._most_lookups, made)

@@ -83,7 +83,7 @@ class FeatureRows(nn.Module):
         self.tables = nn.ModuleDict()
         for feature in features.of(kinds.IdFeature):
             name = feature.table_name + suffix
-            key = name.replace(".", "_")
+            key = f"of_{name.replace('.', '_')}"  # a ModuleDict refuses names such as "items"
             self._key_of[feature.name] = key
             if key not in self.tables:
                 self.tables[key] = SparseEmbedding(

@@ -1,0 +1,321 @@
+"""TorchRec's collections of embedding tables, over tables that grow.
+
+Letters: B examples, K features, N ids, D row width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.nn import SparseEmbedding, import_embedding, import_embeddings
+from sparsefleet.nn.sparse_embedding_bag import bags_of_lengths, traced_bags
+from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.nn.step_rows import is_traced
+from sparsefleet.store import Uniform
+from sparsefleet.store.optimizers import Optimizer
+from sparsefleet.torchrec_like.jagged import JaggedTensor, KeyedTensor
+
+__all__ = [
+    "DataType",
+    "EmbeddingBagCollection",
+    "EmbeddingBagConfig",
+    "EmbeddingCollection",
+    "EmbeddingConfig",
+    "PoolingType",
+    "load_torchrec_state_dict",
+]
+
+
+class PoolingType(Enum):
+    """How the rows of a bag become one."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+    NONE = "NONE"
+
+
+class DataType(Enum):
+    """The type of a table's values; tables here are float32."""
+
+    FP32 = "FP32"
+    FP16 = "FP16"
+    BF16 = "BF16"
+    INT8 = "INT8"
+
+
+@dataclass
+class EmbeddingConfig:
+    """A table, with TorchRec's fields; those that concern its GPU kernels are accepted."""
+
+    num_embeddings: int
+    """Sets the range of first values, as in TorchRec. The table grows: any id is valid."""
+    embedding_dim: int
+    name: str = ""
+    data_type: DataType = DataType.FP32
+    feature_names: list[str] = field(default_factory=list)
+    weight_init_max: float | None = None
+    weight_init_min: float | None = None
+    num_embeddings_post_pruning: int | None = None
+    init_fn: Callable[[Tensor], Tensor | None] | None = None
+    """Fills a tensor [num_embeddings, D] in place; rows of larger ids start uniform."""
+    need_pos: bool = False
+    input_dim: int | None = None
+    total_num_buckets: int | None = None
+    use_virtual_table: bool = False
+    virtual_table_eviction_policy: Any = None
+    enable_embedding_update: bool = False
+    stash_weights: bool = False
+
+    def get_weight_init_max(self) -> float:
+        """Return the largest first value."""
+        own = self.weight_init_max
+        return math.sqrt(1 / self.num_embeddings) if own is None else own
+
+    def get_weight_init_min(self) -> float:
+        """Return the smallest first value."""
+        own = self.weight_init_min
+        return -math.sqrt(1 / self.num_embeddings) if own is None else own
+
+    def num_features(self) -> int:
+        return len(self.feature_names)
+
+
+@dataclass
+class EmbeddingBagConfig(EmbeddingConfig):
+    """A table whose rows are pooled, with TorchRec's fields."""
+
+    pooling: PoolingType = PoolingType.SUM
+
+
+class _Collection(nn.Module):
+    """Tables by name, and which features look up which."""
+
+    def __init__(self, tables: Sequence[Any], optimizer: Optimizer | None) -> None:
+        super().__init__()
+        if not tables:
+            raise ConfigError("a collection needs at least one table, got none")
+        self._configs = list(tables)
+        self._device = torch.device("cpu")
+        names = [config.name for config in tables]
+        features = [feature for config in tables for feature in config.feature_names]
+        self._tables: dict[str, SparseEmbedding] = {}
+        self._users: list[tuple[str, str, Any]] = []  # key of the output, feature, config
+        for config in tables:
+            _check(config, names)
+            self._tables[config.name] = _table(config, optimizer)
+            for feature in config.feature_names:
+                several = features.count(feature) > 1
+                key = f"{feature}@{config.name}" if several else feature
+                self._users.append((key, feature, config))
+
+    @property
+    def device(self) -> torch.device:
+        """Return the CPU: rows live in tables."""
+        return self._device
+
+
+class EmbeddingBagCollection(_Collection):
+    """Pools the rows of each feature: a KeyedJaggedTensor -> a KeyedTensor of [B, sum of D].
+
+    tables: configs of TorchRec or of this module. A feature of two tables has the keys
+        "feature@table".
+    is_weighted: ids have weights; rows are multiplied by them.
+    device: accepted for compatibility; rows live in tables, on the CPU or on servers.
+    optimizer: of all tables; None: the trainer's.
+
+    >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
+    >>> config = EmbeddingBagConfig(
+    ...     name="ads", embedding_dim=4, num_embeddings=1000, feature_names=["ads"]
+    ... )
+    >>> ids = KeyedJaggedTensor(["ads"], torch.tensor([1, 2, 3]), lengths=torch.tensor([1, 2]))
+    >>> EmbeddingBagCollection(tables=[config])(ids)["ads"].shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[EmbeddingBagConfig],
+        is_weighted: bool = False,
+        device: torch.device | None = None,  # noqa: ARG002
+        *,
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        super().__init__(tables, optimizer)
+        self._is_weighted = is_weighted
+        self.embedding_bags = nn.ModuleDict(self._tables)
+        for config in tables:
+            if _pooling(config) == "MEAN" and is_weighted:
+                raise ConfigError(f"table '{config.name}': weighted ids need SUM pooling, got MEAN")
+
+    def embedding_bag_configs(self) -> list[Any]:
+        """Return the configs of all tables."""
+        return self._configs
+
+    def is_weighted(self) -> bool:
+        return self._is_weighted
+
+    def forward(self, features: Any) -> KeyedTensor:
+        """Return pooled rows; features: a KeyedJaggedTensor, of TorchRec or of this module."""
+        jagged = [features[feature] for _, feature, _ in self._users]
+        rows = [
+            self._rows(config, one) for (_, _, config), one in zip(self._users, jagged, strict=True)
+        ]
+        if is_traced():
+            pooled = _pool_traced(rows, jagged)
+        else:
+            pooled = rows if _has_single_ids(features) else _pool(rows, jagged)
+        parts = [
+            _mean(total, one) if _pooling(config) == "MEAN" else total
+            for (_, _, config), one, total in zip(self._users, jagged, pooled, strict=True)
+        ]
+        keys = [key for key, _, _ in self._users]
+        return KeyedTensor(keys, [part.shape[1] for part in parts], torch.cat(parts, dim=1))
+
+    def _rows(self, config: Any, ids: Any) -> Tensor:
+        """Return the rows of all ids of a feature, float32[N, D], times their weights."""
+        rows: Tensor = self._tables[config.name](ids.values())
+        return rows * ids.weights().unsqueeze(1) if self._is_weighted else rows
+
+
+class EmbeddingCollection(_Collection):
+    """Looks up each id: a KeyedJaggedTensor -> a dict of JaggedTensors with rows as values.
+
+    tables, device, optimizer: as for `EmbeddingBagCollection`.
+    need_indices: the ids are kept as the weights of the results.
+
+    >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
+    >>> config = EmbeddingConfig(
+    ...     name="ads", embedding_dim=4, num_embeddings=1000, feature_names=["ads"]
+    ... )
+    >>> ids = KeyedJaggedTensor(["ads"], torch.tensor([1, 2, 3]), lengths=torch.tensor([1, 2]))
+    >>> EmbeddingCollection(tables=[config])(ids)["ads"].values().shape
+    torch.Size([3, 4])
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[EmbeddingConfig],
+        device: torch.device | None = None,  # noqa: ARG002
+        need_indices: bool = False,
+        *,
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        super().__init__(tables, optimizer)
+        self._need_indices = need_indices
+        self.embeddings = nn.ModuleDict(self._tables)
+
+    def embedding_configs(self) -> list[Any]:
+        """Return the configs of all tables."""
+        return self._configs
+
+    def need_indices(self) -> bool:
+        return self._need_indices
+
+    def forward(self, features: Any) -> dict[str, JaggedTensor]:
+        """Return rows by feature; features: a KeyedJaggedTensor, of TorchRec or of this module."""
+        found = {}
+        for key, feature, config in self._users:
+            ids = features[feature]
+            rows = self._tables[config.name](ids.values())
+            kept = ids.values() if self._need_indices else None
+            found[key] = JaggedTensor(rows, kept, lengths=ids.lengths())
+        return found
+
+
+def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict[str, int]:
+    """Load the `state_dict` of a TorchRec model into one built from this module's classes.
+
+    ``....embedding_bags.NAME.weight`` and ``....embeddings.NAME.weight`` become rows of the tables,
+    ids being their places; all else is loaded as parameters. Raises ConfigError if anything is
+    missing or left over. Returns the number of rows by table. In a job, one worker calls it.
+    """
+    wanted = {
+        f"{path}.weight": module.name
+        for path, module in model.named_modules()
+        if isinstance(module, SparseModule)
+    }
+    for key in wanted:
+        if key not in state:
+            raise ConfigError(f"the state has no '{key}'; it has {', '.join(sorted(state))[:500]}")
+        if not isinstance(state[key], Tensor):
+            raise ConfigError(
+                f"'{key}' is a {type(state[key]).__name__}, expected a Tensor; gather sharded "
+                "tables first, for example with TorchRec's state_dict_gather"
+            )
+    rest = {key: value for key, value in state.items() if key not in wanted}
+    result = model.load_state_dict(rest, strict=False)
+    missing = [key for key in result.missing_keys if not key.endswith("_extra_state")]
+    if missing or result.unexpected_keys:
+        raise ConfigError(
+            f"the state lacks {missing or 'nothing'} and has {result.unexpected_keys or 'nothing'} "
+            "more than the model"
+        )
+    rows = import_embeddings(model, state)
+    return {wanted[f"{path}.weight"]: count for path, count in rows.items()}
+
+
+def _check(config: Any, names: list[str]) -> None:
+    if not config.name or names.count(config.name) > 1:
+        raise ConfigError(f"tables need names of their own, got {names}")
+    if not config.feature_names:
+        raise ConfigError(f"table '{config.name}': feature_names is empty, expected at least one")
+    if config.data_type.name != "FP32":
+        raise ConfigError(f"table '{config.name}': data_type must be FP32, got {config.data_type}")
+
+
+def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
+    low, high = config.get_weight_init_min(), config.get_weight_init_max()
+    table = SparseEmbedding(
+        config.name,
+        config.embedding_dim,
+        initializer=Uniform(low, high),
+        optimizer=optimizer,
+        unknown="initial",
+    )
+    if config.init_fn is not None and getattr(config.init_fn, "__name__", "") != "uniform_":
+        weight = torch.empty(config.num_embeddings, config.embedding_dim)
+        filled = config.init_fn(weight)
+        import_embedding(table, weight if filled is None else filled)
+    return table
+
+
+def _pooling(config: Any) -> str:
+    """Return the name of the pooling; TorchRec's enum has the same names as ours."""
+    return str(config.pooling.name)
+
+
+def _has_single_ids(features: Any) -> bool:
+    """Return whether each feature has one id per example, as in Criteo's log: nothing to pool."""
+    lengths = features.lengths()
+    return features.values().numel() == lengths.numel() and bool((lengths == 1).all())
+
+
+def _pool(rows: list[Tensor], jagged: list[Any]) -> list[Tensor]:
+    """Return the sums of all bags, [B, D] for each feature: one operator per row width."""
+    pooled: dict[int, Tensor] = {}
+    for dim in {part.shape[1] for part in rows}:
+        some = [at for at, part in enumerate(rows) if part.shape[1] == dim]
+        lengths = torch.cat([jagged[at].lengths() for at in some]).long()
+        sums = bags_of_lengths(lengths)(torch.cat([rows[at] for at in some]), 0)
+        pooled.update(zip(some, sums.chunk(len(some)), strict=True))
+    return [pooled[at] for at in range(len(rows))]
+
+
+def _pool_traced(rows: list[Tensor], jagged: list[Any]) -> list[Tensor]:
+    return [
+        traced_bags(one.values(), one.offsets()[:-1])(part, 0)
+        for part, one in zip(rows, jagged, strict=True)
+    ]
+
+
+def _mean(total: Tensor, ids: Any) -> Tensor:
+    num_ids: Tensor = ids.lengths().clamp(min=1).to(total.dtype)
+    return total / num_ids.unsqueeze(1)

@@ -1,0 +1,156 @@
+"""TorchRec's DLRM with its names, so that programs and state dicts fit.
+
+Letters: B examples, F features, D row width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.torchrec_like.collections import EmbeddingBagCollection
+
+__all__ = ["DLRM", "DLRMTrain"]
+
+
+class _Perceptron(nn.Module):
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self._linear = nn.Linear(width, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self._linear(x))
+
+
+class _Mlp(nn.Module):
+    def __init__(self, width: int, sizes: Sequence[int]) -> None:
+        super().__init__()
+        widths = [width, *sizes]
+        self._mlp = nn.Sequential(
+            *(_Perceptron(before, after) for before, after in zip(widths, sizes, strict=False))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self._mlp(x)
+        return found
+
+
+class SparseArch(nn.Module):
+    """Pooled rows of all features: a KeyedJaggedTensor -> float32[B, F, D]."""
+
+    def __init__(self, embedding_bag_collection: EmbeddingBagCollection) -> None:
+        super().__init__()
+        self.embedding_bag_collection = embedding_bag_collection
+        configs = embedding_bag_collection.embedding_bag_configs()
+        self.sparse_feature_names = [name for one in configs for name in one.feature_names]
+        self.dim: int = configs[0].embedding_dim
+
+    def forward(self, features: Any) -> Tensor:
+        rows: Tensor = self.embedding_bag_collection(features).values()
+        return rows.view(rows.shape[0], -1, self.dim)
+
+
+class DenseArch(nn.Module):
+    """Numbers through layers: float32[B, I] -> float32[B, D]."""
+
+    def __init__(self, in_features: int, layer_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.model = _Mlp(in_features, layer_sizes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        found: Tensor = self.model(features)
+        return found
+
+
+class InteractionArch(nn.Module):
+    """The numbers' vector, and the dot products of all pairs of vectors."""
+
+    def __init__(self, num_sparse_features: int) -> None:
+        super().__init__()
+        count = num_sparse_features + 1
+        rows, columns = torch.triu_indices(count, count, offset=1)
+        self.register_buffer("pairs", rows * count + columns, persistent=False)
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        """dense: float32[B, D], sparse: float32[B, F, D] -> float32[B, D + pairs]."""
+        vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
+        products = (vectors @ vectors.transpose(1, 2)).flatten(1)
+        return torch.cat([dense, products.index_select(1, self.get_buffer("pairs"))], dim=1)
+
+
+class OverArch(nn.Module):
+    """The last layers, of which the last is linear."""
+
+    def __init__(self, in_features: int, layer_sizes: Sequence[int]) -> None:
+        super().__init__()
+        if len(layer_sizes) < 2:
+            raise ConfigError(f"over_arch_layer_sizes needs two or more, got {layer_sizes}")
+        last = nn.Linear(layer_sizes[-2], layer_sizes[-1])
+        self.model = nn.Sequential(_Mlp(in_features, layer_sizes[:-1]), last)
+
+    def forward(self, features: Tensor) -> Tensor:
+        found: Tensor = self.model(features)
+        return found
+
+
+class DLRM(nn.Module):
+    """TorchRec's DLRM: ``forward(dense_features, sparse_features)`` -> logits float32[B, 1].
+
+    >>> from sparsefleet.torchrec_like import EmbeddingBagConfig, KeyedJaggedTensor
+    >>> config = EmbeddingBagConfig(
+    ...     name="ads", embedding_dim=4, num_embeddings=1000, feature_names=["ads"]
+    ... )
+    >>> model = DLRM(EmbeddingBagCollection([config]), 3, [8, 4], [8, 1])
+    >>> ids = KeyedJaggedTensor(["ads"], torch.tensor([1, 2, 3]), lengths=torch.tensor([1, 2]))
+    >>> model(torch.ones(2, 3), ids).shape
+    torch.Size([2, 1])
+    """
+
+    def __init__(
+        self,
+        embedding_bag_collection: EmbeddingBagCollection,
+        dense_in_features: int,
+        dense_arch_layer_sizes: Sequence[int],
+        over_arch_layer_sizes: Sequence[int],
+        dense_device: torch.device | None = None,  # noqa: ARG002
+    ) -> None:
+        super().__init__()
+        dims = {one.embedding_dim for one in embedding_bag_collection.embedding_bag_configs()}
+        if dims != {dense_arch_layer_sizes[-1]}:
+            raise ConfigError(
+                f"tables have the dims {sorted(dims)}, expected the last of "
+                f"dense_arch_layer_sizes, {dense_arch_layer_sizes[-1]}, for all"
+            )
+        self.sparse_arch = SparseArch(embedding_bag_collection)
+        num_features = len(self.sparse_arch.sparse_feature_names)
+        self.dense_arch = DenseArch(dense_in_features, dense_arch_layer_sizes)
+        self.inter_arch = InteractionArch(num_features)
+        width = dense_arch_layer_sizes[-1] + num_features * (num_features + 1) // 2
+        self.over_arch = OverArch(width, over_arch_layer_sizes)
+
+    def forward(self, dense_features: Tensor, sparse_features: Any) -> Tensor:
+        """Return logits, float32[B, 1]."""
+        dense = self.dense_arch(dense_features)
+        logits: Tensor = self.over_arch(self.inter_arch(dense, self.sparse_arch(sparse_features)))
+        return logits
+
+
+class DLRMTrain(nn.Module):
+    """DLRM with its loss: takes a batch with dense_features, sparse_features and labels.
+
+    Returns the loss and (loss, logits, labels), as TorchRec's does.
+    """
+
+    def __init__(self, dlrm_module: DLRM) -> None:
+        super().__init__()
+        self.model = dlrm_module
+
+    def forward(self, batch: Any) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        logits = self.model(batch.dense_features, batch.sparse_features).squeeze(-1)
+        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels.float())
+        return loss, (loss.detach(), logits.detach(), batch.labels.detach())

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.unit.torchrec_like.networks import DIM, FEATURES, NUM_IDS, SIZE, configs, dense, keyed
+from torch import nn
+
+from sparsefleet import Trainer, TrainerConfig, optim
+from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.nn import bind
+from sparsefleet.nn.lookup_plan import LookupPlan
+from sparsefleet.nn.step_rows import StepRows
+from sparsefleet.store import LocalStore
+from sparsefleet.torchrec_like import (
+    DLRM,
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    JaggedTensor,
+    KeyedJaggedTensor,
+    KeyedTensor,
+    PoolingType,
+    load_torchrec_state_dict,
+)
+
+
+def collection(**settings: object) -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(configs(EmbeddingBagConfig, PoolingType), **settings)
+
+
+def test_bags_are_pooled_as_embedding_bags_of_torch_do() -> None:
+    bags = collection()
+    weights = {name: torch.randn(NUM_IDS, DIM) for name in ("people", "goods", "sites")}
+    state = {f"embedding_bags.{name}.weight": weight for name, weight in weights.items()}
+    assert load_torchrec_state_dict(bags, state) == dict.fromkeys(weights, NUM_IDS)
+    ids = keyed(KeyedJaggedTensor)
+    found = bags(ids)
+    assert found.keys() == ["user", "ads", "tags", "site"]
+    for feature, table, mode in (
+        ("user", "people", "sum"),
+        ("ads", "goods", "mean"),
+        ("tags", "goods", "mean"),
+        ("site", "sites", "sum"),
+    ):
+        one = ids[feature]
+        wanted = nn.functional.embedding_bag(
+            one.values(), weights[table], one.offsets()[:-1], mode=mode
+        )
+        torch.testing.assert_close(found[feature], wanted)
+    groups = KeyedTensor.regroup([found], [["site", "user"]])
+    torch.testing.assert_close(groups[0], torch.cat([found["site"], found["user"]], 1))
+
+
+def test_weighted_ids_scale_their_rows_and_need_sums() -> None:
+    config = EmbeddingBagConfig(
+        name="goods", embedding_dim=DIM, num_embeddings=NUM_IDS, feature_names=["ads"]
+    )
+    bags = EmbeddingBagCollection([config], is_weighted=True)
+    ids = KeyedJaggedTensor.from_lengths_sync(
+        ["ads"], torch.tensor([1, 2]), torch.tensor([2]), torch.tensor([0.5, 2.0])
+    )
+    rows = bags.embedding_bags["goods"](torch.tensor([1, 2]))
+    torch.testing.assert_close(bags(ids)["ads"][0], 0.5 * rows[0] + 2 * rows[1])
+    with pytest.raises(ConfigError, match="table 'goods': weighted ids need SUM pooling, got MEAN"):
+        collection(is_weighted=True)
+
+
+def test_rows_of_each_id_keep_the_lengths() -> None:
+    config = EmbeddingConfig(
+        name="goods", embedding_dim=DIM, num_embeddings=NUM_IDS, feature_names=["ads"]
+    )
+    found = EmbeddingCollection([config], need_indices=True)(keyed(KeyedJaggedTensor))
+    ids = keyed(KeyedJaggedTensor)["ads"]
+    assert found["ads"].values().shape == (len(ids.values()), DIM)
+    assert found["ads"].lengths().tolist() == ids.lengths().tolist()
+    assert found["ads"].weights().tolist() == ids.values().tolist()
+
+
+def test_a_feature_of_two_tables_has_two_keys() -> None:
+    both = [
+        EmbeddingBagConfig(name=name, embedding_dim=2, num_embeddings=9, feature_names=["ads"])
+        for name in ("a", "b")
+    ]
+    assert EmbeddingBagCollection(both)(keyed(KeyedJaggedTensor)).keys() == ["ads@a", "ads@b"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EmbeddingBagCollection([]), "at least one table"),
+        (lambda: EmbeddingBagCollection([EmbeddingBagConfig(9, 2, "a")]), "feature_names is empty"),
+        (lambda: EmbeddingBagCollection([EmbeddingBagConfig(9, 2)]), "names of their own"),
+        (lambda: DLRM(collection(), 3, [5], [4, 1]), r"dims \[8\], expected the last of"),
+        (
+            lambda: load_torchrec_state_dict(collection(), {}),
+            "the state has no 'embedding_bags.peo",
+        ),
+    ],
+)
+def test_wrong_tables_say_what_is_wrong(make: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_jagged_tensors_convert_between_their_forms() -> None:
+    one = JaggedTensor(torch.tensor([1, 2, 3]), offsets=torch.tensor([0, 0, 3]))
+    assert one.lengths().tolist() == [0, 3]
+    assert one.to_padded_dense(2).tolist() == [[0, 0], [1, 2]]
+    assert one.to_padded_dense(padding_value=-1).tolist() == [[-1, -1, -1], [1, 2, 3]]
+    again = JaggedTensor.from_dense(one.to_dense())
+    assert again.offsets().tolist() == [0, 0, 3]
+    ids = keyed(KeyedJaggedTensor)
+    assert ids.stride() == SIZE
+    assert sum(ids.length_per_key()) == len(ids.values())
+    swapped = ids.permute([1, 0, 3, 2])
+    assert swapped.keys() == [FEATURES[at] for at in (1, 0, 3, 2)]
+    assert swapped["ads"].values().tolist() == ids["ads"].values().tolist()
+    left, right = ids.split([1, 3])
+    assert (left.keys(), right.keys()) == (FEATURES[:1], FEATURES[1:])
+    joined = KeyedJaggedTensor.concat([left, right])
+    assert joined.values().tolist() == ids.values().tolist()
+    with pytest.raises(ShapeError, match="2 keys need a multiple of 2 lengths"):
+        KeyedJaggedTensor(["a", "b"], torch.arange(3), lengths=torch.tensor([1, 1, 1]))
+    with pytest.raises(KeyError, match="no feature 'x'"):
+        ids["x"]
+
+
+def test_a_plan_finds_the_ids_of_each_key_whatever_their_number() -> None:
+    bags = collection()
+    store = LocalStore()
+    bind(bags, store)
+    with StepRows(lambda keys, **how: store.pull_many(keys, **how)[0]) as step:
+        first = keyed(KeyedJaggedTensor, 2)
+        bags(first)
+    plan = LookupPlan.learn(step, [first])
+    assert len(plan) == len(FEATURES)
+    other = keyed(KeyedJaggedTensor, 4)
+    found = plan.lookups([other])
+    assert found is not None
+    wanted = [("people", "user"), ("goods", "ads"), ("goods", "tags"), ("sites", "site")]
+    for lookup, (table, feature) in zip(found, wanted, strict=True):
+        assert lookup.table == table
+        assert lookup.ids.tolist() == other[feature].values().tolist()
+
+
+def test_dlrm_learns_by_the_trainer() -> None:
+    torch.manual_seed(0)
+    model = DLRM(collection(), 3, [16, DIM], [16, 1])
+    batches = []
+    for seed in range(8):
+        labels = (dense(seed)[:, :1] > 0).float()
+        batches.append(((dense(seed), keyed(KeyedJaggedTensor, seed)), labels))
+    loss = nn.functional.binary_cross_entropy_with_logits
+    config = TrainerConfig(quiet=True)
+    with Trainer(model, loss, optim.Adagrad(lr=0.1), config=config) as trainer:
+        before = trainer.evaluate(batches)["loss"]
+        trainer.fit(batches, epochs=20)
+        assert trainer.evaluate(batches)["loss"] < 0.5 * before
