@@ -139,7 +139,7 @@ def _train_by_fluid(options: argparse.Namespace, role: RoleInfo) -> None:
 
 
 def _write_pace(options: argparse.Namespace) -> str:
-    """Write the filter that slows a Dataset down, since that reads its files by itself."""
+    """Write the filter that slows down a Dataset, which reads its files itself."""
     pause_s = options.pace_ms / 1e3
     path = Path(options.out, f"pace-{os.getpid()}.py")
     path.write_text(
@@ -169,12 +169,12 @@ def _batches_of(options: argparse.Namespace, rank: int) -> Iterator[np.ndarray]:
 
 
 def _report_begin(options: argparse.Namespace, role: RoleInfo) -> None:
-    """Leave a file that says that this worker has come to its first batch."""
+    """Create a file to show that this worker has reached its first batch."""
     Path(options.out, f"begun-{role.index}").touch()
 
 
 def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
-    """Wait for all workers; the first compares the tables with what was to be trained."""
+    """Wait for all workers; the first compares the tables with what should have been trained."""
     config = RemoteStoreConfig(timeout_s=_WAIT_S)
     with RemoteStore(role.server_endpoints, name=f"auditor-{role.index}", config=config) as store:
         store.put_note(f"ledger/done/{role.index}", b"")

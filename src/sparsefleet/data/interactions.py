@@ -68,7 +68,7 @@ class Interactions:
         return Interactions(*(column[chosen] for column in columns))
 
     def with_enough(self, *, per_user: int = 1, per_item: int = 1) -> Interactions:
-        """Return those of users and items with at least that many, repeated until all have."""
+        """Keep users and items with at least that many interactions; repeat until all have them."""
         kept = self
         while True:
             enough = _counts(kept.users) >= per_user
@@ -119,10 +119,10 @@ class Interactions:
     def negatives(
         self, count: int, *, seed: int, known: Interactions | None = None, power: float = 0.0
     ) -> Ids:
-        """Draw `count` items for each interaction that its user has nothing to do with.
+        """Draw `count` items for each interaction that its user has not interacted with.
 
-        known: what the users' own items are, and what items there are; None: these interactions.
-        power: an item is drawn in proportion to its frequency to this power: 0 is uniform, 1 by
+        known: all items, and those of each user; None: these interactions.
+        power: an item is drawn in proportion to its frequency to this power: 0 is uniform, 1 is by
             popularity.
         Returns int64[N, K], the same for the same seed.
 

@@ -180,7 +180,7 @@ class Progress:
 
     @staticmethod
     def _parse(state: Mapping[str, Any]) -> Progress:
-        """Return what `state` says, whether its pass is over or not."""
+        """Return the progress in `state`, whether or not its pass is over."""
         version = state.get("version") if isinstance(state, Mapping) else None
         if version not in (1, _VERSION, _SHARED_VERSION):
             raise ConfigError(

@@ -183,7 +183,7 @@ def plan_again(plan: ProcessPlan, state_dir: str) -> ProcessPlan:
     """Return the plan of a process that is restarted alone.
 
     A server that has served left its configuration in its directory below `state_dir`. Its
-    successor needs nothing else, so it starts without the script and the imports of that.
+    successor needs nothing else, so it starts without the script and its imports.
     """
     command = plan.command
     if has_served(plan, state_dir):

@@ -49,7 +49,7 @@ class LostWorkers:
             self._thread.start()
 
     def close(self) -> None:
-        """Give up what has not been reported yet."""
+        """Abandon reports that have not been sent yet."""
         self._closing.set()
         self._names.put(None)
         if self._thread is not None:

@@ -61,10 +61,10 @@ class JobObserver:
     """Hears of each process of this node; the base class ignores what it hears."""
 
     def started(self, plan: ProcessPlan, pid: int) -> None:
-        """Hear that a process was started, for the first time or again."""
+        """A process was started, for the first time or again."""
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """Hear that it has ended; the code is as in subprocess."""
+        """A process has ended; the code is as in subprocess."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,7 +211,7 @@ class NodeJob:
             self._display.note(f"{child.name} {describe_exit(child.exit_code)}")
 
     def _restart_failed(self) -> None:
-        """Restart the processes that the policy allows alone; report workers that are not."""
+        """Restart the processes that may restart alone; report the workers that may not."""
         while self._unjudged:
             child = self._unjudged.pop(0)
             is_server = has_served(child.plan, self._context.state_dir)

@@ -23,7 +23,7 @@ _END_S = 5.0
 class SpareServer:
     """Keeps one process ready to become the successor of a durable server of this node.
 
-    Importing takes most of the time in which a small server is away; the spare has done that. It
+    Imports take most of the time until a small server is back; the spare has already done them. It
     costs about 45 MB of memory.
     """
 

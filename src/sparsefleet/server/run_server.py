@@ -201,9 +201,9 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
 
 
 def predecessor_config(log_dir: str) -> ServerConfig:
-    """Return the configuration with which the last server that used the directory was listening.
+    """Return the configuration of the last server that used the directory.
 
-    Raises ConfigError if there was none, or if a program had more to do than to serve.
+    Raises ConfigError if there was none, or if its program did more than serve.
     """
     path = os.path.join(log_dir, SUCCESSOR_FILE)
     try:

@@ -1,4 +1,4 @@
-"""DCN-V2 (Wang et al. 2021, arXiv 2008.13535): explicit crosses of all inputs beside layers.
+"""DCN-V2 (Wang et al. 2021, arXiv 2008.13535): explicit crosses of all inputs, and deep layers.
 
 Letters: B examples, I width of the input, R rank.
 """

@@ -51,10 +51,10 @@ class AttentionalGru(nn.Module):
 
 
 class DIEN(nn.Module):
-    """A GRU extracts interests from the history; a second one follows those the candidate wakes.
+    """One GRU extracts interests from the history, another follows those the candidate matches.
 
     history, candidate: a Sequence and a Categorical of one dim; they usually share a table.
-    negatives: a Sequence of the history's lengths, item by item something the user did not choose;
+    negatives: a Sequence of the history's lengths: for each item one that the user did not choose;
         in training the output is then a `DienOutput`, for `DienLoss`.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence

@@ -39,7 +39,7 @@ class RelevanceUnit(nn.Module):
 
 
 class DIN(nn.Module):
-    """The history's rows, summed by relevance, beside the candidate and all other features.
+    """The history's rows, weighted by relevance, with the candidate and all other features.
 
     history: a Sequence, and candidate: a Categorical, of one dim; they usually share a table.
     Relevance is not normalized, so that its sum says how strong the interest is.

@@ -1,4 +1,4 @@
-"""PLE (Tang et al. 2020, RecSys): experts of each task beside shared ones, layer over layer.
+"""PLE (Tang et al. 2020, RecSys): experts per task and shared experts, in several layers.
 
 Letters: B examples, E experts, T tasks, O width of an expert.
 """

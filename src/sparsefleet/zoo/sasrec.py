@@ -45,7 +45,7 @@ class AttentionBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor) -> Tensor:
-        """states: float32[B, L, D] -> the same shape; a place sees itself and those before."""
+        """states: float32[B, L, D] -> the same shape; a position sees itself and earlier ones."""
         size, length, dim = states.shape
         split = self.projections(self.before_attention(states))
         split = split.view(size, length, 3, self.heads, dim // self.heads)

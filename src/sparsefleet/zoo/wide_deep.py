@@ -1,4 +1,4 @@
-"""Wide & Deep (Cheng et al. 2016, arXiv 1606.07792): a linear model beside a deep one.
+"""Wide & Deep (Cheng et al. 2016, arXiv 1606.07792): a linear and a deep model.
 
 Letters: B examples, F fields, D row width, M numbers.
 """

@@ -345,7 +345,7 @@ def _renamed(
     attrs: Mapping[str, str] | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> Callable[[Json], None]:
-    """Return a change to other names: of the operator, its attributes and its inputs."""
+    """Return a function that renames the operator, its attributes and its inputs."""
 
     def change(op: Json) -> None:
         op["type"] = type or op["type"]

@@ -103,7 +103,7 @@ class StateCell:
         return list(self._first)
 
     def enter(self, decoder: _Decoder) -> None:
-        """Become the cell of a decoder, which may be in one decoder at a time."""
+        """Become the cell of a decoder; a cell can be in only one at a time."""
         if self._decoder is not None:
             raise ValueError("the StateCell is already in a decoder; close its block() first")
         self._decoder = decoder
@@ -235,7 +235,7 @@ class TrainingDecoder:
 
 
 class BeamSearchDecoder:
-    """Searches the best sequences with a cell: `decode()`, or a step of one's own in `block()`."""
+    """Searches for the best sequences with a cell: `decode()`, or a custom step in `block()`."""
 
     BEFORE_BEAM_SEARCH_DECODER = 0
     IN_BEAM_SEARCH_DECODER = 1

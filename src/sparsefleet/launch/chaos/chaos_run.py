@@ -143,7 +143,7 @@ def run_chaos(
 
 
 def _left_of(processes: Sequence[WatchedProcess]) -> list[str]:
-    """Return the processes, or process groups, that do not end within a while."""
+    """Return the processes, or process groups, that do not end in time."""
     deadline = time.monotonic() + _END_S
     while True:
         left = [process for process in processes if _group_exists(process.pid)]
