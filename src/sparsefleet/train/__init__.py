@@ -11,6 +11,7 @@ from sparsefleet.train.callbacks import (
     SaveBest,
 )
 from sparsefleet.train.history import Epoch, History
+from sparsefleet.train.slot_report import Slice, SlotReport
 from sparsefleet.train.trainer import Trainer
 from sparsefleet.train.trainer_config import TrainerConfig
 
@@ -24,6 +25,8 @@ __all__ = [
     "LearningRateLogger",
     "PublishConfig",
     "SaveBest",
+    "Slice",
+    "SlotReport",
     "TimeShares",
     "Trainer",
     "TrainerConfig",

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from sparsefleet.train.module_workload import Loss, ModuleWorkload, as_batch
 from sparsefleet.train.progress import make_display
 from sparsefleet.train.progress_reporter import ProgressReporter, open_tensorboard
 from sparsefleet.train.scoring import Metrics, Scorer, export_together, figures_of, predictions_of
+from sparsefleet.train.slot_report import SlotReport, evaluate_by_slot
 from sparsefleet.train.trainer_config import TrainerConfig, check_collective, check_trained
 
 if TYPE_CHECKING:
@@ -274,13 +275,34 @@ class Trainer:
         """
         return self._worker().progress.epoch
 
-    def evaluate(self, data: Data) -> dict[str, float]:
+    @overload
+    def evaluate(self, data: Data, *, by: None = None) -> dict[str, float]: ...
+
+    @overload
+    def evaluate(self, data: Data, *, by: Literal["slot"]) -> SlotReport: ...
+
+    def evaluate(self, data: Data, *, by: str | None = None) -> dict[str, float] | SlotReport:
         """Return "loss" and the metrics over the data of all workers, the same on every worker.
 
         All workers must call it, each with its own part of the data. Rows are read, not created.
+
+        by: "slot" returns a `SlotReport` instead: how much each input matters, found by shuffling
+            it among the examples, calibration, and the metrics of slices. It holds the data in
+            memory, evaluates it once per slot and once more, and `write_html` makes a page of it.
         """
-        self._begin().distributed.settle()
-        return self._evaluate(self._source(data))
+        if by not in (None, "slot"):
+            raise ConfigError(f"by must be None or 'slot', got {by!r}")
+        distributed = self._begin().distributed
+        distributed.settle()
+        if by is None:
+            return self._evaluate(self._source(data))
+        self._require_predictions()
+        return evaluate_by_slot(
+            list(data() if callable(data) else data),
+            lambda batches: self._evaluate(self._source(batches)),
+            self.predict,
+            distributed.meeting,
+        )
 
     def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
         """Return predictions for this worker's `data`, in order of batches: float[N] or [N, C].

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparsefleet import Trainer, TrainerConfig, optim, zoo
+from sparsefleet.data.features import Categorical, Features, MultiValued, Numeric
+from sparsefleet.errors import ConfigError
+from sparsefleet.train import SlotReport
+
+FEATURES = Features(
+    Numeric("price"),
+    Categorical("ad"),
+    Categorical("noise"),
+    MultiValued("tags"),
+    label="click",
+)
+
+
+@pytest.fixture(scope="module")
+def report() -> SlotReport:
+    """Of a model on data where only the ad, the price and the first tag matter, in this order."""
+    rng = np.random.default_rng(0)
+    size = 3000
+    columns = {
+        "price": rng.random(size, np.float32),
+        "ad": rng.integers(6, size=size),
+        "noise": rng.integers(6, size=size),
+        "tags": [rng.integers(4, size=count) for count in rng.integers(0, 3, size=size)],
+    }
+    odds = 3.0 * (columns["ad"] % 2) + 1.5 * columns["price"] - 2.0
+    columns["click"] = (rng.random(size) < 1 / (1 + np.exp(-odds))).astype(np.float32)
+    torch.manual_seed(0)
+    model = zoo.CtrDnn(FEATURES, hidden=(16,))
+    config = TrainerConfig(quiet=True)
+    loss = nn.functional.binary_cross_entropy_with_logits
+    with Trainer(model, loss, optim.Adagrad(lr=0.1), config=config) as trainer:
+        data = FEATURES.memory(columns, 300)
+        trainer.fit(data, epochs=8)
+        plain = trainer.evaluate(data)
+        found = trainer.evaluate(data, by="slot")
+    assert found.figures == pytest.approx(plain)
+    return found
+
+
+def test_what_matters_is_important_and_noise_is_not(report: SlotReport) -> None:
+    assert list(report.importance)[:2] == ["ad", "price"]
+    assert report.importance["ad"]["auc"] < -0.1
+    assert report.importance["ad"]["loss"] > 5 * report.importance["price"]["loss"]
+    for name in ("noise", "tags"):
+        assert abs(report.importance[name]["auc"]) < 0.02
+
+
+def test_calibration_covers_all_examples(report: SlotReport) -> None:
+    assert sum(count for _, _, count in report.calibration) == 3000
+    large = [(scored, label) for scored, label, count in report.calibration if count > 200]
+    assert large
+    assert all(abs(scored - label) < 0.15 for scored, label in large)
+
+
+def test_slices_have_their_own_figures(report: SlotReport) -> None:
+    ads = [one for one in report.slices if one.slot == "ad"]
+    assert sum(one.examples for one in ads) == 3000
+    assert {one.value for one in ads} == {"0", "1", "2", "3", "4", "5", "others"}
+    prices = [one for one in report.slices if one.slot == "price"]
+    assert [one.value.split()[0] for one in prices][::3] == ["below", "from"]
+    assert all(abs(one.examples - 750) < 10 for one in prices)
+    assert not any(one.slot == "tags" for one in report.slices)
+
+
+def test_the_page_has_pictures_and_needs_no_other_file(report: SlotReport, tmp_path: Path) -> None:
+    report.write_html(tmp_path / "page.html", title="ads & more")
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("<svg") == 2
+    assert "ads &amp; more" in text
+    assert "http" not in text
+    assert 'rect class="bar"' in text
+
+
+def test_wrong_forms_are_refused() -> None:
+    model = nn.Linear(2, 1)
+    with Trainer(model, nn.MSELoss(), optim.SGD(lr=0.1), config=TrainerConfig(quiet=True)) as one:
+        with pytest.raises(ConfigError, match="by must be None or 'slot', got 'user'"):
+            one.evaluate([], by="user")  # type: ignore[call-overload]
+        with pytest.raises(ConfigError, match="at least one batch"):
+            one.evaluate([], by="slot")
