@@ -17,8 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparsefleet.data.features import Categorical, Features, Numeric
+
 NUM_COUNTS = 13
 NUM_COLUMNS = 26
+COLUMNS = tuple(f"C{column}" for column in range(1, NUM_COLUMNS + 1))
 _VOCABULARY_SIZES = np.geomspace(20, 50_000, NUM_COLUMNS).astype(np.int64)
 _PAIRS = ((0, 1), (2, 3), (4, 5))
 _ZIPF_EXPONENT = 1.1
@@ -53,6 +56,20 @@ class ClickLog:
         """Yield (counts, keys, clicks) of up to `size` examples each, as views."""
         parts = (self.part(begin, begin + size) for begin in range(0, len(self), size))
         return [(part.counts, part.keys, part.clicks) for part in parts]
+
+    def named_batches(self, size: int) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
+        """Return the same with inputs by name, as models of the zoo take them."""
+        return [
+            ({"counts": counts, "keys": keys}, clicks)
+            for counts, keys, clicks in self.batches(size)
+        ]
+
+
+def features(dim: int) -> Features:
+    """Describe the inputs of a model: 13 counts, and 26 columns that share one table."""
+    counts = tuple(f"I{count}" for count in range(1, NUM_COUNTS + 1))
+    keys = Categorical("keys", table="embedding", columns=COLUMNS, dim=dim)
+    return Features(Numeric("counts", columns=counts), keys, label="clicks")
 
 
 def generate(num_examples: int, seed: int = 0) -> ClickLog:

@@ -18,43 +18,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from click_log import NUM_COLUMNS, NUM_COUNTS, generate
+from click_log import features, generate
 from sparsefleet import Predictor, fleet, optim
 from sparsefleet.metrics import AUC
-from sparsefleet.nn import SparseEmbedding
 from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.zoo import CtrDnn, Tables
 
 DIM = 10
-
-
-class CtrDnn(nn.Module):
-    """The rows of all columns and the counts, through three layers of 400, to one logit."""
-
-    def __init__(self, optimizer: optim.Optimizer) -> None:
-        super().__init__()
-        self.embedding = SparseEmbedding("embedding", DIM, optimizer=optimizer, seed=1)
-        self.layers = nn.Sequential(
-            nn.Linear(NUM_COLUMNS * DIM + NUM_COUNTS, 400),
-            nn.ReLU(),
-            nn.Linear(400, 400),
-            nn.ReLU(),
-            nn.Linear(400, 400),
-            nn.ReLU(),
-            nn.Linear(400, 1),
-        )
-
-    def forward(self, counts: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """counts: float32[B, 13], keys: int64[B, F] -> logits float32[B]."""
-        embedded = self.embedding(keys).flatten(1)
-        return self.layers(torch.cat([embedded, counts], dim=1)).squeeze(1)
 
 
 def make_model(mode: str | None) -> tuple[CtrDnn, torch.optim.Optimizer]:
     """Return the optimizer: GEO needs plain SGD, the other modes use what learns fastest."""
     if mode == "geo":
-        model = CtrDnn(optim.SGD(lr=1.0))
+        model = CtrDnn(features(DIM), tables=Tables(optimizer=optim.SGD(lr=1.0), seed=1))
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
-    model = CtrDnn(optim.Adagrad(lr=0.05))
+    model = CtrDnn(features(DIM), tables=Tables(optimizer=optim.Adagrad(lr=0.05), seed=1))
     return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
@@ -78,7 +56,7 @@ def main() -> None:
     place = (fleet.worker_index(), fleet.worker_num())
     log = generate(options.rows + options.rows // 5, options.seed)
     held_out = log.part(options.rows, len(log))
-    training = log.part(0, options.rows).share(*place).batches(options.batch)
+    training = log.part(0, options.rows).share(*place).named_batches(options.batch)
     model, optimizer = make_model(options.mode)
     trainer = Trainer(
         model,
@@ -90,17 +68,17 @@ def main() -> None:
     )
     with trainer:
         trainer.fit(training, epochs=options.epochs)
-        found = trainer.evaluate(held_out.share(*place).batches(options.batch))["auc"]
+        found = trainer.evaluate(held_out.share(*place).named_batches(options.batch))["auc"]
         if fleet.is_first_worker():
             best = AUC()
             best.update(held_out.chances, held_out.clicks)
             print(f"held-out AUC {found:.4f} (chance 0.5, best possible {best.compute():.4f})")
-            save_and_load_again(trainer, held_out.batches(options.batch), options)
+            save_and_load_again(trainer, held_out.named_batches(options.batch), options)
 
 
 def save_and_load_again(trainer: Trainer, batches: list, options: argparse.Namespace) -> None:
     """Raise SystemExit unless the saved model predicts the same as the trained one."""
-    inputs = [batch[:2] for batch in batches]
+    inputs = [batch[0] for batch in batches]
     predicted = trainer.predict(inputs, labelled=False).numpy()
     fleet.save_inference_model(options.out, inputs[0], targets=torch.sigmoid)
     predictor = Predictor(options.out)  # no servers, no training code

@@ -18,12 +18,11 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.zoo import CtrDnn, DeepFM, Tables
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-from click_log import generate
-from ctr_dnn import CtrDnn
-from deepfm import DeepFM
+from click_log import features, generate
 
 BCE = nn.functional.binary_cross_entropy_with_logits
 QUIET = TrainerConfig(quiet=True)
@@ -38,7 +37,7 @@ def trained(model: nn.Module, batches: list[Any], fleet: Fleet | None = None) ->
 
 def check(predictor: Predictor, trainer: Trainer, batches: list[Any], tolerance: float) -> None:
     wanted = trainer.predict(batches).numpy()
-    found = np.concatenate([predictor.predict(batch[:-1]) for batch in batches])
+    found = np.concatenate([predictor.predict(batch[0]) for batch in batches])
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
     assert predictor.check_golden() <= tolerance
 
@@ -47,8 +46,11 @@ def check(predictor: Predictor, trainer: Trainer, batches: list[Any], tolerance:
 def test_local_training(make: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     log = generate(400, seed=1)
-    with trained(make(optim.Adagrad(lr=0.05)), log.part(0, 300).batches(50)) as trainer:
-        held_out = log.part(250, 400).batches(64)  # known and unknown ids, an uneven last batch
+    model = make(features(8), tables=Tables(optimizer=optim.Adagrad(lr=0.05)))
+    with trained(model, log.part(0, 300).named_batches(50)) as trainer:
+        held_out = log.part(250, 400).named_batches(
+            64
+        )  # known and unknown ids, an uneven last batch
         manifest = trainer.export(tmp_path, held_out[0], onnx=True)
         assert manifest is not None
         assert [target.name for target in manifest.schema.targets] == ["prediction"]
