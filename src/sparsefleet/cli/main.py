@@ -49,6 +49,7 @@ from sparsefleet.cli.push_rows import (
     add_push_rows_flags,
     run_push_rows_command,
 )
+from sparsefleet.cli.recipe import RECIPE_DESCRIPTION, add_recipe_commands, run_recipe_command
 from sparsefleet.cli.serve import (
     SERVE_DESCRIPTION,
     SWITCH_DESCRIPTION,
@@ -405,6 +406,12 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
             PUSH_ROWS_DESCRIPTION,
             add_push_rows_flags,
         ),
+        (
+            "recipe",
+            "list, show and run recipes: data, model and settings that reproduce a result",
+            RECIPE_DESCRIPTION,
+            add_recipe_commands,
+        ),
         ("serve", "serve predictions over HTTP", SERVE_DESCRIPTION, add_serve_flags),
         (
             "serve-switch",
@@ -556,6 +563,7 @@ _COMMANDS = {
     "launch": _run_launch_command,
     "predict": run_predict_command,
     "push-rows": _run_push_rows_command,
+    "recipe": run_recipe_command,
     "replica": _run_replica_command,
     "serve": run_serve_command,
     "serve-switch": run_switch_command,

@@ -1,0 +1,117 @@
+"""`sparsefleet recipe`: list, show and run recipes of the zoo."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+__all__ = ["RECIPE_DESCRIPTION", "add_recipe_commands", "run_recipe_command"]
+
+RECIPE_DESCRIPTION = """\
+A recipe is data, a model and settings that reproduce a result. Its data is checked by md5 and
+never downloaded: `recipe show` says where it comes from.
+
+examples:
+  sparsefleet recipe ls
+  sparsefleet recipe show census_wide_deep
+  sparsefleet recipe run census_wide_deep --data ~/data --out build/census
+  sparsefleet recipe run movielens_deepfm --data ~/data --mode async --servers 2 --workers 2
+"""
+
+
+def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
+    """Add ls, show and run."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("ls", help="list all recipes")
+    show = actions.add_parser("show", help="show data, protocol, settings and published figures")
+    show.add_argument("name", metavar="NAME", help="as `recipe ls` lists it")
+    run = actions.add_parser("run", help="train, evaluate, and write a report")
+    run.add_argument("name", metavar="NAME", help="as `recipe ls` lists it")
+    run.add_argument(
+        "--data",
+        default="data",
+        metavar="DIRECTORY",
+        help="where the files of the recipe are (default data)",
+    )
+    run.add_argument("--mode", help="local, sync, half_async, async, hybrid or geo")
+    run.add_argument("--servers", type=int, default=0, help="number of servers (default 0)")
+    run.add_argument("--workers", type=int, default=1, help="number of workers (default 1)")
+    run.add_argument("--seed", type=int, default=0, help="of all that is drawn (default 0)")
+    run.add_argument("--epochs", type=int, help="in place of the recipe's")
+    run.add_argument(
+        "--out",
+        metavar="DIRECTORY",
+        help="for report.json and report.md (default build/recipes/NAME)",
+    )
+    run.add_argument("--quiet", action="store_true", help="no progress display")
+
+
+def run_recipe_command(options: argparse.Namespace) -> int:
+    """Run the action and return the exit code."""
+    if options.action == "ls":
+        return _list()
+    if options.action == "show":
+        return _show(options.name)
+    return _run(options)
+
+
+def _list() -> int:
+    from sparsefleet.zoo.recipes import RECIPES, find_recipe
+
+    for name in RECIPES:
+        print(f"{name:22} {find_recipe(name).title}")
+    return 0
+
+
+def _show(name: str) -> int:
+    from sparsefleet.zoo.recipes import find_recipe
+
+    recipe = find_recipe(name)
+    print(f"{recipe.name}: {recipe.title}\n\nprotocol: {recipe.protocol}\nfiles:")
+    for file in recipe.files:
+        print(f"  {file.path} (or .gz), md5 {file.md5 or 'not checked'}\n    from {file.source}")
+    print(f"settings: {recipe.settings}")
+    for one in recipe.published:
+        print(f"published: {one.metric} {one.value} ({one.where})")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from sparsefleet.zoo.recipes import find_recipe
+
+    out = options.out or f"build/recipes/{options.name}"
+    find_recipe(options.name).check(Path(options.data))  # before any process is started
+    arguments = [options.name, "--data", options.data, "--seed", str(options.seed), "--out", out]
+    arguments += ["--mode", options.mode] if options.mode else []
+    arguments += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+    arguments += ["--quiet"] if options.quiet else []
+    if not options.servers and options.workers == 1:
+        from sparsefleet.zoo.recipes.run import main
+
+        main(arguments)
+    else:
+        code = _launch(options, arguments, out)
+        if code:
+            return code
+    print(f"report in {out}", file=sys.stderr)
+    return 0
+
+
+def _launch(options: argparse.Namespace, arguments: list[str], out: str) -> int:
+    from sparsefleet.launch import run_job
+    from sparsefleet.launch.launch_config import LaunchConfig
+
+    return run_job(
+        LaunchConfig(
+            script="sparsefleet.zoo.recipes.run",
+            is_module=True,
+            arguments=tuple(arguments),
+            num_servers=options.servers,
+            num_workers=options.workers,
+            native_servers=True,
+            log_dir=f"{out}/logs",
+            quiet=True,
+            show="worker.0",
+        )
+    )

@@ -1,0 +1,6 @@
+"""Recipes: data, model and settings that reproduce a result; see docs/recipes.md."""
+
+from sparsefleet.zoo.recipes.catalogue import RECIPES, find_recipe
+from sparsefleet.zoo.recipes.recipe import Recipe, Report, Settings
+
+__all__ = ["RECIPES", "Recipe", "Report", "Settings", "find_recipe"]

@@ -1,0 +1,242 @@
+"""A recipe: data, model and settings that reproduce a result, and how to run it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sparsefleet import fleet, optim
+from sparsefleet.data.features import Features
+from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
+from sparsefleet.store import Normal
+from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.zoo.inputs import Tables
+
+__all__ = ["DataFile", "Part", "Prepared", "Published", "Recipe", "Report", "Settings"]
+
+Columns = Mapping[str, Any]
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFile:
+    """A file that a recipe needs. Nothing is downloaded: the user puts it there."""
+
+    path: str
+    """Below the data directory, where it may also lie gzipped, with .gz appended."""
+    source: str
+    """Where it comes from, and under which terms."""
+    md5: str | None
+    """Of the file, not gzipped; None: not known, so any content is accepted."""
+
+    def read(self, directory: Path) -> bytes:
+        """Return the content after checking its md5."""
+        path = directory / self.path
+        packed = path.with_name(f"{path.name}.gz")
+        if path.is_file():
+            content = path.read_bytes()
+        elif packed.is_file():
+            path, content = packed, gzip.decompress(packed.read_bytes())
+        else:
+            raise InputMissingError(
+                f"{path}: there is no such file, nor {packed.name}; get it from {self.source}, put "
+                "it there, or name the right directory with --data"
+            )
+        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if self.md5 not in (None, found):
+            raise InputFileError(
+                f"{path}: the md5 of the content is {found}, expected {self.md5}: this is another "
+                f"version than the recipe's; get that one from {self.source}"
+            )
+        return content
+
+    def lines(self, directory: Path) -> list[str]:
+        """Return the lines of a text file after checking its md5."""
+        return self.read(directory).decode("utf-8").splitlines()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A figure that others reported."""
+
+    metric: str
+    value: float
+    where: str
+    """Model, data, protocol and source; says so where they differ from the recipe's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Sizes and rates of a training."""
+
+    batch_size: int = 500
+    epochs: int = 3
+    lr: float = 0.001
+    """Of Adam, for the layers."""
+    table_lr: float = 0.05
+    """Of Adagrad, for the rows."""
+    table_std: float = 0.01
+    """Spread of the first values of rows."""
+
+    def tables(self, seed: int) -> Tables:
+        """Return the settings of the model's tables."""
+        rows = optim.Adagrad(lr=self.table_lr)
+        return Tables(optimizer=rows, initializer=Normal(std=self.table_std), seed=seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Examples to train on, or to test with."""
+
+    features: Features
+    columns: Columns
+
+    def __len__(self) -> int:
+        assert self.features.label is not None
+        return len(self.columns[self.features.label.name])
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The data of a recipe, ready to train on."""
+
+    train: Part
+    test: Part
+    score: Callable[[NDArray[np.float32], Columns], Figures]
+    """Computes the figures from the predictions for `test`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What came of a recipe."""
+
+    recipe: str
+    mode: str
+    servers: int
+    workers: int
+    seed: int
+    settings: dict[str, Any]
+    examples: int
+    seconds: float
+    figures: Figures
+    published: list[dict[str, Any]]
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return the report as Markdown: ours beside what was published."""
+        found = [
+            f"# {self.recipe}",
+            "",
+            f"Mode {self.mode}, {self.servers} servers, {self.workers} workers, seed {self.seed}; "
+            f"{self.examples:,} examples in {self.seconds:.1f} s. "
+            f"Settings: {', '.join(f'{name} {value}' for name, value in self.settings.items())}.",
+            "",
+            "| metric | ours | published | where |",
+            "|---|---|---|---|",
+        ]
+        for name, value in self.figures.items():
+            known = [one for one in self.published if one["metric"] == name]
+            for one in known or [{"value": None, "where": ""}]:
+                shown = "" if one["value"] is None else f"{one['value']:.4f}"
+                found.append(f"| {name} | {value:.4f} | {shown} | {one['where']} |")
+        return found
+
+    def write(self, directory: Path) -> None:
+        """Write report.json and report.md."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "report.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+        (directory / "report.md").write_text("\n".join(self.lines()) + "\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Everything that a result depends on, in one place."""
+
+    name: str
+    title: str
+    files: tuple[DataFile, ...]
+    protocol: str
+    """How the data is split and what is measured."""
+    prepare: Callable[[Path, int], Prepared]
+    """Reads the checked files of a directory; the seed decides what is drawn."""
+    model: Callable[[Tables], nn.Module]
+    loss: Any
+    settings: Settings
+    published: tuple[Published, ...] = ()
+
+    def check(self, directory: Path) -> None:
+        """Raise if a file is missing or is another version."""
+        if not directory.is_dir():
+            raise ConfigError(f"{directory}: there is no such directory; name it with --data")
+        for file in self.files:
+            file.read(directory)
+
+    def run(
+        self,
+        directory: Path,
+        *,
+        mode: str | None = None,
+        seed: int = 0,
+        settings: Settings | None = None,
+        quiet: bool = False,
+    ) -> Report:
+        """Train and evaluate in the fleet of this process; all workers call it."""
+        self.check(directory)
+        chosen = settings or self.settings
+        torch.manual_seed(seed)
+        model = self.model(chosen.tables(seed))
+        trainer = Trainer(
+            model,
+            self.loss,
+            torch.optim.Adam(model.parameters(), lr=chosen.lr),
+            mode=mode,
+            config=TrainerConfig(quiet=quiet),
+        )
+        begin = time.monotonic()
+        with trainer:
+            prepared = self.prepare(directory, seed)
+            figures, examples = self._train(trainer, prepared, chosen, seed)
+        return Report(
+            recipe=self.name,
+            mode=mode or "default",
+            servers=fleet.server_num(),
+            workers=fleet.worker_num(),
+            seed=seed,
+            settings=asdict(chosen),
+            examples=examples,
+            seconds=time.monotonic() - begin,
+            figures=figures,
+            published=[asdict(one) for one in self.published],
+            versions={"python": platform.python_version(), "torch": torch.__version__},
+        )
+
+    def _train(
+        self, trainer: Trainer, prepared: Prepared, settings: Settings, seed: int
+    ) -> tuple[Figures, int]:
+        part = prepared.train
+        data = part.features.memory(
+            part.columns,
+            settings.batch_size,
+            worker_index=fleet.worker_index(),
+            worker_num=fleet.worker_num(),
+        )
+        examples = 0
+        for epoch in range(settings.epochs):
+            data.local_shuffle(seed=seed * 1000 + epoch)
+            examples += trainer.fit(data).examples
+        trainer.distributed.settle()
+        test = prepared.test.features.memory(prepared.test.columns, 2000)
+        predictions = trainer.predict(test).numpy()
+        return prepared.score(predictions, prepared.test.columns), examples * fleet.worker_num()

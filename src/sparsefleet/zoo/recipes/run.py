@@ -1,0 +1,41 @@
+"""Runs one recipe in the role of this process; `sparsefleet recipe run` starts it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sparsefleet import fleet
+from sparsefleet.zoo.recipes.catalogue import find_recipe
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the recipe that the command line names; the first worker prints and writes the report."""
+    parser = argparse.ArgumentParser(description="Runs a recipe as one process of a job.")
+    parser.add_argument("name")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--mode")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args(arguments)
+    recipe = find_recipe(options.name)
+    settings = recipe.settings
+    if options.epochs is not None:
+        settings = replace(settings, epochs=options.epochs)
+    report = recipe.run(
+        options.data, mode=options.mode, seed=options.seed, settings=settings, quiet=options.quiet
+    )
+    if fleet.is_first_worker():
+        print("\n".join(report.lines()))
+        if options.out is not None:
+            report.write(options.out)
+
+
+if __name__ == "__main__":
+    main()

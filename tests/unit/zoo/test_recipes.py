@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from sparsefleet.cli.main import main
+from sparsefleet.data.features import Categorical, Features
+from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
+from sparsefleet.zoo import CtrDnn
+from sparsefleet.zoo.recipes import RECIPES, Recipe, Settings, find_recipe
+from sparsefleet.zoo.recipes.movielens import auc_of, hits_of
+from sparsefleet.zoo.recipes.recipe import DataFile, Part, Prepared, Published
+
+FEATURES = Features(Categorical("ad"), label="click")
+CONTENT = "".join(f"{ad},{ad % 2}\n" for ad in range(400)).encode()
+FILE = DataFile(
+    path="log/clicks.csv",
+    source="https://example.com/clicks",
+    md5=hashlib.md5(CONTENT).hexdigest(),
+)
+
+
+def prepare(directory: Path, seed: int) -> Prepared:
+    rows = np.array([line.split(",") for line in FILE.lines(directory)], np.int64)
+    columns = {"ad": rows[:, 0] % 40, "click": rows[:, 1].astype(np.float32)}
+    part = Part(FEATURES, columns)
+    return Prepared(
+        part, part, lambda p, t: auc_of(p, t["click"]) | {"mean": float(p.astype(float).mean())}
+    )
+
+
+TINY = Recipe(
+    name="tiny",
+    title="clicks on even and odd ads",
+    files=(FILE,),
+    protocol="all examples",
+    prepare=prepare,
+    model=lambda tables: CtrDnn(FEATURES, hidden=(8,), tables=tables),
+    loss=nn.functional.binary_cross_entropy_with_logits,
+    settings=Settings(batch_size=50, epochs=10, lr=0.01),
+    published=(Published(metric="auc", value=0.75, where="a paper"),),
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "clicks.csv").write_bytes(CONTENT)
+    return tmp_path
+
+
+def test_a_recipe_trains_and_reports_ours_beside_the_published_figure(data: Path) -> None:
+    report = TINY.run(data, quiet=True)
+    assert report.figures["auc"] > 0.95
+    assert report.examples == 4000
+    report.write(data / "out")
+    again = json.loads((data / "out" / "report.json").read_text())
+    assert again["figures"] == report.figures
+    assert again["settings"]["batch_size"] == 50
+    page = (data / "out" / "report.md").read_text()
+    assert f"| auc | {report.figures['auc']:.4f} | 0.7500 | a paper |" in page
+
+
+def test_the_same_seed_gives_the_same_figures(data: Path) -> None:
+    settings = Settings(batch_size=50, epochs=1)
+    first, again, other = (
+        TINY.run(data, seed=seed, settings=settings, quiet=True).figures for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_data_may_be_gzipped_but_not_another_version(data: Path) -> None:
+    path = data / FILE.path
+    (data / "log" / "clicks.csv.gz").write_bytes(gzip.compress(CONTENT))
+    path.unlink()
+    assert FILE.read(data) == CONTENT
+    path.write_bytes(b"other")
+    with pytest.raises(InputFileError, match=r"clicks.csv: the md5 .*expected .*example.com"):
+        TINY.check(data)
+    path.unlink()
+    (data / "log" / "clicks.csv.gz").unlink()
+    with pytest.raises(
+        InputMissingError, match=r"no such file.*https://example.com/clicks.*--data"
+    ):
+        TINY.check(data)
+    with pytest.raises(ConfigError, match="no such directory"):
+        TINY.check(data / "nowhere")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_recipe_names_data_protocol_and_model(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.name == name
+    assert all(file.source and file.path for file in recipe.files)
+    assert recipe.protocol
+    assert isinstance(recipe.model(recipe.settings.tables(seed=0)), nn.Module)
+
+
+def test_hits_count_ties_against_us() -> None:
+    scores = np.array([[0.5, 0.5, 0.1], [0.9, 0.1, 0.2], [0.1, 0.2, 0.3]])
+    assert hits_of(scores, 1)["hit_rate@1"] == pytest.approx(1 / 3)
+    assert hits_of(scores, 2)["ndcg@2"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
+
+
+def test_the_command_lists_shows_and_refuses(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["recipe", "ls"]) == 0
+    assert "census_wide_deep" in capsys.readouterr().out
+    assert main(["recipe", "show", "census_wide_deep"]) == 0
+    shown = capsys.readouterr().out
+    assert "published: auc 0.9058" in shown
+    assert "archive.ics.uci.edu" in shown
+    assert main(["recipe", "run", "census_wide_deep", "--data", str(tmp_path)]) == 1
+    assert "adult/adult.data: there is no such file" in capsys.readouterr().err
+    assert main(["recipe", "show", "census"]) == 1
+    assert "there is no recipe 'census'; the names are books_deepfm" in capsys.readouterr().err
