@@ -24,7 +24,8 @@ def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_commands_on_the_page_are_valid() -> None:
-    commands = re.findall(r"^sparsefleet (verify|push-rows|serve) (.*?)&?$", PAGE, re.MULTILINE)
+    text = PAGE.replace("\\\n", "")
+    commands = re.findall(r"^sparsefleet (verify|push-rows|serve) (.*?)&?$", text, re.MULTILINE)
     assert len(commands) == 6
     for command, flags in commands:
         _make_parser().parse_args([command, *flags.split()])
