@@ -86,10 +86,15 @@ class SenderHandle {
     sender_->Stop();
   }
 
-  std::tuple<double, std::size_t> Put(std::vector<PushTuple> tuples) {
+  std::tuple<double, std::size_t> Put(std::vector<PushTuple> tuples,
+                                      const std::vector<DataTuple>& data, bool alone) {
     const auto held = std::make_shared<const HeldGradients>(std::move(tuples));
     const auto result = Wait([&](GradientSender& sender) {
-      return sender.Put({.sections = held->made.sections, .refusal = {}, .memory = held});
+      return sender.Put({.sections = held->made.sections,
+                         .refusal = {},
+                         .memory = held,
+                         .marks = MarksOf(data),
+                         .alone = alone});
     });
     CheckCall(result.status());
     return {result.value().waited_s, result.value().staleness};
@@ -115,9 +120,9 @@ class SenderHandle {
     sender_->Fail(Status(Code::kInternal, "training failed"), cause);
   }
 
-  void BoundStaleness(const MemberOf& member, std::uint64_t ahead) {
+  void BoundStaleness(const MemberOf& member, std::uint64_t ahead, std::uint64_t applied) {
     owner_.Check("gradient sender");
-    sender_->BoundStaleness(member.view(), ahead);
+    sender_->BoundStaleness(member.view(), ahead, applied);
   }
   // The exception passed to Fail(), if it is the one that calls raise. Its traceback may refer back
   // to the owner of this sender, so the garbage collector must know about it.
@@ -222,11 +227,12 @@ void BindSender(nb::module_& m) {
       .def("__init__", &Init, "store"_a, nb::kw_only(), "max_merge"_a, "queue_size"_a, "linger_s"_a,
            "max_open"_a.none(), "summed"_a, "dense"_a, "refresh_after"_a, "on_pushed"_a.none(),
            "wait_s"_a, "timeout_s"_a)
-      .def("put", &SenderHandle::Put, "sections"_a,
+      .def("put", &SenderHandle::Put, "sections"_a, "data"_a = std::vector<DataTuple>{},
+           "alone"_a = false,
            "Queues a mini-batch; returns the seconds waited and the staleness before it.")
       .def("wait_empty", &SenderHandle::WaitEmpty)
       .def("flush", &SenderHandle::Flush)
-      .def("bound_staleness", &SenderHandle::BoundStaleness, "member"_a, "ahead"_a)
+      .def("bound_staleness", &SenderHandle::BoundStaleness, "member"_a, "ahead"_a, "applied"_a = 0)
       .def("fail", &SenderHandle::Fail, "error"_a,
            "Makes all calls raise `error`, unless something failed earlier.")
       .def("end", &SenderHandle::End)

@@ -260,13 +260,12 @@ void BindStore(nb::module_& m) {
             for (const auto& marks : all) {
               auto& one = tuples.emplace_back();
               for (const DataMark& mark : marks) {
-                one.emplace_back(mark.stream, mark.epoch, mark.position);
+                one.emplace_back(mark.stream, mark.epoch, mark.begin, mark.end);
               }
             }
             return tuples;
           },
-          "timeout_s"_a,
-          "By server: the latest (stream, epoch, position) it has applied of each stream.")
+          "timeout_s"_a, "By server: the data (stream, epoch, begin, end) that it has applied.")
       .def_prop_ro(
           "num_servers",
           [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })

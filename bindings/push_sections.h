@@ -24,8 +24,16 @@ namespace sparsefleet::python {
 using PushTuple =
     std::tuple<std::string, std::optional<Array<const Key>>, std::vector<Array<const float>>, bool,
                bool, std::optional<Array<float>>>;
-// stream, epoch, position: see DataMark
-using DataTuple = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
+// stream, epoch, begin, end: see DataMark
+using DataTuple = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t>;
+
+inline std::vector<DataMark> MarksOf(const std::vector<DataTuple>& data) {
+  std::vector<DataMark> marks;
+  marks.reserve(data.size());
+  for (const auto& [stream, epoch, begin, end] : data) marks.push_back({stream, epoch, begin, end});
+  return marks;
+}
+
 // applied, rejected_non_finite, not_admitted
 using PushTotals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
 
@@ -61,8 +69,7 @@ class MergedSections {
  public:
   MergedSections(const std::vector<std::vector<PushTuple>>& batches,
                  const std::vector<PushTuple>& wanted, const std::vector<DataTuple>& data = {})
-      : wanted_(SectionsOf(wanted)) {
-    for (const auto& [stream, epoch, position] : data) marks_.push_back({stream, epoch, position});
+      : wanted_(SectionsOf(wanted)), marks_(MarksOf(data)) {
     batches_.reserve(batches.size());
     contributions_.reserve(batches.size());
     for (const auto& batch : batches) {
@@ -91,7 +98,7 @@ class MergedSections {
 
  private:
   const PushSections wanted_;
-  std::vector<DataMark> marks_;
+  const std::vector<DataMark> marks_;
   std::vector<PushSections> batches_;
   std::vector<Contribution> contributions_;
 };

@@ -56,7 +56,8 @@ std::uint64_t IdOfSession(std::string_view session) {
 // The calls of the session's previous process are over; ours follow them.
 Status TakeSessionOver(ClientCore& core, double timeout_s) {
   const CallSpec spec{MessageType::kResume, "", "taking the session over at", timeout_s};
-  auto replies = CallAll(core, spec, Encode(ResumeRequest{true}));
+  auto replies = CallAll(
+      core, spec, Encode(ResumeRequest{true, std::min(core.options.failover_wait_s, kMaxGraceS)}));
   if (!replies.ok()) return replies.status();
   for (const Body& body : replies.value()) {
     auto reply = DecodeResumeReply(body);
@@ -158,7 +159,7 @@ Result<std::vector<StatMap>> Client::Stats(double timeout_s) {
 Result<std::vector<std::vector<DataMark>>> Client::AppliedData(double timeout_s) {
   auto replies =
       CallAll(*core_, {MessageType::kResume, "", "asking for applied data at", timeout_s},
-              Encode(ResumeRequest{false}));
+              Encode(ResumeRequest{}));
   if (!replies.ok()) return replies.status();
   std::vector<std::vector<DataMark>> all;
   for (const Body& body : replies.value()) {

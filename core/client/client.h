@@ -100,7 +100,7 @@ class Client final : public Store {
   // the body of its reply.
   Result<std::vector<std::byte>> Ask(MessageType type, GatheredBody body, double timeout_s);
 
-  // The latest mark of each stream of data that each server has applied pushes of, in the session.
+  // By server: the data of the pushes applied in this session, in order of stream.
   Result<std::vector<std::vector<DataMark>>> AppliedData(double timeout_s) override;
 
  private:

@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 
 constexpr double kConnectS = 1.0;
 constexpr double kAskS = 2.0;
-constexpr double kBytesPerS = 20e6;  // a replica's network and disk are no slower than this
+constexpr double kBytesPerS = 20e6;  // a replica is not slower, over its network and to its disk
 constexpr double kNever = 1e6;
 constexpr std::uint64_t kReadAtStart = 2ull << 30;
 constexpr auto kPause = std::chrono::milliseconds(50);       // between tries
@@ -96,7 +96,7 @@ Result<Body> ReplicaLink::Ask(MessageType type, GatheredBody body, std::uint64_t
 }
 
 Result<ReplicaState> ReplicaLink::Enter(bool claims) {
-  // At the start the replica may have to read everything it holds.
+  // At the start the replica may have to read all that it holds.
   const std::uint64_t read_bytes = claims ? kReadAtStart : 0;
   auto reply =
       Ask(MessageType::kReplicaOpen, Whole(Encode(ReplicaOpen{Head(), claims})), read_bytes);
@@ -119,7 +119,7 @@ Result<std::unique_ptr<ReplicaLink>> ReplicaLink::Open(const LogDirectory& direc
   if (s.ok()) s = link->TakeOver();
   if (s.ok()) return link;
   return s.WithPrefix("replica " + link->options_.endpoint +
-                      ": a server with a replica does not start without it, because it could lack "
+                      ": a server with a replica does not start without it, for it could lack "
                       "what a successor has written: ");
 }
 
@@ -214,7 +214,7 @@ Status ReplicaLink::ShipRecords(std::uint64_t end) {
     auto held = DecodeNumber(reply.value());
     if (!held.ok()) return held.status();
     if (held.value() == first) {
-      return {Code::kInternal, "the replica did not accept record " + std::to_string(first)};
+      return {Code::kInternal, "the replica did not take record " + std::to_string(first)};
     }
     replica_next_ = held.value();
     shipped_end_ = replica_next_;
@@ -302,7 +302,7 @@ Status ReplicaLink::AwaitSnapshot(std::uint64_t lsn) {
     }
     if (outcome.ok()) continue;
     offset = 0;
-    // Out of turn: the missing records were shipped as a snapshot in the meantime.
+    // Out of turn: the records that the replica lacked were shipped as a snapshot meanwhile.
     if (outcome.code() == Code::kShapeMismatch) continue;
     if (auto over = Judge(outcome)) return *over;
     Pause();
@@ -315,8 +315,7 @@ std::optional<Status> ReplicaLink::Judge(const Status& outcome) {
     NoteBack();
     return Status::Ok();
   }
-  if (is_stopping_)
-    return Status(Code::kShuttingDown, "the server is stopping without its replica");
+  if (is_stopping_) return Status(Code::kShuttingDown, "the server ends without its replica");
   if (outcome.code() == Code::kNotOwner) {
     {
       MutexLock lock(mutex_);

@@ -1,9 +1,9 @@
-// A durable server's connection to its replica: takes over from predecessors, fetches the log they
-// left, and ships log and snapshots.
+// A durable server's end of its replica: takes over from predecessors, fetches what they left, and
+// ships log and snapshots.
 //
 // The replica decides who may write: it knows the epoch of the last process that took over, and
-// rejects earlier ones. A server therefore starts only when its replica answers, and acknowledges
-// only what the replica holds, unless the replica is lost for longer than `wait_s`.
+// turns earlier ones away. So a server begins only when its replica answers, and acknowledges only
+// what the replica holds, unless the replica is lost for longer than `wait_s`.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ struct ReplicaLinkOptions {
   SecurityOptions security;
   std::uint32_t server = 0;  // index of this server
   double start_wait_s = 60;  // Open(): for a replica that does not answer
-  // Replies wait this long for a lost replica; then they are sent without it.
+  // Replies wait this long for a replica that is lost; then they go out without it.
   double wait_s = std::numeric_limits<double>::infinity();
   std::uint32_t end_of_snapshot = 0;  // the type of a snapshot's last record
   std::function<void(int severity, const std::string&)> log;
@@ -45,21 +45,21 @@ struct ReplicaLinkOptions {
 // Thread-safe after Start().
 class ReplicaLink {
  public:
-  // Connects to the replica and takes over; fetches what `directory` lacks. `directory` must
-  // outlive it.
+  // Reaches the replica and takes over; fetches what `directory` lacks. `directory` must outlive
+  // it.
   static Result<std::unique_ptr<ReplicaLink>> Open(const LogDirectory& directory,
                                                    ReplicaLinkOptions options);
   ~ReplicaLink();
 
-  // From now on the records of `log`, which must outlive it, can be shipped.
+  // From now on the records of `log` can be shipped, which must outlive it.
   void Start(const Log& log, std::uint64_t owner);
   // Ends all waits with kShuttingDown.
   void Stop();
 
-  // Blocks until the replica holds all records below `end`, or the server continues without it.
+  // Blocks until the replica holds all records below `end`, or the server goes on without it.
   // kNotOwner after a successor has taken over.
   Status AwaitRecords(std::uint64_t end);
-  // The same for a snapshot in the directory.
+  // The same for a snapshot that stands in the directory.
   Status AwaitSnapshot(std::uint64_t lsn);
 
   void AddStats(StatMap& stats) const;
@@ -71,20 +71,20 @@ class ReplicaLink {
   ReplicaHead Head() const REQUIRES(io_);
   Status Connect(double timeout_s) REQUIRES(io_);
   Result<ReplicaState> Enter(bool claims) REQUIRES(io_);
-  // `more_bytes`: what the replica must read or write before it answers.
+  // `more_bytes`: that the replica must read or write before it answers.
   Result<Body> Ask(MessageType type, GatheredBody body, std::uint64_t more_bytes = 0) REQUIRES(io_);
   Status TakeOver() REQUIRES(io_);
   Status Fetch(const ReplicaState& state) REQUIRES(io_);
   Status FetchFile(bool is_snapshot, std::uint64_t lsn, const std::string& path) REQUIRES(io_);
 
-  // Each connects if necessary.
+  // Each connects if need be.
   Status ShipRecords(std::uint64_t end) REQUIRES(io_);
   Status ShipNewestSnapshot() REQUIRES(io_);
   Status ShipPart(std::uint64_t lsn, int fd, std::uint64_t size, std::uint64_t& offset)
       REQUIRES(io_);
   Status EnsureConnected() REQUIRES(io_);
 
-  // What follows from the outcome of a try: whether to keep trying and, if not, with which result.
+  // What follows from the outcome of a try: whether to go on trying, and if not, with which result.
   std::optional<Status> Judge(const Status& outcome);
   void Pause();
   void NoteLost(const Status& why);
@@ -113,7 +113,7 @@ class ReplicaLink {
   std::atomic<std::uint64_t> shipped_bytes_{0};
   std::atomic<std::uint64_t> shipped_snapshot_{0};
   std::atomic<std::uint64_t> known_epoch_{0};
-  std::jthread watcher_;  // last: it uses the members above
+  std::jthread watcher_;  // last: it uses the others
 };
 
 }  // namespace sparsefleet

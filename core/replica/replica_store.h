@@ -1,5 +1,5 @@
-// Copies of servers' logs, kept by a process on another machine. It checks records and writes them,
-// but does not interpret them.
+// Copies of the logs of servers, kept by a process on another machine. It checks records and writes
+// them; it does not know what they mean.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class ReplicaStore {
   explicit ReplicaStore(ReplicaStoreOptions options);
   ~ReplicaStore();
 
-  // Executes a request of one of the four types; returns the body of the reply. kNotOwner for a
+  // Carries out a request of one of the four types; returns the body of the reply. kNotOwner for a
   // process that has a successor.
   Result<Body> Handle(MessageType type, std::span<const std::byte> body);
   void AddStats(StatMap& stats) const;

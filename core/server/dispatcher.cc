@@ -15,6 +15,10 @@ namespace {
 // connection reuses it.
 constexpr std::size_t kCopiedBytes = 64 << 10;
 
+// Sequences that a process skips when it takes a session over: requests of the process before that
+// are still on their way are below the first of its own, and are refused.
+constexpr std::uint64_t kTakeOverGap = 65536;
+
 Status CheckEmpty(std::span<const std::byte> body, const char* what) {
   return BodyReader(body).Finish(what);
 }
@@ -349,8 +353,10 @@ Dispatcher::Answer Dispatcher::Resume(const Call& call) {
   if (!request.ok()) return request.status();
   Session& session = *call.session;
   ResumeReply reply;
+  const std::uint64_t gap = request.value().take_over ? kTakeOverGap : 0;
   for (std::size_t window = 0; window < kNumWindows; ++window) {
-    reply.next_sequence[window] = session.replies(static_cast<Window>(window)).next_sequence();
+    reply.next_sequence[window] =
+        session.replies(static_cast<Window>(window)).next_sequence() + gap;
   }
   reply.marks = session.Marks();
   if (request.value().take_over) {
@@ -361,6 +367,11 @@ Dispatcher::Answer Dispatcher::Resume(const Call& call) {
     coordinator_.Withdraw(session.id(), next);
     rounds_.Withdraw(session.id(), next);
     session.DropHoldings();
+    session.SetGrace(request.value().grace_s);
+    if (journal_ != nullptr) {
+      Status s = journal_->Append(LogRecord::kSession, EncodeSession(session, false));
+      if (!s.ok()) return s;
+    }
   }
   return ReplyBody(Encode(reply));
 }

@@ -218,18 +218,18 @@ Dispatcher::Answer Dispatcher::AnswerOfMarks(const Call& call, const PushRequest
                                              PushAnswer& answer) {
   if (request.marks.empty()) return std::nullopt;
   switch (call.session->Judge(request.marks)) {
-    case Session::MarkState::kNew:
+    case AppliedData::State::kNew:
       return std::nullopt;
-    case Session::MarkState::kApplied:
+    case AppliedData::State::kApplied:
       if (journal_ != nullptr) journal_->duplicates_dropped.fetch_add(1);
       return FinishPushAnswer(answer, PushResult{}, request.step);
-    case Session::MarkState::kMixed:
+    case AppliedData::State::kMixed:
       break;
   }
   return Status(Code::kInvalidArgument,
                 "push: of its " + std::to_string(request.marks.size()) +
                     " marks, some name data that was already applied and some do not; nothing was "
-                    "applied: push the gradients of each stream separately");
+                    "applied: push their gradients separately");
 }
 
 // Without the parts that only the reply needs.

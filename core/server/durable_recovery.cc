@@ -327,6 +327,7 @@ Status DurableState::RestoreSession(std::span<const std::byte> payload) {
   }
   const auto num_marks = in.Get<std::uint64_t>();
   session->Remember(in.GetArray<DataMark>(num_marks));
+  session->SetGrace(in.Get<double>());
   return Checked(in, LogRecord::kSession);
 }
 

@@ -295,19 +295,19 @@ const Test kMarks("a process that takes over a session learns what was applied a
                     {
                       auto before = ConnectTo(server, "worker-3", "job/worker-3");
                       RequireOk(before->Define(LedgerSpec("t", 1), kTimeout));
-                      ExpectEqual(push(*before, {1, 0, 10}), 1u);
-                      ExpectEqual(push(*before, {1, 0, 11}), 1u);
-                      ExpectEqual(push(*before, {2, 0, 4}), 1u);
+                      ExpectEqual(push(*before, {1, 0, 10, 11}), 1u);
+                      ExpectEqual(push(*before, {1, 0, 11, 12}), 1u);
+                      ExpectEqual(push(*before, {2, 0, 4, 5}), 1u);
                       server.Restart();
-                      ExpectEqual(push(*before, {1, 0, 11}), 0u);
+                      ExpectEqual(push(*before, {1, 0, 11, 12}), 0u);
                       // The next process starts while this one still exists, as if this one had
                       // been killed.
                       auto after = ConnectTo(server, "worker-3", "job/worker-3");
                       auto applied = RequireOk(after->AppliedData(kTimeout));
                       Expect(applied.size() == 1 &&
-                             applied[0] == std::vector<DataMark>({{1, 0, 11}, {2, 0, 4}}));
-                      ExpectEqual(push(*after, {1, 0, 11}), 0u);
-                      ExpectEqual(push(*after, {1, 1, 0}), 1u);
+                             applied[0] == std::vector<DataMark>({{1, 0, 10, 12}, {2, 0, 4, 5}}));
+                      ExpectEqual(push(*after, {1, 0, 11, 12}), 0u);
+                      ExpectEqual(push(*after, {1, 1, 0, 1}), 1u);
                       ExpectEqual(value(*after), 4.0F);
                     }
                   });

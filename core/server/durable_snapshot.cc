@@ -63,6 +63,7 @@ Body EncodeSession(Session& session, bool with_replies) {
   const auto marks = session.Marks();
   out.Put(static_cast<std::uint64_t>(marks.size()));
   out.PutArray(std::span<const DataMark>(marks));
+  out.Put(session.grace_s());
   return out.Take();
 }
 

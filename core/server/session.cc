@@ -54,29 +54,19 @@ Status Session::CloseCut(std::uint64_t id) {
   return Status::Ok();
 }
 
-Session::MarkState Session::Judge(std::span<const DataMark> marks) const {
+AppliedData::State Session::Judge(std::span<const DataMark> marks) const {
   MutexLock lock(mutex_);
-  std::size_t applied = 0;
-  for (const DataMark& mark : marks) {
-    const auto it = marks_.find(mark.stream);
-    if (it == marks_.end()) continue;
-    const DataMark& last = it->second;
-    applied += std::pair(mark.epoch, mark.position) <= std::pair(last.epoch, last.position) ? 1 : 0;
-  }
-  if (applied == 0) return MarkState::kNew;
-  return applied == marks.size() ? MarkState::kApplied : MarkState::kMixed;
+  return applied_.Judge(marks);
 }
 
 void Session::Remember(std::span<const DataMark> marks) {
   MutexLock lock(mutex_);
-  for (const DataMark& mark : marks) marks_[mark.stream] = mark;
+  applied_.Add(marks);
 }
 
 std::vector<DataMark> Session::Marks() const {
   MutexLock lock(mutex_);
-  std::vector<DataMark> all;
-  for (const auto& [stream, mark] : marks_) all.push_back(mark);
-  return all;
+  return applied_.All();
 }
 
 std::map<std::string, std::vector<Key>> Session::Watches() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "server/applied_data.h"
 #include "server/reply_memory.h"
 #include "status/status.h"
 #include "store/coordinator.h"
@@ -54,14 +55,18 @@ class Session {
   void Touch(TimePoint now) { last_seen_.store(now, std::memory_order_relaxed); }
   TimePoint last_seen() const { return last_seen_.load(std::memory_order_relaxed); }
 
+  // How long it may be silent before it is lost, if that is longer than the peer timeout: another
+  // process may take its client's place.
+  void SetGrace(double seconds) { grace_s_.store(seconds, std::memory_order_relaxed); }
+  double grace_s() const { return grace_s_.load(std::memory_order_relaxed); }
+
   // The id of the cut, or kTooLarge if the client has kMaxCuts open.
   Result<std::uint64_t> AddCut(TableCut cut, std::size_t row_bytes);
   Result<std::shared_ptr<SessionCut>> FindCut(std::uint64_t id) const;
   Status CloseCut(std::uint64_t id);
 
-  // Whether the data of a push's marks was applied before: none of it, all of it, or some.
-  enum class MarkState : std::uint8_t { kNew, kApplied, kMixed };
-  MarkState Judge(std::span<const DataMark> marks) const;
+  // See AppliedData.
+  AppliedData::State Judge(std::span<const DataMark> marks) const;
   void Remember(std::span<const DataMark> marks);
   std::vector<DataMark> Marks() const;
 
@@ -82,10 +87,11 @@ class Session {
   const std::string name_;
   const TimePoint began_;
   std::atomic<TimePoint> last_seen_;
+  std::atomic<double> grace_s_{0};
   std::array<ReplyMemory, kNumWindows> replies_;
   mutable Mutex mutex_;
   std::string address_ GUARDED_BY(mutex_);
-  std::map<std::uint64_t, DataMark> marks_ GUARDED_BY(mutex_);  // by stream
+  AppliedData applied_ GUARDED_BY(mutex_);
   std::uint64_t next_cut_ GUARDED_BY(mutex_) = 1;
   std::map<std::uint64_t, std::shared_ptr<SessionCut>> cuts_ GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches_

@@ -82,13 +82,17 @@ std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
   for (auto it = entries_.begin(); it != entries_.end();) {
     Entry& entry = it->second;
     const auto silent = now - entry.session->last_seen();
-    if (entry.lost && entry.connections == 0 && silent > peer_timeout_ + kForgetAfter) {
+    // What data was applied must be known to whoever takes over the rest of it, however late.
+    if (entry.lost && entry.connections == 0 && silent > peer_timeout_ + kForgetAfter &&
+        entry.session->Marks().empty()) {
       it = entries_.erase(it);
       continue;
     }
     // A client without heartbeats may still be about to start them.
     const bool judged = entry.has_heartbeats || entry.connections == 0;
-    if (!entry.lost && silent > (judged ? peer_timeout_ : kGraceBeforeHeartbeats * peer_timeout_)) {
+    const std::chrono::duration<double> grace(entry.session->grace_s());
+    if (!entry.lost && silent > (judged ? peer_timeout_ : kGraceBeforeHeartbeats * peer_timeout_) &&
+        silent > grace) {
       entry.lost = true;
       lost.push_back(entry.session);
     }

@@ -16,9 +16,9 @@
 
 namespace sparsefleet {
 
-// A client is lost when nothing has arrived from it for the peer timeout; one that holds
-// connections but has never opened a control connection sends no heartbeats and gets more time.
-// Thread-safe.
+// A client is lost when nothing has arrived from it for the peer timeout, or for its grace if that
+// is longer; one that holds connections but has never opened a control connection sends no
+// heartbeats and gets more time. Thread-safe.
 class SessionTable {
  public:
   using TimePoint = Session::TimePoint;

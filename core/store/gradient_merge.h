@@ -27,6 +27,10 @@ struct Contribution {
   // For the log of rounds: the request it came with, and what to do once it is applied.
   std::vector<std::byte> request = {};
   std::function<void(const PushResult&)> on_applied = {};
+  // For a sender: the data it comes from, and whether it must not be merged with others, since some
+  // servers have applied that data.
+  std::vector<DataMark> marks = {};
+  bool alone = false;
 };
 
 using TableNames = std::set<std::string, std::less<>>;

@@ -12,10 +12,29 @@
 namespace sparsefleet {
 namespace {
 
+constexpr std::size_t kMaxMerged = 1024;  // a push has no more marks
+
 using SteadyClock = std::chrono::steady_clock;
 
 double SecondsSince(SteadyClock::time_point begin) {
   return std::chrono::duration<double>(SteadyClock::now() - begin).count();
+}
+
+// The data of all mini-batches, with neighbors joined.
+std::vector<DataMark> MarksOf(std::span<const Contribution> batches) {
+  std::vector<DataMark> marks;
+  for (const Contribution& batch : batches) {
+    for (const DataMark& mark : batch.marks) {
+      const bool follows = !marks.empty() && marks.back().stream == mark.stream &&
+                           marks.back().epoch == mark.epoch && marks.back().end == mark.begin;
+      if (follows) {
+        marks.back().end = mark.end;
+      } else {
+        marks.push_back(mark);
+      }
+    }
+  }
+  return marks;
 }
 
 }  // namespace
@@ -96,9 +115,10 @@ Status GradientSender::Flush() {
   return Status::Ok();
 }
 
-void GradientSender::BoundStaleness(const RoundMember& member, std::uint64_t ahead) {
+void GradientSender::BoundStaleness(const RoundMember& member, std::uint64_t ahead,
+                                    std::uint64_t applied) {
   MutexLock lock(mutex_);
-  clock_group_ = ClockGroup{std::string(member.group), member, ahead, 0};
+  clock_group_ = ClockGroup{std::string(member.group), member, ahead, applied};
 }
 
 void GradientSender::Fail(const Status& status, std::shared_ptr<const void> cause) {
@@ -224,8 +244,9 @@ std::vector<Contribution> GradientSender::Take() {
   MutexLock lock(mutex_);
   work_.Wait(mutex_,
              [&]() REQUIRES(mutex_) { return !queue_.empty() || closed_ || !failure_.ok(); });
-  while (failure_.ok() && taken.size() < options_.max_merge) {
+  while (failure_.ok() && taken.size() < std::min(options_.max_merge, kMaxMerged)) {
     if (queue_.empty() && !Linger()) break;
+    if (!taken.empty() && (taken.back().alone || queue_.front().alone)) break;
     taken.push_back(std::move(queue_.front()));
     queue_.pop_front();
     progress_.notify_all();
@@ -282,6 +303,8 @@ Status GradientSender::Push(Store& store, std::span<const Contribution> batches,
       fetched.insert(target.table);
     }
   }
+  const std::vector<DataMark> marks = MarksOf(batches);
+  if (!marks.empty()) sections.emplace_back().marks = marks;
   const std::uint64_t step = step_->fetch_add(1) + 1;
   std::optional<MutexLock> dense_lock;
   if (takes_values) dense_lock.emplace(dense_mutex_);

@@ -7,7 +7,8 @@
 // that follows the push has finished.
 //
 // Invariants:
-// 1. A mini-batch is pushed at most once, in the order of Put(), and exactly once if no call fails.
+// 1. A mini-batch is pushed at most once, with the marks of its data, in the order of Put(), and
+// exactly once if no call fails.
 // 2. After the first failure nothing more is pushed, and every call returns that failure.
 // 3. The sender's thread never frees the memory of a contribution: TakeSpent() hands it back, since
 //    freeing it may need a lock that the caller holds (for Python arrays, the GIL).
@@ -94,9 +95,9 @@ class GradientSender {
   Status Flush();
 
   // From now on the sender reports to the servers after each push how many mini-batches this member
-  // has pushed since this call, and waits until no other member is more than `ahead` behind.
-  // REQUIRES: no mini-batch is open.
-  void BoundStaleness(const RoundMember& member, std::uint64_t ahead);
+  // has pushed since this call, in addition to `applied`, and waits until no other member is more
+  // than `ahead` behind. REQUIRES: no mini-batch is open.
+  void BoundStaleness(const RoundMember& member, std::uint64_t ahead, std::uint64_t applied = 0);
 
   // Makes every pending and later call return `status`, unless another failure came first. Nothing
   // more is pushed. failure_cause() returns `cause`.

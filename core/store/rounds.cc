@@ -243,20 +243,16 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
       if (joined.ok()) {
         Group& group = joined.value()->second;
         Member& self = group.members[member.rank];
-        if (clock < self.clock) {
-          refused = {Code::kInvalidArgument,
-                     GroupText(member.group) + ": " + DescribeRank(group, member.rank) +
-                         " reports clock " + std::to_string(clock) + ", but it was already at " +
-                         std::to_string(self.clock)};
-        } else {
-          if (std::exchange(self.clock, clock) != clock) Report(*joined.value(), member.rank);
-          const std::uint64_t at_least = bound && clock > *bound ? clock - *bound : 0;
-          group.clock_waits.push_back({{std::move(caller), std::chrono::steady_clock::now()},
-                                       member.rank,
-                                       at_least,
-                                       std::move(done)});
-          Settle(joined.value(), after);
+        if (clock > self.clock) {
+          self.clock = clock;
+          Report(*joined.value(), member.rank);
         }
+        const std::uint64_t at_least = bound && clock > *bound ? clock - *bound : 0;
+        group.clock_waits.push_back({{std::move(caller), std::chrono::steady_clock::now()},
+                                     member.rank,
+                                     at_least,
+                                     std::move(done)});
+        Settle(joined.value(), after);
       }
     }
   }

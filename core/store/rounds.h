@@ -65,7 +65,8 @@ class Rounds {
   void Deliver(const RoundMember& member, std::uint64_t round, Contribution contribution,
                Caller caller, PushDone done);
 
-  // Reports the member's count, which never decreases. `done` gets the sum over all members,
+  // Reports the member's count. It never decreases: a lower one, as of a worker that was restarted
+  // and repeats its calls, only waits. `done` gets the sum over all members,
   // including those that have left; with `bound`, once no member that has not left is below clock -
   // bound. A member not heard from yet is at 0.
   void AdvanceClock(const RoundMember& member, std::uint64_t clock,

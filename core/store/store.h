@@ -141,8 +141,7 @@ class Store {
                                                  std::span<const std::byte> body,
                                                  double timeout_s) = 0;
 
-  // The latest mark of each data stream, by server, among the pushes applied in this client's
-  // session.
+  // By server: the data of the pushes applied for this client's session, in order of stream.
   virtual Result<std::vector<std::vector<DataMark>>> AppliedData(double /*timeout_s*/) {
     return std::vector<std::vector<DataMark>>{};
   }

@@ -33,13 +33,14 @@ struct PullSection {
   std::uint64_t offset = 0;
 };
 
-// The position in a stream of training data, e.g. the batches of one thread of a worker. Pushes
-// carry the marks of their data, and servers remember the latest of each stream. Within a stream,
-// (epoch, position) only increases.
+// Training data that a push was computed from: positions [begin, end) of a stream, such as the
+// batches of a worker or the records of a file. Servers remember what they have applied, by session
+// and stream, in the latest epoch. Format: do not change.
 struct DataMark {
   std::uint64_t stream = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t position = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
   bool operator==(const DataMark&) const = default;
 };
 

@@ -94,7 +94,7 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   rows.keys = {9, 10};
   rows.values.assign(2 * 4, 1.0f);
   PushRequest marked = push;
-  const DataMark mark{1, 2, 3};
+  const DataMark mark{1, 2, 3, 4};
   marked.marks = {&mark, 1};
   HelloRequest hello;
   hello.client_name = "worker-0";

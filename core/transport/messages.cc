@@ -349,6 +349,7 @@ Result<NextCutRequest> DecodeNextCut(std::span<const std::byte> body) {
 Body Encode(const ResumeRequest& m) {
   BodyWriter out;
   out.Put(static_cast<std::uint8_t>(m.take_over ? 1 : 0));
+  out.Put(m.grace_s);
   return out.Take();
 }
 
@@ -356,7 +357,11 @@ Result<ResumeRequest> DecodeResumeRequest(std::span<const std::byte> body) {
   BodyReader in(body);
   ResumeRequest m;
   m.take_over = in.GetBool();
+  m.grace_s = in.Get<double>();
   if (Status s = in.Finish("resume"); !s.ok()) return s;
+  if (!(m.grace_s >= 0 && m.grace_s <= kMaxGraceS)) {
+    return Status(Code::kProtocol, "resume: a grace of " + std::to_string(m.grace_s) + " s");
+  }
   return m;
 }
 
@@ -364,7 +369,10 @@ Body Encode(const ResumeReply& m) {
   BodyWriter out;
   out.PutArray(std::span<const std::uint64_t>(m.next_sequence));
   out.Put(static_cast<std::uint64_t>(m.marks.size()));
-  out.PutArray(std::span<const DataMark>(m.marks));
+  // Not as an array of marks: GCC 12 takes its copy for one out of bounds.
+  for (const auto& [stream, epoch, begin, end] : m.marks) {
+    for (const std::uint64_t number : {stream, epoch, begin, end}) out.Put(number);
+  }
   return out.Take();
 }
 

@@ -134,15 +134,19 @@ Body Encode(const PushResult& result);
 Result<PushResult> DecodePushResult(std::span<const std::byte> body);
 
 inline constexpr std::size_t kMaxMarks = 1024;  // of a push
+inline constexpr double kMaxGraceS = 1e6;
 
 // A client continues a session: what its servers have applied. With `take_over`, calls left open by
 // a predecessor are over, and sequences continue after its last.
 struct ResumeRequest {
   bool take_over = false;
+  // How long the client may be silent before it is lost, if that is longer than the peer timeout:
+  // another process may take its place.
+  double grace_s = 0;
 };
 struct ResumeReply {
   std::array<std::uint64_t, 4> next_sequence{};  // by window
-  std::vector<DataMark> marks;                   // the latest of each stream
+  std::vector<DataMark> marks;                   // applied, in order of stream
 };
 Body Encode(const ResumeRequest& message);
 Body Encode(const ResumeReply& message);

@@ -166,12 +166,12 @@ def test_a_successor_learns_what_is_applied(servers: DurableServers) -> None:
     config = dataclasses.replace(CONFIG, session="job/worker-0")
     first = RemoteStore(servers.endpoints, config=config)
     first.define(_ledger())
-    first.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 3)])
+    first.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 3, 4)])
     servers.kill(0)
     with RemoteStore(servers.endpoints, config=config) as second:
-        assert second.applied_data() == [{7: (0, 3)}] * 2
-        assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 3)]).applied == 0
-        assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 4)]).applied == len(KEYS)
+        assert second.applied_data() == [[(7, 0, 3, 4)]] * 2
+        assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 3, 4)]).applied == 0
+        assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 4, 5)]).applied == len(KEYS)
         assert second.pull("t", KEYS, train=False).tolist() == [[2.0] * 2] * len(KEYS)
     first.close()
 

@@ -207,8 +207,7 @@ def test_clock_sums_over_members_also_those_that_left(store: Store) -> None:
     assert store.advance_clock(one, 4) == 7
     store.leave_group(one)
     assert store.advance_clock(zero, 10, bound=2) == 14
-    with pytest.raises(ConfigError, match="clock 9, but it was already at 10"):
-        store.advance_clock(zero, 9)
+    assert store.advance_clock(zero, 9) == 14  # a clock never goes back
 
 
 def test_clock_with_a_bound_waits_for_the_slowest(store: Store) -> None:

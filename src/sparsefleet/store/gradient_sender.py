@@ -6,14 +6,14 @@ Letters: N keys, D row width, S elements of a dense table.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparsefleet import _core
 from sparsefleet.store.arrays import Floats
 from sparsefleet.store.round_member import RoundMember, lower_member
-from sparsefleet.store.rows import RejectedRows
+from sparsefleet.store.rows import DataMark, RejectedRows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,14 +96,22 @@ class GradientSender:
         )
 
     def put(
-        self, sparse: Mapping[str, tuple[Any, Any]], dense: Mapping[str, Any]
+        self,
+        sparse: Mapping[str, tuple[Any, Any]],
+        dense: Mapping[str, Any],
+        *,
+        data: Sequence[DataMark] = (),
+        alone: bool = False,
     ) -> tuple[float, int]:
         """Queue the gradients of one mini-batch; no key may repeat.
 
         The arrays are read later and must not change. Returns the seconds the call was blocked,
         and the number of earlier mini-batches not yet reflected in the dense values.
+
+        data: what the gradients come from; see ``Store.push_many``. alone: they are not merged with
+        others, since some servers have applied that data already.
         """
-        waited_s, staleness = self._native.put(self._sections(sparse, dense))
+        waited_s, staleness = self._native.put(self._sections(sparse, dense), list(data), alone)
         self._report_rejected()
         return waited_s, staleness
 
@@ -117,12 +125,12 @@ class GradientSender:
         self._native.flush()
         self._report_rejected()
 
-    def bound_staleness(self, member: RoundMember, ahead: int) -> None:
+    def bound_staleness(self, member: RoundMember, ahead: int, applied: int = 0) -> None:
         """Keep this worker at most ``ahead`` applied mini-batches ahead of the group's slowest.
 
-        Counts from 0 with each call. Call it while the queue is empty.
+        Counts from ``applied`` with each call. Call it while the queue is empty.
         """
-        self._native.bound_staleness(lower_member(member), ahead)
+        self._native.bound_staleness(lower_member(member), ahead, applied)
 
     def fail(self, error: BaseException) -> None:
         """Make all calls, pending or later, raise ``error``; nothing more is sent.

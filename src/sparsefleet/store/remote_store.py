@@ -12,6 +12,7 @@ from sparsefleet import _core
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require_positive
 from sparsefleet.job_key import find_job_key
+from sparsefleet.store.rows import DataMark
 from sparsefleet.store.store import Store
 
 _log = logging.getLogger("sparsefleet.client")
@@ -113,13 +114,13 @@ class RemoteStore(Store):
         )
         super().__init__(native, timeout_s=config.timeout_s)
 
-    def applied_data(self, *, timeout_s: float | None = None) -> list[dict[int, tuple[int, int]]]:
-        """Return, by server, the latest (epoch, position) applied of each stream in this session.
+    def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
+        """Return, by server, the data of the pushes applied in this session, in order of stream.
 
-        A push with ``data`` (stream, epoch, position) that is not later is not applied again.
+        Of each stream it is that of the latest epoch. A push whose ``data`` was applied before is
+        not applied again.
         """
-        found = self._native.applied_data(self._deadline(timeout_s))
-        return [{stream: (epoch, at) for stream, epoch, at in server} for server in found]
+        return self._native.applied_data(self._deadline(timeout_s))
 
 
 def _failover_wait_s() -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,24 @@ from numpy.typing import NDArray
 
 from sparsefleet.store.arrays import Floats, Keys
 
-DataMark = tuple[int, int, int]
-"""The origin of gradients: (stream, epoch, position). Within a stream the last two only grow, and
-pushes are sequential."""
+DataMark = tuple[int, int, int, int]
+"""The data that gradients come from: (stream, epoch, begin, end), positions [begin, end) of a
+stream, such as the batches of a worker or the records of a file."""
+
+
+def join_marks(marks: Iterable[DataMark]) -> list[DataMark]:
+    """Return the same data in order, with neighbors joined.
+
+    >>> join_marks([(0, 1, 4, 5), (0, 1, 3, 4), (0, 2, 5, 6)])
+    [(0, 1, 3, 5), (0, 2, 5, 6)]
+    """
+    joined: list[DataMark] = []
+    for stream, epoch, begin, end in sorted(marks):
+        if joined and joined[-1][:2] == (stream, epoch) and joined[-1][3] >= begin:
+            joined[-1] = (*joined[-1][:3], max(joined[-1][3], end))
+        else:
+            joined.append((stream, epoch, begin, end))
+    return joined
 
 
 class PushResult(NamedTuple):
