@@ -20,6 +20,10 @@ Spans = tuple[tuple[int, int], ...]
 """Disjoint ranges of records [begin, end) of a file, in order, with gaps between them."""
 
 
+END_OF_FILE = 2**62
+"""The end of a span that reaches to the end of its file, wherever that is."""
+
+
 class FileMark(NamedTuple):
     """Records [begin, end) of a file that are in a batch, or were skipped as bad.
 
@@ -111,6 +115,12 @@ class Progress:
                 for path in files
                 if path not in self._done
             ]
+
+    def gaps(self, files: Iterable[str]) -> dict[str, Spans]:
+        """Return what was read of each file behind a record that was not."""
+        with self._lock:
+            later = {path: [s for s in self._spans.get(path, ()) if s[0] > 0] for path in files}
+        return {path: tuple(spans) for path, spans in later.items() if spans}
 
     def spans_of(self, path: str) -> Spans:
         """Return the records of a file that were handed out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from sparsefleet.data.transforms import (
     HashRange,
     MappedArrangement,
     NotRead,
+    OutsideSpans,
     SelectingSource,
     Selection,
     UserFilter,
@@ -108,6 +109,7 @@ class Reader:
         self.files = self._all_files if shares_records else mine
         """The files of this worker; none if there are more workers than files."""
         self._share = Share(worker_index, worker_num) if shares_records else WHOLE
+        self._num_workers = worker_num
         format.check_config(self.config, self.files)
         if sharding is not None and worker_num != 1:
             raise ConfigError(
@@ -166,6 +168,31 @@ class Reader:
         """Whether batches come in the order of the files."""
         is_one = len(self.files) < 2 and not self._format.splits_files
         return (self.threads == 1 or is_one) and self._sharding is None
+
+    @property
+    def record_files(self) -> list[str] | None:
+        """All files, if batches come in any order and only their records identify them."""
+        has_names = self.files != [self._format.unnamed_input]
+        return self._all_files if has_names and not self.keeps_order else None
+
+    def of_worker(self, rank: int, files: Sequence[str] | None) -> Reader | None:
+        """Return a reader of what another worker reads; None if that is not known.
+
+        files: its files, where each worker names its own.
+        """
+        new = self._derive()
+        if self._sharding is not None:
+            return None
+        if self._share.num > 1:
+            new._share = Share(rank, self._share.num)
+        elif self._num_workers > 1:
+            new.files = split_files(self._all_files, rank, self._num_workers)
+        elif files is not None:
+            new._all_files = new.files = list(files)
+        else:
+            return None
+        new._reset()
+        return new
 
     # -- choosing and changing records ---------------------------------------------------------
 
@@ -306,7 +333,13 @@ class Reader:
         self, context: SourceContext, progress: Progress, batch_size: int
     ) -> RecordSource:
         source = self._format.open_source(context)
-        chosen = ([NotRead(progress)] if progress.earlier else []) + list(self._selections)
+        chosen: list[Selection] = [NotRead(progress)] if progress.earlier else []
+        gaps = {} if self._format.splits_files else progress.gaps(self.files)
+        if gaps:
+            chosen.append(OutsideSpans(gaps))
+            if self.config.max_bad_lines:  # positions are exact for single records only
+                batch_size = 1
+        chosen += self._selections
         if not chosen:
             return source
         return SelectingSource(source, chosen, self._share, batch_size=batch_size)

@@ -209,16 +209,13 @@ class RecordFormat(ABC):
         """Raise ConfigError if these files cannot be read with this config."""
 
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:  # noqa: ARG002
-        """Return the unread rest of the file, in parts for one thread each."""
-        if not file.done:
-            return [FilePart(file.path)]
-        (begin, end), *more = file.done
-        if begin != 0 or more:
-            raise ConfigError(
-                f"{file.path}: the state was saved with another format: it has separate parts of "
-                "the file, but this format reads files from the start"
-            )
-        return [FilePart(file.path, end)]
+        """Return the unread rest of the file, in parts for one thread each.
+
+        A format that does not split files returns all from the first unread record on: the reader
+        leaves out what was read of that.
+        """
+        begun = bool(file.done) and file.done[0][0] == 0
+        return [FilePart(file.path, file.done[0][1] if begun else 0)]
 
 
 class BatchMaker(Protocol):

@@ -6,7 +6,7 @@ Letters: B records.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sparsefleet import _core
 from sparsefleet.data.field import Slot
-from sparsefleet.data.progress import Progress, Share
+from sparsefleet.data.progress import Progress, Share, Spans
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_source import (
     Arrangement,
@@ -101,6 +101,20 @@ class NotRead:
     def choose(self, path: str, positions: NDArray[np.int64], columns: list[TakenColumn]) -> Chosen:
         del columns
         return ~self._progress.have_read(path, positions)
+
+
+class OutsideSpans:
+    """Keeps the records that are in none of the spans of their file."""
+
+    def __init__(self, spans: Mapping[str, Spans]) -> None:
+        self._spans = spans
+
+    def choose(self, path: str, positions: NDArray[np.int64], columns: list[TakenColumn]) -> Chosen:
+        del columns
+        chosen: Chosen = np.ones(len(positions), np.bool_)
+        for begin, end in self._spans.get(path, ()):
+            chosen &= (positions < begin) | (positions >= end)
+        return chosen
 
 
 def hash_records(columns: Sequence[TakenColumn], seed: int) -> NDArray[np.uint64]:

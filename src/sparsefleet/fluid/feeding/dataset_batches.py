@@ -5,7 +5,7 @@ Letters: B records of a batch, N values of a slot in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from sparsefleet.data import MemoryData, Reader, ReaderStats
@@ -96,6 +96,29 @@ class StreamedBatches(DatasetBatches):
         """Return `Reader.keeps_order`."""
         return self._files.source().keeps_order
 
+    @property
+    def record_files(self) -> list[str] | None:
+        """Return `Reader.record_files`."""
+        return self._files.source().record_files
+
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Resume from the states of all workers of an earlier run; see the dataset's method."""
         self._files.load_state_dicts(states)
+
+    def of_worker(self, rank: int, files: Sequence[str] | None) -> StreamedBatches | None:
+        """Return the batches of another worker's files; see `Reader.of_worker`."""
+        reader = self._files.source().of_worker(rank, files)
+        return None if reader is None else StreamedBatches(_OtherFiles(reader), self._arrange)
+
+
+class _OtherFiles:
+    """Files in place of those of a Dataset."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def source(self) -> Reader:
+        return self._reader
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
+        self._reader.load_state_dicts(states)
