@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.support.launch_process import LaunchProcess
 
 SCRIPT = Path(__file__).with_name("dataset_script.py")
 NUM_RECORDS = 1200
 
 
-@pytest.mark.job
 def test_workers_of_a_job_get_every_record_exactly_once(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -17,7 +17,6 @@ def test_ctr_dnn_alone_learns_and_its_saved_model_predicts_the_same(tmp_path: Pa
     assert (tmp_path / "model" / "manifest.json").exists()
 
 
-@pytest.mark.job
 def test_deepfm_learns_alone() -> None:
     printed = run_alone("deepfm", "--rows", "30000")
     assert number_after("held-out AUC", printed) > 0.66
@@ -31,7 +30,6 @@ def test_deepfm_learns_launched(tmp_path: Path) -> None:
     assert number_after("held-out AUC", printed) > 0.66
 
 
-@pytest.mark.job
 def test_word2vec_finds_the_planted_twins_alone() -> None:
     printed = run_alone("word2vec", "--pairs", "200000", "--quiet")
     assert number_after("the nearest word is the twin:", printed) > 90
@@ -45,7 +43,6 @@ def test_word2vec_finds_the_planted_twins_launched(tmp_path: Path) -> None:
     assert number_after("the nearest word is the twin:", printed) > 90
 
 
-@pytest.mark.job
 def test_custom_loop_learns_alone() -> None:
     assert number_after("held-out AUC", run_alone("custom_loop", "--rows", "30000")) > 0.68
 

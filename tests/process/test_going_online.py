@@ -9,7 +9,6 @@ import pytest
 from tests.process.example_run import EXAMPLES, number_after, run_alone
 
 
-@pytest.mark.job
 def test_two_days_go_online_and_the_gate_holds(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("there is no redis-server: scripts/install_system_packages.sh installs it")

@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 SCRIPT = Path(__file__).with_name("skip_gram_script.py")
 TOPICS = [["cat", "dog", "cow", "pig"], ["car", "bus", "bike", "tram"], ["red", "blue", "pink"]]
 
 
-@pytest.mark.job
 def test_two_workers_learn_one_set_of_vectors_on_two_servers(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for part in range(2):

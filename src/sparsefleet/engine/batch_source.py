@@ -11,10 +11,18 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from sparsefleet.engine.applied_batches import AppliedBatches
 from sparsefleet.engine.clock import ReadingWatch
 from sparsefleet.engine.random_state import random_state, set_random_state
+from sparsefleet.engine.record_passes import (
+    MarkedData,
+    RecordPasses,
+    record_files,
+    records_of,
+)
 from sparsefleet.engine.workload import Batch
 from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.modes.mode_setting import BatchOrigin
 
 __all__ = [
     "BatchFeed",
@@ -97,6 +105,11 @@ class PassStart:
     together: PassStart | None = None
     """Positions of all workers, for shared data: what is left is for any of them."""
 
+    applied: AppliedBatches | None = None
+    """The batches after the position that servers have applied, for a process that was in this
+    one's place.
+    """
+
     def for_data(self, data: object) -> PassStart:
         """Return this, or `together` for data shared by all workers (`Reader.is_shared`)."""
         is_shared = getattr(data, "is_shared", False) is True
@@ -147,6 +160,9 @@ def skip_batches(batches: Iterator[Any], count: int) -> None:
             )
 
 
+_NEW = BatchOrigin(0, 0)
+
+
 class BatchFeed:
     """The batches of one pass. Thread-safe: each batch goes to one thread.
 
@@ -163,10 +179,14 @@ class BatchFeed:
         data: object = None,
         before: DataPosition | None = None,
         close: Callable[[], None] | None = None,
+        applied: AppliedBatches | None = None,
+        files: Mapping[str, int] | None = None,
     ) -> None:
         """data: reports its position, if possible. before: where the pass started.
 
         close: stops the reading behind `batches`, if it was started for this pass.
+        applied: batches that are passed over, since servers have applied them.
+        files: whose records identify batches, by number; None: those of `data`, if any.
         """
         self._batches = batches
         self._close = close
@@ -174,6 +194,11 @@ class BatchFeed:
         self.data = data
         """What the batches come from, if known."""
         self._before = before or DataPosition()
+        self.applied = applied
+        """What servers had applied of this pass when this process began."""
+        self._files = record_files(data) if files is None else files
+        self._epoch = None if applied is None else applied.epoch
+        self._origins: dict[int, BatchOrigin] = {}
         self._lock = threading.Lock()
         self._taken = 0
         self._ended = False
@@ -189,16 +214,53 @@ class BatchFeed:
             if self._ended:
                 return None
             try:
-                raw = next(self._batches)
+                raw = self._next()
             except StopIteration:
                 self._ended = True
                 return None
             except BaseException:
                 self._ended = True  # an iterator that raised is exhausted
                 raise
-            self._taken += 1
             number = self._taken
         return self._as_batch(raw, number)
+
+    def _next(self) -> Any:
+        if self._files is not None and self._epoch is not None:
+            return self._next_records(self._files, self._epoch)
+        while True:
+            raw = next(self._batches)
+            self._taken += 1
+            if self.applied is None or not self.applied.is_done(self._taken):
+                return raw
+
+    def _next_records(self, files: Mapping[str, int], epoch: int) -> Any:
+        """Return the next batch of data that is identified by its records."""
+        taken = self._batches.take()  # type: ignore[attr-defined]
+        if taken is None:
+            raise StopIteration
+        self._taken += 1
+        known: BatchOrigin = getattr(self._batches, "origin", _NEW)
+        records = records_of(files, taken.marks)
+        self._origins[self._taken] = known._replace(
+            epoch=epoch,
+            number=self._taken,
+            records=records,
+            base=0 if self.applied is None else self.applied.base,
+        )
+        return taken.batch
+
+    def keep_account(self, epoch: int) -> None:
+        """Tell servers of each batch; call it before the first is taken. epoch: the pass."""
+        self._epoch = epoch
+
+    def origin(self, number: int) -> BatchOrigin | None:
+        """Return what a push says of batch `number`, once; None if nobody keeps account."""
+        if self._epoch is None:
+            return None
+        if self._files is not None:
+            return self._origins.pop(number)
+        known = self.applied
+        return BatchOrigin(self._epoch, number) if known is None else known.origin(number)
 
     @property
     def is_through(self) -> bool:
@@ -263,12 +325,29 @@ class BatchSource:
         self.num_batches = _length_of(data)
         """Batches per pass, if known."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether all workers take their files from one list."""
+        return getattr(self._data, "is_shared", False) is True
+
+    def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:
+        """Return the data of another worker; None if only its own process can read it.
+
+        files: the ones it read, if known.
+        """
+        read = getattr(self._data, "of_worker", None)
+        theirs = read(rank, files) if callable(read) else None
+        return None if theirs is None else BatchSource(theirs, self._as_batch)
+
     def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
         """Start a pass, at the first batch or at `start`."""
         start = None if start is None else start.for_data(self._data)
         if start is not None and start.is_through and not self._may_be_shared(start):
             return BatchFeed(iter(()), self._as_batch, before=start.own())
         own = None if start is None else start.own()
+        now = DataPosition(random_at_start=random_state())
+        if start is not None and (left := self._left_of(self._data, start, now)) is not None:
+            return left
         is_loaded = start is not None and start.load_into(self._data)
         if not is_loaded and own is not None and own.random_at_start is not None:
             set_random_state(own.random_at_start)
@@ -279,6 +358,8 @@ class BatchSource:
                 f"the data function returned a {type(batches).__name__}, expected an iterator"
             )
         data = self._data if isinstance(self._data, StatefulData) else batches
+        if start is not None and (left := self._left_of(data, start, before)) is not None:
+            return left
         if start is not None and not is_loaded:
             start = start.for_data(batches)
             own = start.own()
@@ -299,6 +380,26 @@ class BatchSource:
             data=data,
             before=before,
             close=close if callable(close) else None,
+            applied=None if start is None else start.applied,
+        )
+
+    def _left_of(self, data: object, start: PassStart, before: DataPosition) -> BatchFeed | None:
+        """Return what a process before this one has left of a pass over data that is identified by
+        its records; None for other data.
+        """
+        files, applied = record_files(data), start.applied
+        if files is None or applied is None or not isinstance(data, MarkedData):
+            return None
+        own = start.own()
+        left = RecordPasses(data, None if own is None else own.state, applied)
+        return BatchFeed(
+            left,
+            self._as_batch,
+            data=left,
+            before=before,
+            close=left.close,
+            applied=applied,
+            files=files,
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:

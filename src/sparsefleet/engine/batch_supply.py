@@ -28,6 +28,9 @@ class Supplied(NamedTuple):
 class BatchSupply(Protocol):
     """Supplies one thread with batches and adds its waiting time to its clock."""
 
+    feed: BatchFeed
+    """The batches of all threads."""
+
     @property
     def has_ahead(self) -> bool:
         """Return whether a batch that was not taken yet has been read or is being read."""
@@ -49,7 +52,7 @@ class DirectSupply:
     """Reads each batch on demand."""
 
     def __init__(self, feed: BatchFeed, clock: StepClock) -> None:
-        self._feed = feed
+        self.feed = feed
         self._clock = clock
 
     @property
@@ -59,7 +62,7 @@ class DirectSupply:
     def take(self, *, read_ahead: bool = True) -> Supplied | None:
         del read_ahead
         begun = perf_counter()
-        batch = self._feed.take()
+        batch = self.feed.take()
         self._clock.data_s += perf_counter() - begun
         return None if batch is None else Supplied(batch, None)
 
@@ -82,7 +85,7 @@ class SteppingSupply:
     def __init__(
         self, feed: BatchFeed, clock: StepClock, plan: Callable[[Any], PulledRows | None]
     ) -> None:
-        self._feed = feed
+        self.feed = feed
         self._clock = clock
         self._plan = plan
         self._may_read_ahead = True
@@ -127,7 +130,7 @@ class SteppingSupply:
 
     def _read(self) -> Batch | None:
         begun = perf_counter()
-        batch = self._feed.take()
+        batch = self.feed.take()
         self._clock.data_s += perf_counter() - begun
         return batch
 
@@ -153,7 +156,7 @@ class PrefetchingSupply:
         prefetch: Callable[[Any], PulledRows | None],
         stopped: threading.Event,
     ) -> None:
-        self._feed = feed
+        self.feed = feed
         self._clock = clock
         self._prefetch = prefetch
         self._stopped = stopped
@@ -224,7 +227,7 @@ class PrefetchingSupply:
                 return
 
     def _read_one(self) -> _Ahead:
-        batch = self._feed.take()
+        batch = self.feed.take()
         if batch is None:
             return _Ahead(None, 0.0, None)
         begun = perf_counter()

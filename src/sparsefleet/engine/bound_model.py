@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from sparsefleet.engine.model_checkpoint import Predicate
     from sparsefleet.engine.model_tensors import ModelTensors
     from sparsefleet.engine.step import Place, ReadAhead, Step
+    from sparsefleet.engine.succession import Succession
     from sparsefleet.fleet.board import Board
     from sparsefleet.fleet.meeting import Meeting
     from sparsefleet.fleet.role_info import RoleInfo
     from sparsefleet.modes.mode import Mode
+    from sparsefleet.modes.mode_setting import BatchOrigin
     from sparsefleet.nn.pulled_rows import PulledRows
     from sparsefleet.store import Store, TableSpec
 
@@ -37,6 +39,8 @@ class BoundModel(Protocol):
     threads: int
     wait_s: float
     tensors: ModelTensors
+    succession: Succession | None
+    left_out: dict[int, str]
 
     @property
     def is_started(self) -> bool: ...
@@ -77,6 +81,7 @@ class BoundModel(Protocol):
         lookups: Any = None,
         ahead: ReadAhead | None = None,
         place: Place | None = None,
+        origin: BatchOrigin | None = None,
     ) -> Step: ...
 
     def evaluating(

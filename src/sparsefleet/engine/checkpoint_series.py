@@ -66,9 +66,9 @@ class CheckpointSeries:
         """Return all workers' reports by rank; for lost ones the last, since nobody trained their
         data.
 
-        present: reports of the workers still present, by rank, including the first.
+        present: reports of the workers still present, by rank.
         """
-        first = present[0]
+        first = present[min(present)]
         unknown = replace(first, position=None, is_through=False, batches=0, random={})
         self._known.update(present)
         return [
@@ -84,6 +84,8 @@ class CheckpointSeries:
         if self.is_busy:
             return "skipped: the one before is still being written"
         self._join()
+        if self._owner is None:  # another worker has claimed the directory, and is lost
+            self._owner = SeriesOwner.of(self._directory, self._config.storage_options)
         step = sum(report.batches for report in reports)
         position = (step, [(report.fit, report.epoch, report.is_ended) for report in reports])
         if position == self._last_position:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -21,21 +22,25 @@ from sparsefleet.engine.dense_groups import (
     require_table_optimizers,
 )
 from sparsefleet.engine.flat_parameters import FlatParameters, Replicas
+from sparsefleet.engine.lost_data import raise_left_out
 from sparsefleet.engine.model_checkpoint import ModelSave, Predicate
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.engine.step import Place, ReadAhead, Step
+from sparsefleet.engine.succession import Succession, TakenOver
 from sparsefleet.engine.torch_optimizers import TorchStepping
 from sparsefleet.engine.workload import LookupSource
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.board import Board
+from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.modes import GeoConfig, ModeConfig
+from sparsefleet.modes import GeoConfig, HybridConfig, ModeConfig
+from sparsefleet.modes.hybrid import HybridMode
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_choice import make_mode, mode_config
-from sparsefleet.modes.mode_setting import ModeSetting, Schedule
+from sparsefleet.modes.mode_setting import BatchOrigin, ModeSetting, Schedule
 from sparsefleet.nn import bind
 from sparsefleet.nn.binding import sparse_modules
 from sparsefleet.nn.lookup_plan import LookupPlans
@@ -130,6 +135,12 @@ class DistributedModel:
         self._board: Board | None = None
         self._mode: Mode | None = None
         self._meeting: Meeting | None = None
+        self._incarnation = Incarnation()
+        self._shared_at = 0
+        self.succession: Succession | None = None
+        """What this worker leaves for a process in its place; None if there will be none."""
+        self.left_out: dict[int, str] = {}
+        """Lost workers whose data nobody else could read, and how much of it was trained."""
         self._tables: dict[str, TableSpec] = {}
 
     # -- life ---------------------------------------------------------------------------------
@@ -178,33 +189,46 @@ class DistributedModel:
             return
         if self.role.is_server:
             raise ConfigError("a server trains no model: call fleet.run_server()")
+        taken: TakenOver | None = None
         if self._store is None:
             self.placement.join(self)
             self._store = self._open_store()
             self._board = self.placement.board(self._store)
-            self._meeting = Meeting(
-                self.board,
-                self.role,
-                name=f"{self.name}/{self._starts}",
-                wait_s=self.wait_s,
-                continue_without_lost=self.placement.continues_without_lost(),
-            )
+            self._meeting = self._open_meeting()
+            taken = self._take_over()
             default = self.placement.table_default(self.groups, self._optimizer)
             self._tables = bind(self.model, self._store, default, track_dirty=self._track_dirty)
-            if self.role.is_first_worker and isinstance(self._store, RemoteStore):
+            if (
+                self.role.is_first_worker
+                and isinstance(self._store, RemoteStore)
+                and not self._incarnation.is_successor
+            ):
                 warn_of_older_tables(self._store, self._tables)
             for group in self._native_groups():
                 self._store.define(group.spec())
-            self._first_values()
+            if taken is None:
+                self._first_values_once()
+            else:
+                self._starts = taken.starts - 1
+                self._meeting.continue_from(taken.shared_at)
             self._share_values()
+            if taken is not None:
+                self._steps = taken.first_step
+                self._meeting.continue_from(taken.started_at)
             self._use_live_values()
         _core.keep_freed_memory()
         self._starts += 1
         self._failed = False
-        self._mode = make_mode(self._mode_like, self._mode_setting())
+        self._mode = make_mode(self._mode_like, self._mode_setting(taken))
         self._mode.start()
         self.stepping.guard()
         self.placement.started(self._mode)
+        if self.succession is not None and taken is None:
+            self.succession.started(
+                self, starts=self._starts, first_step=self._steps, at=self._shared_at
+            )
+        elif self.succession is not None:
+            self.succession.look_again(self._mode.data_streams)
 
     def finish(self) -> None:
         """Apply everything handed over, leave the other workers and end threads."""
@@ -228,6 +252,8 @@ class DistributedModel:
         finally:
             if isinstance(store, RemoteStore):
                 store.close()
+        if self.left_out and not self._failed:
+            raise_left_out(self.left_out)
 
     def flush(self) -> None:
         """Return when everything handed over is applied and the parameters here are current."""
@@ -274,6 +300,7 @@ class DistributedModel:
         lookups: LookupSource | None = None,
         ahead: ReadAhead | None = None,
         place: Place | None = None,
+        origin: BatchOrigin | None = None,
     ) -> Step:
         """Return a training step: run forward and backward inside; its gradients are sent at the
         end.
@@ -282,7 +309,7 @@ class DistributedModel:
         request per server, once a first batch has shown which ids go where.
         pulled: rows that `prefetch` or the previous step fetched for this batch.
         lookups: predicts what a batch looks up; None uses what this model has learned.
-        ahead, place: see `Step`.
+        ahead, place, origin: see `Step`.
         """
         mode = self.mode
         source = None
@@ -305,6 +332,7 @@ class DistributedModel:
             is_planned=is_planned,
             ahead=ahead,
             place=place,
+            origin=origin,
         )
 
     def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
@@ -454,13 +482,54 @@ class DistributedModel:
     def _open_store(self) -> Store:
         if not self.role.server_endpoints:
             return LocalStore()
-        return RemoteStore(
+        self._incarnation = self.placement.incarnation()
+        if self._starts:  # this process has been here before
+            self._incarnation = replace(self._incarnation, number=0)
+        store = RemoteStore(
             self.role.server_endpoints,
             name=f"worker-{self.role.index}",
-            config=RemoteStoreConfig(connect_timeout_s=self._connect_s),
+            config=RemoteStoreConfig(
+                connect_timeout_s=self._connect_s,
+                session=self._incarnation.session(self.role.index, self.name),
+            ),
+        )
+        if self._incarnation.is_replaceable:
+            self.succession = Succession(store, self.role, self._incarnation, self.name)
+        return store
+
+    def _open_meeting(self) -> Meeting:
+        job = self._incarnation.job
+        return Meeting(
+            self.board,
+            self.role,
+            name=f"{job}/{self.name}/{self._starts}" if job else f"{self.name}/{self._starts}",
+            wait_s=self.wait_s,
+            continue_without_lost=self.placement.continues_without_lost(),
+            keeps=self.succession is not None,
         )
 
-    def _mode_setting(self) -> ModeSetting:
+    def _take_over(self) -> TakenOver | None:
+        """Continue where the process before this one stopped, if there was one."""
+        if self.succession is None:
+            return None
+        is_hybrid = isinstance(mode_config(self._mode_like), HybridConfig)
+        streams = HybridMode.data_streams if is_hybrid else Mode.data_streams
+        taken = self.succession.take_over(streams)
+        if taken is not None:
+            self.store.step = taken.store_step
+        return taken
+
+    def _first_values_once(self) -> None:
+        """Write the first values, unless a process in this one's place did: others may train."""
+        note = f"first-values/{self.meeting.name}"
+        try:
+            self.board.get_note(note)
+        except NotFoundError:
+            self._first_values()
+            if self.succession is not None and self.role.is_first_worker:
+                self.board.put_note(note, b"written")
+
+    def _mode_setting(self, taken: TakenOver | None = None) -> ModeSetting:
         ranks = self.placement.rank_setting(self)
         return ModeSetting(
             store=self.store,
@@ -483,6 +552,8 @@ class DistributedModel:
             wait_s=self.wait_s,
             dense_step=self._step_by_torch if self._by_torch and ranks is None else None,
             ranks=ranks,
+            position=None if taken is None else taken.mode_position,
+            outbox=None if self.succession is None else self.succession.outbox,
         )
 
     def _rates_of(self, schedule: ScheduleLike | Schedule | None) -> Schedule | None:
@@ -505,6 +576,7 @@ class DistributedModel:
         self.placement.write_first_values(self)
 
     def _share_values(self) -> None:
+        self._shared_at = self.meeting.count
         self.placement.share_values(self)
 
     def _use_live_values(self) -> None:

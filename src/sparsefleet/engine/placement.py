@@ -22,6 +22,7 @@ from sparsefleet.engine.model_checkpoint import Predicate, load_model
 from sparsefleet.engine.model_tensors import FrozenState, ModelTensors
 from sparsefleet.errors import NotFoundError, PeerLostError
 from sparsefleet.fleet.board import directory_of_servers
+from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.modes import ModeConfig
 from sparsefleet.modes.mode import Mode
@@ -100,6 +101,10 @@ class StorePlacement:
     def continues_without_lost(self) -> bool:
         """Return whether the job continues without lost workers."""
         return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
+
+    def incarnation(self) -> Incarnation:
+        """Return which process of its rank this is; the default: nobody replaces it."""
+        return Incarnation.from_environment()
 
     def join(self, bound: DistributedModel) -> None:
         """Connect to the other workers, before the store is opened."""

@@ -35,6 +35,7 @@ from sparsefleet.errors import (
     error_named,
 )
 from sparsefleet.fleet.board import Board, RankBoard, directory_of_servers
+from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.modes import ModeConfig
 from sparsefleet.modes.collective_mode import CollectiveMode
@@ -160,6 +161,9 @@ class RankPlacement(StorePlacement):
 
     def continues_without_lost(self) -> bool:
         return False  # a sum over workers needs all of them
+
+    def incarnation(self) -> Incarnation:
+        return Incarnation()  # a lost rank ends the job
 
     def join(self, bound: DistributedModel) -> None:
         self._world = self._join()

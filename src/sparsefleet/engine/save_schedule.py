@@ -178,6 +178,20 @@ class SaveSchedule:
         """Return what this worker has found due since the last pause."""
         return self._found
 
+    def state(self) -> dict[str, Any]:
+        """Return what a process in place of this one continues from; call it after a pause."""
+        done_at = {name: each.done_at for name, each in self._intervals.items()}
+        return {"number": self._number, "done_at": done_at}
+
+    def continue_from(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned in another process."""
+        with self._changed:
+            self._number = int(state["number"])
+            self._changed.notify_all()
+        for name, steps in state["done_at"].items():
+            if name in self._intervals:
+                self._intervals[name].restart(int(steps))
+
     def begin_pass(self, steps: int) -> None:
         """Start a pass; where workers step together, all have taken `steps` so far."""
         self._before_pass = steps
@@ -213,15 +227,15 @@ class SaveSchedule:
         if counted:
             return True
         has_clock = any(interval.has_clock for interval in self._intervals.values())
-        if not has_clock or step % _LOOK_EVERY_STEPS:
+        if not has_clock or taken % _LOOK_EVERY_STEPS:
             return False
         try:
-            return int(self._board.get_note(self._request_name)) == step
+            return int(self._board.get_note(self._request_name)) == taken
         except NotFoundError:
             timed = {name for name, each in self._intervals.items() if each.is_time()}
             self._found |= timed
             if timed:
-                self._request(step + _LOOK_EVERY_STEPS)
+                self._request(taken + _LOOK_EVERY_STEPS)
             return False
 
     @property

@@ -47,7 +47,7 @@ class BackgroundWriters:
     """What is written in the background during training: checkpoints, and updates of a served
     model.
 
-    They write in the first worker only.
+    They write in the first worker that is left.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BackgroundWriters:
         if checkpoints is not None:
             self._open.append(self.series)
         if publish is not None and distributed.role.is_first_worker:
-            self._open.append(self.publishing)
+            _ = self.publishing
 
     @cached_property
     def series(self) -> CheckpointSeries:
@@ -77,9 +77,11 @@ class BackgroundWriters:
 
     @cached_property
     def publishing(self) -> Publishing:
-        """Return the publisher; available with `publish`, in the first worker."""
+        """Return the publisher; available with `publish`, in the worker that writes."""
         assert self.publish is not None
-        return Publishing(self._distributed, self.publish)
+        made = Publishing(self._distributed, self.publish)
+        self._open.append(made)
+        return made
 
     def wait(self) -> None:
         """Return when what is being written is committed, or has failed."""
@@ -149,6 +151,10 @@ class SaveCoordinator:
             is_alone=distributed.meeting.is_alone,
             steps_together=distributed.mode.steps_together,
         )
+        taken = progress.taken
+        self._taken = taken if taken is not None and taken.fit == progress.fit else None
+        if self._taken is not None and self._taken.saves is not None:
+            self._schedule.continue_from(self._taken.saves)
         self._is_last_pass = False
         self._in_pass = True
         self._is_over = False  # the first worker is lost: nobody can write any more
@@ -161,12 +167,23 @@ class SaveCoordinator:
         """Return the pause point for the threads of the next pass."""
         self._schedule.begin_pass(self._distributed.mode.steps_taken)
         self.is_validated = False
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            self._catch_up()
         return PausePoint(
             threads,
             self,
             steps_together=self._distributed.mode.steps_together != "nobody",
             wait_s=self._distributed.wait_s,
+            is_due=taken is not None and self.is_due(0),
         )
+
+    def _catch_up(self) -> None:
+        """Repeat the pauses that the process before this one has begun since its last record."""
+        while (said := self._distributed.meeting.said_before()) is not None:
+            if not json.loads(said).get("has_data"):  # not a pause: the end of its pass
+                return
+            self.run()
 
     def is_due(self, step: int) -> bool:
         """Implement `Pauses`."""
@@ -175,6 +192,9 @@ class SaveCoordinator:
     def run(self) -> None:
         """Implement `Pauses`: meet the other workers while the threads of this one wait."""
         self._meet(has_data=True)
+        succession, feed = self._distributed.succession, self._progress.feed
+        if succession is not None and feed is not None:
+            succession.paused(self._distributed, feed.taken, self._schedule.state())
 
     def end_pass(self, *, is_last: bool) -> None:
         """Return when the pass is over for all workers; call it when this worker's threads have
@@ -195,6 +215,13 @@ class SaveCoordinator:
         self._is_last_pass, self._in_pass = True, False
         if not self._is_over:
             self._meet(has_data=False)
+
+    def save_again(self) -> None:
+        """Save after the end of a pass, since more was trained. All workers call it."""
+        was_last, self._is_last_pass, self._in_pass = self._is_last_pass, True, False
+        if not self._is_over:
+            self._meet(has_data=False)
+        self._is_last_pass, self._in_pass = was_last, True
 
     def close(self) -> None:
         """Wait for what is being written, in the first worker."""
@@ -319,9 +346,9 @@ def save_now(
         saves.append(save)
         return b""
 
-    report = progress.report(distributed).to_json()
+    report = json.dumps(progress.report(distributed).to_json()).encode()
     with _paused(distributed) if not is_paused else contextlib.nullcontext():
-        distributed.meeting.decide(json.dumps(report).encode(), open_save)
+        distributed.meeting.decide(report, open_save)
     failure: Exception | None = None
     for save in saves:  # in the first worker; the others wait for the result
         try:
@@ -329,13 +356,16 @@ def save_now(
         except (SparseFleetError, OSError) as error:
             failure = error
 
-    def report_result(_: list[bytes]) -> bytes:
+    def report_result(given: list[bytes]) -> bytes:
         if failure is not None:
             raise failure
+        if not saves:  # the process that had opened it is gone; nobody has trained since
+            open_save(given)
+            saves[0].write()
         return b"saved"
 
-    if distributed.meeting.decide(b"", report_result, patient=True) is None:
-        raise CheckpointError(f"worker 0 was lost while it saved {os.fspath(directory)}")
+    if distributed.meeting.decide(report, report_result, patient=True) is None:
+        raise CheckpointError(f"no worker was left to save {os.fspath(directory)}")
 
 
 @contextlib.contextmanager
@@ -373,16 +403,23 @@ class PausePoint:
     """
 
     def __init__(
-        self, threads: int, pauses: Pauses, *, steps_together: bool, wait_s: float
+        self,
+        threads: int,
+        pauses: Pauses,
+        *,
+        steps_together: bool,
+        wait_s: float,
+        is_due: bool = False,
     ) -> None:
+        """is_due: pause before the first step."""
         self._pauses = pauses
         self._together = steps_together
         self._round: ThreadRound[None] = ThreadRound(
             threads, self._run, wait_s=wait_s, is_patient=True
         )
         self._lock = threading.Lock()
-        self._is_due = False
-        self._stop_at = -1  # the step at which all stop, where they step together
+        self._is_due = is_due
+        self._stop_at = 0 if is_due else -1  # the step at which all stop, where they step together
         self._stopped_at = -1
         self._looked_at = -1
 

@@ -19,7 +19,7 @@ from sparsefleet.errors import CheckpointMismatchError
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
 
-__all__ = ["claim_series", "require_own_series"]
+__all__ = ["claim_series", "owner_of_series", "require_own_series"]
 
 _log = logging.getLogger("sparsefleet.engine")
 
@@ -59,7 +59,16 @@ def claim_series(
         return b""
 
     distributed.meeting.decide(b"", claim)
-    return owners[0] if owners else None
+    return owners[0] if owners else owner_of_series(distributed, checkpoints)
+
+
+def owner_of_series(distributed: BoundModel, checkpoints: CheckpointConfig) -> SeriesOwner | None:
+    """Return this training as the owner that it was made before; None in workers that do not
+    write.
+    """
+    if not distributed.role.is_first_worker:
+        return None
+    return SeriesOwner.of(absolute_path(checkpoints.directory), checkpoints.storage_options)
 
 
 def _claim(

@@ -18,7 +18,7 @@ from sparsefleet.engine.flat_parameters import (
 from sparsefleet.engine.workload import LookupSource
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.mode import Mode
-from sparsefleet.modes.mode_setting import StepGradients
+from sparsefleet.modes.mode_setting import BatchOrigin, StepGradients
 from sparsefleet.nn.pulled_rows import PulledRows
 from sparsefleet.nn.step_rows import StepRows
 
@@ -63,6 +63,7 @@ class Step:
     batch, lookups: what `lookups` learns from once the step is over; see `LookupSource`.
     is_planned: `lookups` knew this batch.
     ahead: reads the next batch before the gradients are sent, so that its rows return with them.
+    origin: the batch, for servers that keep account of what they have applied.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Step:
         is_planned: bool = False,
         ahead: ReadAhead | None = None,
         place: Place | None = None,
+        origin: BatchOrigin | None = None,
     ) -> None:
         self._mode = mode
         self._rows = rows
@@ -84,6 +86,7 @@ class Step:
         self._lookups = lookups
         self._is_planned = is_planned
         self._ahead = ahead
+        self._origin = origin
         self._given: StepGradients | None = None
         self._forward: AbstractContextManager[None] | None = None
         self.place = place
@@ -140,6 +143,8 @@ class Step:
             self._end_forward(kind, error, trace)
         if error is not None or self.is_skipped:
             drop_gradients(self._parameters)
+            if error is None and self._origin is not None:
+                self._mode.drop(self._origin)
             return
         if self._lookups is not None:
             self._lookups.learn(self._rows, self._batch, planned=self._is_planned)
@@ -147,6 +152,7 @@ class Step:
         gradients = self._taken() if self._given is None else self._given
         if self.max_norm is not None:
             gradients.clip(self.max_norm)
+        gradients.origin = self._origin
         self.hand_over_s = perf_counter() - begun
         wanted = None if self._ahead is None else self._ahead.read_ahead()
         begun = perf_counter()

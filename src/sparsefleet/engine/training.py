@@ -23,9 +23,10 @@ from sparsefleet.engine.events import (
     PassEnded,
     PassResult,
 )
+from sparsefleet.engine.lost_data import LostData
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.saving import BackgroundWriters, SaveCoordinator, save_now
-from sparsefleet.engine.series_claim import claim_series
+from sparsefleet.engine.series_claim import claim_series, owner_of_series
 from sparsefleet.engine.training_pass import InferencePass, LoopConfig, TrainingPass
 from sparsefleet.engine.training_progress import TrainingProgress, check_resume, resume_training
 from sparsefleet.engine.workload import Batch, Outcome, Workload
@@ -92,6 +93,7 @@ class Training(Generic[AnyModel]):
         if not self.distributed.is_started:
             self.distributed.start()
             self._all_left = False
+        self._take_over()
         if self._resume is not None:
             resumed = resume_training(
                 self.distributed, self._resume, self._checkpoints, quiet=self._config.quiet
@@ -99,6 +101,22 @@ class Training(Generic[AnyModel]):
             self._resume = None  # only now: who tries again must not start from scratch
             if resumed is not None:
                 self.progress.resume(resumed)
+        succession = self.distributed.succession
+        if succession is not None and not self.progress.has_begun:
+            succession.begun(self.distributed, self.progress)
+        self.progress.has_begun = True
+
+    def _take_over(self) -> None:
+        """Continue where the process before this one stopped, unless an earlier call did."""
+        succession = self.distributed.succession
+        taken = None if succession is None else succession.taken
+        if succession is None or taken is None:
+            return
+        succession.taken = None
+        self.progress.take_over(taken)
+        self._all_left = taken.has_left
+        if taken.has_begun:
+            self._resume = None
 
     def close(self) -> None:
         """Wait for background writes, apply everything handed over, close connections."""
@@ -145,7 +163,9 @@ class Training(Generic[AnyModel]):
         self.begin()
         if not self.progress.begin_fit():
             self._tell_finished()
+            self._meet_after_last()
             return []
+        self._meet_after_last()
         if self.progress.epoch >= epochs:
             self._tell_finished()
         self._stop_requested = self.was_stopped = False
@@ -170,6 +190,8 @@ class Training(Generic[AnyModel]):
             if saves is not None:
                 saves.close()
             self.events.deliver()
+            if self.distributed.succession is not None:
+                self.distributed.succession.end_fit(self.distributed, self.progress)
             self.events.emit(FitEnded(self.progress.epoch, self.was_stopped))
         except BaseException as error:
             self._fail(error)
@@ -201,8 +223,15 @@ class Training(Generic[AnyModel]):
     def load(self, directory: str | os.PathLike[str]) -> None:
         """Load model and tables without the training position; all workers call it."""
         self.begin()
+        self.progress.loads += 1
+        taken = self.progress.taken
+        if taken is not None and self.progress.loads <= len(taken.loads):
+            self.distributed.meeting.continue_from(taken.loads[self.progress.loads - 1])
+            return
         self.distributed.load(directory)
         self._all_left = False
+        if self.distributed.succession is not None:
+            self.distributed.succession.loaded(self.distributed)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -229,6 +258,7 @@ class Training(Generic[AnyModel]):
             self.progress.end_epoch()
         else:
             saves.end_pass(is_last=number == epochs)
+        self._train_for_lost(source, number, epochs, saves)
         if evaluate is None:
             model.flush()
         else:
@@ -241,7 +271,41 @@ class Training(Generic[AnyModel]):
             result = replace(result, validation=figures)
         return result
 
+    def _train_for_lost(
+        self, source: BatchSource, number: int, epochs: int, saves: SaveCoordinator | None
+    ) -> None:
+        """Train what lost workers have left of the pass, together with the others."""
+        model, succession = self.distributed, self.distributed.succession
+        if succession is None or not model.meeting.goes_on_without_lost or model.meeting.is_alone:
+            return
+        epoch, has_trained = succession.pass_number, False
+        lost = LostData(model, succession.incarnation, self._attendance)
+        while (found := lost.divide(epoch))[0]:
+            has_trained = True
+            left = None if found[1] is None else lost.take(found[1], epoch, source)
+            model.rejoin()
+            this_pass = TrainingPass(
+                model, self._workload, self._config, self.events, epoch=number, epochs=epochs
+            )
+            this_pass.run_left(None if left is None else left.begin())
+            model.flush()
+            if left is not None:
+                lost.finished(left, epoch)
+        model.left_out.update(lost.left_out)
+        if has_trained and saves is not None:
+            saves.save_again()
+
+    def _meet_after_last(self) -> None:
+        """In place of another process: meet the others after the last time that it met them."""
+        taken, fit = self.progress.taken, self.progress.fit
+        if taken is not None and fit <= taken.fit:
+            is_over = fit <= len(taken.fits)
+            self.distributed.meeting.continue_from(taken.fits[fit - 1] if is_over else taken.met)
+
     def _tell_finished(self) -> None:
+        if self.progress.taken is not None:
+            _log.info("fit %d was finished by the process before", self.progress.fit)
+            return
         told = (
             f"fit {self.progress.fit} was finished when {self.progress.resumed_from} was saved: "
             "nothing is left to train. To train again give another directory, or resume=None"
@@ -318,8 +382,15 @@ class Training(Generic[AnyModel]):
         progress, checkpoints = self.progress, self._checkpoints
         if checkpoints is None or progress.owned == os.fspath(checkpoints.directory):
             return
+        taken = progress.taken
+        if taken is not None and taken.owned == os.fspath(checkpoints.directory):
+            progress.owner = owner_of_series(self.distributed, checkpoints)
+            progress.owned = taken.owned
+            return
         progress.owner = claim_series(self.distributed, checkpoints, progress.resumed_from)
         progress.owned = os.fspath(checkpoints.directory)
+        if self.distributed.succession is not None:
+            self.distributed.succession.owns(progress.owned)
 
     def _begin_saves(self, within: _WithinEpochs | None) -> SaveCoordinator | None:
         if self._checkpoints is None and self._publish is None and within is None:

@@ -113,6 +113,9 @@ class TrainingPass:
         feed = progress.feed = source.begin_pass(start)
         if random is not None:
             self._distributed.set_random_state(random)
+        succession = self._distributed.succession
+        if succession is not None and feed.applied is None:
+            succession.begin_pass(self._distributed, progress)
         if self._epoch == 1:
             _warn_of_same_files(self._distributed, feed.data)
         pauses = None if saves is None else saves.begin_pass(len(self._threads))
@@ -149,6 +152,11 @@ class TrainingPass:
             reading=source.reading.so_far(),
             time_shares=TimeShares.of(counted, waited_s),
         )
+
+    def run_left(self, feed: BatchFeed | None) -> None:
+        """Train on what is left of another worker's data; None: wait for those who do."""
+        empty = BatchFeed(iter(()), self._workload.as_batch)
+        self._run_threads(feed or empty, None)
 
     def _run_threads(self, feed: BatchFeed, pauses: PausePoint | None) -> None:
         def run(index: int) -> None:
@@ -246,6 +254,7 @@ class _TrainingThread:
             lookups=self._workload,
             ahead=supply,
             place=place,
+            origin=supply.feed.origin(batch.number),
         ) as step:
             entered = perf_counter()
             outcome = self._runner.train(batch, step)

@@ -25,6 +25,7 @@ from sparsefleet.errors import (
 if TYPE_CHECKING:
     from sparsefleet.checkpoint.series import SeriesOwner
     from sparsefleet.engine.bound_model import BoundModel
+    from sparsefleet.engine.succession import TakenOver
 
 __all__ = [
     "Resumed",
@@ -207,12 +208,41 @@ class TrainingProgress:
         """This training as the owner of its directory of checkpoints, once it has claimed it."""
         self.owned: str | None = None
         """That directory."""
+        self.taken: TakenOver | None = None
+        """Where a process in this one's place stopped."""
+        self.has_begun = False
+        """Whether a `Training` has begun or resumed it."""
+        self.loads = 0
+        """Calls of `Training.load`."""
 
     def resume(self, resumed: Resumed) -> None:
         """Resume the training from this checkpoint."""
         self._resumed = resumed
         self.resumed_from = resumed.path or None
         self._batches = resumed.batches
+
+    def take_over(self, taken: TakenOver) -> None:
+        """Continue where the process before this one stopped."""
+        self.taken = taken
+        self.has_begun = taken.has_begun
+        position = taken.position
+        start = None if position is None else PassStart(positions=[position], applied=taken.applied)
+        self._resumed = Resumed(
+            fit=taken.fit,
+            epoch=taken.epoch,
+            is_ended=taken.is_ended,
+            start=start,
+            batches=taken.batches,
+            store_step=taken.store_step,
+            random=taken.random,
+            reports=(),
+        )
+        self._batches = taken.batches
+
+    @property
+    def batches(self) -> int:
+        """Return the batches trained on so far, those of the current pass included."""
+        return self._batches_now()
 
     def begin_fit(self) -> bool:
         """Count a call of `fit`; return False if it was finished before the checkpoint."""

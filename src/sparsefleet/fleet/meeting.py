@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
@@ -46,6 +46,9 @@ class Meeting:
     Losing a worker ends the wait of the others with PeerLostError; with servers and
     `continue_without_lost`, they stop waiting for it instead.
 
+    keeps: a process that takes the place of a worker repeats its calls. Those that were over before
+    return at once, with the same result, since what was said in them is kept; see `drop_calls`.
+
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
     [b'mine']
@@ -59,8 +62,13 @@ class Meeting:
         name: str = "job",
         wait_s: float = 600.0,
         continue_without_lost: bool = False,
+        keeps: bool = False,
     ) -> None:
         self._board = board
+        self._keeps = keeps
+        self._kept: list[tuple[int, list[str]]] = []  # the call and its notes
+        self._droppable = range(0)  # calls that nobody will repeat, once all have met again
+        self._is_over = False  # a process before this one has left: all calls are repeated
         self._name = f"fleet/{name}"
         self._role = role
         self._wait_s = wait_s
@@ -83,6 +91,28 @@ class Meeting:
         return self._role.worker_num
 
     @property
+    def count(self) -> int:
+        """Return the number of times that the workers have met, as far as this one knows."""
+        return self._count
+
+    def continue_from(self, count: int) -> None:
+        """Count on from `count`: where a predecessor was, or has been."""
+        self._count = count
+
+    def drop_calls(self, begin: int, end: int) -> None:
+        """Forget what was said in the calls numbered `begin` + 1 to `end`, once all meet again.
+
+        All workers call it at the same point, so that none has to repeat those calls.
+        """
+        self._droppable = range(begin + 1, end + 1)
+
+    def said_before(self) -> bytes | None:
+        """Return what a process before this one said in the next call, a `decide`; None: nothing,
+        or it was over.
+        """
+        return self._find(f"{self._name}/decide/{self._count + 1}/{self._role.index}")
+
+    @property
     def goes_on_without_lost(self) -> bool:
         return self._member.continue_without_lost
 
@@ -98,7 +128,15 @@ class Meeting:
         self._count += 1
         if self.is_alone:
             return
-        while True:
+        self._wait_for_all(patient)
+        droppable, self._droppable = self._droppable, range(0)
+        if droppable:
+            for _, names in [each for each in self._kept if each[0] in droppable]:
+                self._delete(names)
+            self._kept = [each for each in self._kept if each[0] not in droppable]
+
+    def _wait_for_all(self, patient: bool) -> None:
+        while not self._is_over:
             try:
                 self._board.advance_clock(
                     self._member, self._count, bound=0, timeout_s=self._wait_s
@@ -121,24 +159,23 @@ class Meeting:
             raise ConfigError(f"all_gather takes bytes, got {type(data).__name__}")
         if self.is_alone:
             return [data]
-        prefix = f"{self._name}/gather/{self._count + 1}"
+        call = self._count + 1
+        prefix = f"{self._name}/gather/{call}"
         names = self._put(f"{prefix}/{self._role.index}", data)
         self.barrier(patient=patient)
         found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
         self.barrier()  # delete notes only when everybody has read them
-        for name in names:
-            self._board.delete_note(name)
+        self._forget(call, names)
         return [part for part in found if part is not None]
 
     def decide(
         self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
     ) -> bytes | None:
-        """Return the first worker's answer to the values of all workers, on every worker. All call
-        it.
+        """Return one worker's answer to the values of all workers, on every worker. All call it.
 
         `rule` gets the values of the workers, by rank, without lost ones. It runs in the first
-        worker, when all have arrived and before any continues; what it raises is raised on all
-        workers. Returns None if the first worker is lost and the others continue. For `patient` see
+        worker that is left, when all have arrived and before any continues; what it raises is
+        raised on all workers. Returns None only if nobody is left to answer. For `patient` see
         `barrier`.
 
         >>> from sparsefleet.store import LocalStore
@@ -148,29 +185,47 @@ class Meeting:
         """
         if self.is_alone:
             return rule([data])
-        prefix = f"{self._name}/decide/{self._count + 1}"
+        call = self._count + 1
+        prefix = f"{self._name}/decide/{call}"
         names = self._put(f"{prefix}/{self._role.index}", data)
         self.barrier(patient=patient)
         failure: Exception | None = None
-        if self._role.is_first_worker:
-            found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
-            try:
-                answer = b"+" + rule([part for part in found if part is not None])
-            except Exception as error:  # raised again below, once the others know
-                failure = error
-                answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
-            names += self._put(f"{prefix}/answer", answer)
-        self.barrier(patient=patient)
-        told = self._get(f"{prefix}/answer", 0)
+        told: bytes | None = None
+        for decider in self._deciders(prefix):
+            if decider == self._role.index and not self._is_decided(prefix):
+                ranks = range(self._role.worker_num)
+                found = [self._get(f"{prefix}/{rank}", rank) for rank in ranks]
+                try:
+                    answer = b"+" + rule([part for part in found if part is not None])
+                except Exception as error:  # raised again below, once the others know
+                    failure = error
+                    answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
+                names += self._put(f"{prefix}/answer", answer)
+            self.barrier(patient=patient)
+            told = self._get(f"{prefix}/answer", decider)
+            if told is not None:
+                break  # else the decider was lost before it had answered
         self.barrier()  # delete notes only when everybody has read them
-        for name in names:
-            self._board.delete_note(name)
+        self._forget(call, names)
         if failure is not None:
             raise failure
         if told is not None and told.startswith(b"-"):
             code, _, message = told[1:].decode().partition(" ")
-            raise error_named(code, f"in worker 0: {message}")
+            raise error_named(code, f"in worker {decider}: {message}")
         return None if told is None else told[1:]
+
+    def _deciders(self, prefix: str) -> Iterator[int]:
+        """Yield the workers that have arrived, from the first: the same on all of them."""
+        if not self._member.continue_without_lost:
+            yield 0
+            return
+        for rank in range(self._role.worker_num):
+            if self._find(f"{prefix}/{rank}") is not None:
+                yield rank
+
+    def _is_decided(self, prefix: str) -> bool:
+        """Return whether a process in place of this one has answered."""
+        return self._keeps and self._find(f"{prefix}/answer") is not None
 
     def open_exchange(self) -> MailExchange:
         """Open an exchange of bytes between all workers. All must call it."""
@@ -200,9 +255,25 @@ class Meeting:
         if not self.is_alone and self._count:
             self._board.leave_group(self._member)
 
+    def _forget(self, call: int, names: list[str]) -> None:
+        if self._keeps:
+            self._kept.append((call, names))
+        else:
+            self._delete(names)
+
+    def _delete(self, names: list[str]) -> None:
+        for name in names:
+            with contextlib.suppress(NotFoundError):  # a predecessor came so far
+                self._board.delete_note(name)
+
     def _put(self, name: str, data: bytes) -> list[str]:
         if not self._count:  # else another worker of this index could write over its notes
-            self._board.advance_clock(self._member, 0)
+            try:
+                self._board.advance_clock(self._member, 0)
+            except ConfigError:
+                if not self._keeps:
+                    raise
+                self._is_over = True
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
         names = [f"{name}/{index}" for index in range(len(chunks))]
         for chunk_name, chunk in zip(names, chunks, strict=True):
@@ -211,15 +282,19 @@ class Meeting:
         return [*names, name]
 
     def _get(self, name: str, rank: int) -> bytes | None:
-        try:
-            count = int(self._board.get_note(name))
-        except NotFoundError as error:
-            if self._member.continue_without_lost:
-                return None
+        found = self._find(name)
+        if found is None and not self._member.continue_without_lost:
             raise PeerLostError(
                 f"worker {rank} has stopped: it sent nothing for '{name}', which all workers "
                 "meet in"
-            ) from error
+            )
+        return found
+
+    def _find(self, name: str) -> bytes | None:
+        try:
+            count = int(self._board.get_note(name))
+        except NotFoundError:
+            return None
         return b"".join(self._board.get_note(f"{name}/{index}") for index in range(count))
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_int, require_not_negative
 from sparsefleet.modes.mode import Mode, ModeStats
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.mode_setting import GRADIENTS, ModeSetting, StepGradients
 from sparsefleet.modes.rates import StepCounter
 from sparsefleet.modes.worker_group import WorkerGroup
 from sparsefleet.optim import SGD
@@ -149,7 +149,18 @@ class AsyncMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
-        self._record.stepped(*self._sender.put(gradients.sparse, gradients.all_dense()))
+        origin = gradients.origin
+        put = self._sender.put(
+            gradients.sparse,
+            gradients.all_dense(),
+            data=self._marks([origin]),
+            alone=origin is not None and GRADIENTS in origin.partial,
+        )
+        self._record.stepped(*put)
+
+    def state(self) -> dict[str, int]:
+        bound = {} if self._bound is None else self._bound.state()
+        return {"counted": self._counter.own, **bound}
 
     def leave(self) -> None:
         self._raise_failure()
@@ -213,11 +224,16 @@ class StalenessBound:
         self.max_open = min(queue_size, (max_staleness + 1) // 2)
         self._ahead = max_staleness - self.max_open
         self._group = WorkerGroup(setting)
+        self._first = 0 if setting.position is None else setting.position.batches
 
     def join(self, sender: GradientSender) -> None:
         """Join the first pass; from then on the other workers wait for this one."""
         self._group.join()
-        sender.bound_staleness(self._group.member, self._ahead)
+        sender.bound_staleness(self._group.member, self._ahead, self._first)
+
+    def state(self) -> dict[str, int]:
+        """Return what a process in place of this one continues from."""
+        return self._group.state()
 
     def leave(self) -> None:
         """Leave the current pass, so that no worker waits for this one. Idempotent."""

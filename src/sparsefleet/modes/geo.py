@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,12 +19,12 @@ from sparsefleet import _core
 from sparsefleet.errors import ConfigError, DeadlineError, NonFiniteError
 from sparsefleet.field_checks import require_int
 from sparsefleet.modes.mode import Mode
-from sparsefleet.modes.mode_setting import DenseParts, ModeSetting, StepGradients
+from sparsefleet.modes.mode_setting import GRADIENTS, DenseParts, ModeSetting, StepGradients
 from sparsefleet.modes.rates import ScheduledRates
 from sparsefleet.optim import SGD, Optimizer
 from sparsefleet.store import AdmitAlways
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_values
-from sparsefleet.store.rows import RejectedRows
+from sparsefleet.store.rows import DataMark, RejectedRows, join_marks
 from sparsefleet.store.store import Unknown
 from sparsefleet.store.table_spec import lower_table
 
@@ -50,6 +51,10 @@ class GeoMode(Mode):
     A row is pulled when a worker first uses it, so all workers start from the servers' rows. The
     part of a change that was not sent is offered again in later exchanges, and ``flush`` sends all
     of it. Plain SGD only. A schedule counts this worker's mini-batches.
+
+    Where servers keep account of mini-batches, an exchange sends all of the change of those since
+    the last one, and no part of others, in one push: so a process in place of this one can continue
+    after the last exchange.
     """
 
     name: ClassVar[str] = "geo"
@@ -68,8 +73,11 @@ class GeoMode(Mode):
         self.takes_parts = True
         self._replica = GeoReplica(setting)
         self._rates = ScheduledRates.of(setting, self._replica)
-        self._steps = 0
+        at = setting.position
+        self._steps = 0 if at is None else at.count("steps") + at.batches
         self._has_residue = False
+        self._account = Account()
+        self._keeps_account = False
         self._steps_lock = threading.Lock()
         interval = (config or GeoConfig()).push_interval_steps
         self._windows = ExchangeWindows(interval, wait_s=setting.wait_s)
@@ -95,9 +103,22 @@ class GeoMode(Mode):
                 step, self._steps = self._steps, self._steps + 1
             self._rates.at(step)
         staleness = self._windows.open_steps
-        self._replica.apply(gradients)
+        origin = gradients.origin
+        if origin is None:
+            self._replica.apply(gradients)
+        else:
+            self._keeps_account = True
+            while not self._account.begin(is_partial=GRADIENTS in origin.partial):
+                self._send_account(0)
+            try:
+                self._replica.apply(gradients)
+            finally:
+                self._account.end(self._marks([origin]))
         waited = self._windows.add()
         self._record.stepped(waited, staleness)
+
+    def state(self) -> dict[str, int]:
+        return {"steps": self._steps}
 
     def leave(self) -> None:
         self._raise_failure()
@@ -109,7 +130,9 @@ class GeoMode(Mode):
         """Send the remaining differences undivided, as later exchanges would in total."""
         self._raise_failure()
         rest = self._windows.take_rest()
-        if rest or self._has_residue:
+        if self._keeps_account:
+            self._send_account(rest)
+        elif rest or self._has_residue:
             self._send_rest(rest)
         self._has_residue = False
         self._take_over(exactly=True)
@@ -136,6 +159,10 @@ class GeoMode(Mode):
             self._windows.exchanged()
 
     def _exchange(self, steps: int) -> None:
+        if self._keeps_account:
+            self._send_account(steps)
+            self._take_over(exactly=False)
+            return
         began = time.perf_counter()
         share = self._setting.worker_num
         self._has_residue = share > 1
@@ -145,6 +172,25 @@ class GeoMode(Mode):
             self._send_rows(table, self._replica.take_row_deltas(table, share), step)
         self._record.pushed(time.perf_counter() - began, steps)
         self._take_over(exactly=False)
+
+    def _send_account(self, steps: int) -> None:
+        """Send the differences of all mini-batches since the last time, in one push."""
+        began = time.perf_counter()
+        with self._account.closing() as (data, is_partial):
+            rows = {
+                table: _joined(self._replica.take_row_deltas(table, 1), spec.dim)
+                for table, spec in self._setting.tables.items()
+            }
+            dense = self._replica.take_dense_deltas(1) if self._setting.dense else {}
+        if not data:  # another thread was faster
+            return
+        sent = {table: found for table, found in rows.items() if len(found[0])}
+        self._store.push_many(sent, dense, data=data, unique=True, add=True)
+        if is_partial:  # servers that had it have not added it again, so the copies are ahead
+            served = self._store.pull_many({table: keys for table, (keys, _) in sent.items()})[0]
+            for table, values in served.items():
+                self._replica.take_over_rows(table, sent[table][0], values, exactly=False)
+        self._record.pushed(time.perf_counter() - began, steps)
 
     def _send_rest(self, steps: int) -> None:
         began = time.perf_counter()
@@ -178,6 +224,62 @@ class GeoMode(Mode):
         self._windows.close()
         if self._thread is not None:
             self._thread.join(self._setting.wait_s)
+
+
+class Account:
+    """The mini-batches whose changes are in the local copies and not on the servers. Thread-safe.
+
+    Mini-batches are entered one beside the other; while their changes are collected, none is. Those
+    that some servers have applied before are not collected together with others.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._entering = 0
+        self._is_partial = False
+        self._is_closing = False
+        self._marks: list[DataMark] = []
+
+    def begin(self, *, is_partial: bool) -> bool:
+        """Begin to enter a mini-batch; False if those in it must be collected first."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closing)
+            if (self._marks or self._entering) and is_partial != self._is_partial:
+                return False
+            self._is_partial = is_partial
+            self._entering += 1
+            return True
+
+    def end(self, marks: Sequence[DataMark]) -> None:
+        """The changes of a mini-batch are entered; its data."""
+        with self._changed:
+            self._entering -= 1
+            self._marks += marks
+            self._changed.notify_all()
+
+    @contextmanager
+    def closing(self) -> Iterator[tuple[list[DataMark], bool]]:
+        """Collect the changes of all mini-batches inside: their data, neighbors joined, and whether
+        some servers have applied it before.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closing)
+            self._is_closing = True
+            self._changed.wait_for(lambda: not self._entering)
+            marks, self._marks = join_marks(self._marks), []
+        try:
+            yield marks, self._is_partial
+        finally:
+            with self._changed:
+                self._is_closing = False
+                self._changed.notify_all()
+
+
+def _joined(chunks: Iterable[tuple[Keys, Floats]], dim: int) -> tuple[Keys, Floats]:
+    found = [(keys.copy(), deltas.copy()) for keys, deltas in chunks]
+    if not found:
+        return np.empty(0, np.uint64), np.empty((0, dim), np.float32)
+    return np.concatenate([keys for keys, _ in found]), np.concatenate([each for _, each in found])
 
 
 class ExchangeWindows:

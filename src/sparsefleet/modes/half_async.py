@@ -14,12 +14,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sparsefleet.modes.mode import Mode
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.mode_setting import GRADIENTS, ModeSetting, StepGradients
 from sparsefleet.modes.rates import StepCounter
 from sparsefleet.modes.thread_round import ThreadRound
 from sparsefleet.store import TableSpec
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.request_sections import Gradients
+from sparsefleet.store.rows import DataMark
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,16 +66,29 @@ class BarrierMode(Mode):
         self._round.fail(self._worker_error(error))
 
     def _apply(self, steps: Sequence[StepGradients]) -> None:
+        # Servers apply all of a push or nothing: what some of them have goes apart.
+        partial = [each for each in steps if each.origin and GRADIENTS in each.origin.partial]
+        if 0 < len(partial) < len(steps):
+            self._apply_together(partial)
+            steps = [each for each in steps if not any(each is other for other in partial)]
+        self._apply_together(steps)
+
+    def _apply_together(self, steps: Sequence[StepGradients]) -> None:
         ahead = NextRows(steps, self._setting.tables)
         batches = [(step.sparse, step.all_dense()) for step in steps]
         began = time.perf_counter()
-        self._push(batches, ahead.rows)
+        self._push(batches, ahead.rows, self._marks(step.origin for step in steps))
         self._record.pushed(time.perf_counter() - began, len(steps))
         ahead.hand_out()
         self._fetch_dense(but={table for _, dense in batches for table in dense})
 
     @abstractmethod
-    def _push(self, batches: Sequence[Gradients], rows: Mapping[str, tuple[Keys, Floats]]) -> None:
+    def _push(
+        self,
+        batches: Sequence[Gradients],
+        rows: Mapping[str, tuple[Keys, Floats]],
+        data: list[DataMark],
+    ) -> None:
         """Push the mean of the mini-batches; the reply brings the values of their dense tables and
         the requested ``rows``.
         """
@@ -101,8 +115,16 @@ class HalfAsyncMode(BarrierMode):
     def steps_of_schedule(self) -> int:
         return self._counter.total
 
-    def _push(self, batches: Sequence[Gradients], rows: Mapping[str, tuple[Keys, Floats]]) -> None:
-        self._store.push_mean(batches, values=self._fetched(), rows=rows)
+    def state(self) -> dict[str, int]:
+        return {"counted": self._counter.own}
+
+    def _push(
+        self,
+        batches: Sequence[Gradients],
+        rows: Mapping[str, tuple[Keys, Floats]],
+        data: list[DataMark],
+    ) -> None:
+        self._store.push_mean(batches, values=self._fetched(), rows=rows, data=data)
         self._counter.add(len(batches))
 
     def _leave_groups(self) -> None:

@@ -7,7 +7,13 @@ from typing import ClassVar, Literal
 
 from sparsefleet.modes.async_mode import AsyncConfig
 from sparsefleet.modes.mode import ModeStats
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.mode_setting import (
+    GRADIENTS,
+    ROWS,
+    BatchOrigin,
+    ModeSetting,
+    StepGradients,
+)
 from sparsefleet.modes.sync import SyncMode
 
 
@@ -52,6 +58,7 @@ class HybridMode(SyncMode):
     brings_rows: ClassVar[bool] = False  # pulled while the previous batch computes
     keeps_gradients: ClassVar[bool] = True
     rounds_count_steps: ClassVar[bool] = False  # the pushes of rows do
+    data_streams: ClassVar[tuple[int, ...]] = (GRADIENTS, ROWS)
 
     def __init__(self, setting: ModeSetting, config: HybridConfig | None = None) -> None:
         super().__init__(setting)
@@ -61,10 +68,21 @@ class HybridMode(SyncMode):
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
         waited, staleness = 0.0, self._sender.stats.open
-        if gradients.sparse:
-            waited, staleness = self._sender.put(gradients.sparse, {})
-        waited += self._round.meet(StepGradients({}, gradients.dense, gradients.dense_parts))
+        origin = gradients.origin
+        if gradients.sparse or origin is not None:
+            data = [] if origin is None else origin.marks(ROWS)
+            alone = origin is not None and ROWS in origin.partial
+            waited, staleness = self._sender.put(gradients.sparse, {}, data=data, alone=alone)
+        if origin is None or GRADIENTS not in origin.applied:
+            dense = StepGradients(
+                {}, gradients.dense, gradients.dense_parts, origin=gradients.origin
+            )
+            waited += self._round.meet(dense)
         self._record.stepped(waited, staleness)
+
+    def drop(self, origin: BatchOrigin) -> None:
+        super().drop(origin)
+        self._sender.put({}, {}, data=origin.marks(ROWS), alone=True)
 
     def flush(self) -> None:
         self._raise_failure()

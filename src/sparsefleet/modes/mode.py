@@ -8,16 +8,17 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, WorkerError
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.mode_setting import GRADIENTS, BatchOrigin, ModeSetting, StepGradients
 from sparsefleet.modes.rates import set_first_rates
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.rows import DataMark
 from sparsefleet.store.store import Unknown
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ class Mode(ABC):
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "nobody"
     """Who takes each step together; none of them may stop while others wait for it in a step."""
 
+    data_streams: ClassVar[tuple[int, ...]] = (GRADIENTS,)
+    """The streams in which servers must have applied a mini-batch for it to be done."""
+
     def __init__(self, setting: ModeSetting) -> None:
         self._setting = setting
         self._store = setting.store
@@ -162,12 +166,14 @@ class Mode(ABC):
         """Whether dense gradients are handed over in parts, as the backward pass left them."""
         self._failure: BaseException | None = None
         self._finished = False
+        self._dropped: list[DataMark] = []
+        self._dropped_lock = threading.Lock()
 
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
         """Fetch the dense values, so that all workers start alike. Tables must be defined."""
-        if self._setting.worker_index == 0:
+        if self._setting.worker_index == 0 and self._setting.position is None:
             set_first_rates(self._setting)
         self._fetch_dense()
 
@@ -199,6 +205,18 @@ class Mode(ABC):
         The mode takes over the arrays: it may overwrite them and, if ``keeps_gradients``, read them
         later. Raises errors that have occurred in the background since the last call.
         """
+
+    def drop(self, origin: BatchOrigin) -> None:
+        """End a step without gradients: the next push tells the servers of its mini-batch."""
+        with self._dropped_lock:
+            self._dropped += origin.marks()
+
+    def state(self) -> dict[str, int]:
+        """Return what the mode of a process in this one's place continues from.
+
+        Must be called while no thread is in a step and everything handed over is applied.
+        """
+        return {}
 
     @abstractmethod
     def leave(self) -> None:
@@ -271,6 +289,15 @@ class Mode(ABC):
 
     def _end_threads(self) -> None:  # noqa: B027  (most modes have no threads of their own)
         """End the threads that the mode has started."""
+
+    def _marks(self, origins: Iterable[BatchOrigin | None]) -> list[DataMark]:
+        """Return the data of a push of these mini-batches, and of those dropped before it."""
+        marks = [mark for each in origins if each is not None for mark in each.marks()]
+        if marks and self._dropped:
+            with self._dropped_lock:
+                marks += self._dropped
+                self._dropped = []
+        return marks
 
     def _fetched(self) -> Mapping[str, Floats]:
         """Return dense table to the live array that its values are fetched into."""

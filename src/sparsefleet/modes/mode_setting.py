@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from sparsefleet.field_checks import require, require_bool, require_int, require
 from sparsefleet.optim import Optimizer
 from sparsefleet.store import Store, TableSpec
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.rows import DataMark
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,54 @@ class Schedule(Protocol):
         ...
 
 
+GRADIENTS, ROUNDS, ROWS = 0, 1, 2
+"""Kinds of data marks: gradients of mini-batches, numbers of rounds, and, where rows are sent apart
+from the rest, the mini-batches of the rows."""
+
+SOURCES = 8
+"""The stream of a mark is its kind, and this times the number of the source of its positions: 0 for
+the mini-batches of a pass, then one for each file."""
+
+
+class Interval(NamedTuple):
+    """Records [begin, end) of a file."""
+
+    file: int
+    begin: int
+    end: int
+
+
+class BatchOrigin(NamedTuple):
+    """The mini-batch that gradients come from, for servers that remember what they have applied."""
+
+    epoch: int
+    """The pass over the data; later ones have larger numbers."""
+
+    number: int
+    """Position in the pass, from 1."""
+
+    applied: frozenset[int] = frozenset()
+    """The kinds (`ROWS` and so on) in which all servers have applied it."""
+
+    partial: frozenset[int] = frozenset()
+    """The kinds in which some servers have applied it, for a process in this one's place."""
+
+    records: tuple[Interval, ...] = ()
+    """The records in it, if they identify it instead of the position."""
+
+    base: int = 0
+    """Added to the streams of its marks: it is of the data of another worker, which was lost."""
+
+    def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
+        """Return what a push says of it."""
+        if not self.records:
+            return [(self.base + kind, self.epoch, self.number - 1, self.number)]
+        return [
+            (self.base + kind + SOURCES * (1 + file), self.epoch, begin, end)
+            for file, begin, end in self.records
+        ]
+
+
 @dataclass(slots=True)
 class StepGradients:
     """The gradients of one mini-batch."""
@@ -58,6 +107,9 @@ class StepGradients:
 
     brought: dict[str, Floats] = field(default_factory=dict)
     """Table to the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
+
+    origin: BatchOrigin | None = None
+    """The mini-batch; None if nobody keeps account of it."""
 
     def clip(self, max_norm: float) -> float:
         """Scale all gradients in place so that their norm is at most `max_norm`; return it before.
@@ -95,6 +147,27 @@ class RankSetting:
 
     norm_group: NormGroup | None = None
     """The group of the model's batch norms, if they are synchronized."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModePosition:
+    """Where a mode was when its process ended, for the mode of the process in its place."""
+
+    state: Mapping[str, int]
+    """What `Mode.state` returned then."""
+
+    batches: int = 0
+    """Mini-batches of this worker that all servers have applied since."""
+
+    next_round: int | None = None
+    """The first round that not all servers have applied, if any was applied since."""
+
+    has_partial_round: bool = False
+    """Whether some servers have applied that round."""
+
+    def count(self, name: str) -> int:
+        """Return a number of the state."""
+        return int(self.state.get(name, 0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +222,12 @@ class ModeSetting:
 
     ranks: RankSetting | None = None
     """Mode "collective" only; there are no dense tables then."""
+
+    position: ModePosition | None = None
+    """Where to continue in place of a process that ended; None: at the beginning."""
+
+    outbox: str | None = None
+    """A file that outlives this process, for modes with rounds; None: nobody takes its place."""
 
     def __post_init__(self) -> None:
         require_int(self, "threads", 1, _MAX_MEMBERS)

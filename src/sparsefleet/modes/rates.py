@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection
 from typing import Protocol
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.modes.mode_setting import ModeSetting, Schedule
 from sparsefleet.store import RoundMember
 
@@ -97,7 +98,9 @@ class StepCounter:
 
     def __init__(self, setting: ModeSetting) -> None:
         self._store = setting.store
-        self._own = 0
+        at = setting.position
+        self._takes_over = at is not None
+        self._own = 0 if at is None else at.count("counted") + at.batches
         self.total = 0
         """Mini-batches of all workers, as far as this worker knows; 0 without a schedule."""
         self._rates = ScheduledRates.of(setting)
@@ -111,8 +114,20 @@ class StepCounter:
     def start(self) -> None:
         """Set the first rates, unless other workers are already further along."""
         if self._rates is not None:
-            self.total = self._store.advance_clock(self._member, 0)
+            try:
+                self._store.advance_clock(self._member, 0)  # joins
+            except ConfigError:
+                if not self._takes_over:
+                    raise
+                self._rates = None  # the process before this one has left, at its end
+                return
+            self.total = self._store.advance_clock(self._member, self._own)
             self._rates.at(self.total)
+
+    @property
+    def own(self) -> int:
+        """Return the mini-batches that this worker has counted."""
+        return self._own
 
     def add(self, count: int) -> None:
         """Count the mini-batches of a push and set the rates for the next push of any worker."""

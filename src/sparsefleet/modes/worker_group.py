@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from sparsefleet.errors import NotFoundError, NotOwnerError
+from sparsefleet.errors import ConfigError, NotFoundError, NotOwnerError
 from sparsefleet.modes.mode_setting import ModeSetting
 from sparsefleet.store import RoundMember
 
@@ -20,7 +20,9 @@ class WorkerGroup:
     def __init__(self, setting: ModeSetting) -> None:
         self._setting = setting
         self._store = setting.store
-        self._pass = 0
+        at = setting.position
+        self._pass = 0 if at is None else at.count("pass")
+        self._takes_over = at is not None
         self._in_pass = False
         self._in_training = False
 
@@ -32,16 +34,26 @@ class WorkerGroup:
     def join(self) -> None:
         """Join the first pass; from now on the loss of this worker is noticed.
 
-        Raises NotOwnerError if another live worker has this index; its note is left alone.
+        Raises NotOwnerError if another live worker has this index; its note is left alone. In place
+        of a process that ended, join the pass it was in, unless it has left that.
         """
         self._in_training = self._in_pass = True
         try:
-            self._store.advance_clock(self._present(), 1)
+            self._store.advance_clock(self._present(), self._pass + 1)
             self._store.advance_clock(self.member, 0)
         except NotOwnerError:
             self._in_training = self._in_pass = False  # there is nothing to leave
             raise
-        self._put_note(0)
+        except ConfigError:
+            if not self._takes_over:
+                raise
+            self._in_pass = False
+        if not self._takes_over:
+            self._put_note(0)
+
+    def state(self) -> dict[str, int]:
+        """Return what a process in place of this one continues from."""
+        return {"pass": self._pass}
 
     def leave(self) -> None:
         """Leave the current pass, so that no worker waits for this one. Idempotent."""

@@ -279,7 +279,9 @@ class ProgramModel(DistributedModel):
         """Start a pass with all threads."""
         if not self.is_started:
             super().start()
-            self._present = self.threads
+            taken = None if self.succession is None else self.succession.taken
+            has_left = taken is not None and taken.has_left
+            self._present = 0 if has_left else self.threads
 
     def leave(self) -> None:
         """Notify the mode that the calling thread has no more data in this pass."""

@@ -17,6 +17,7 @@ from sparsefleet.engine.model_checkpoint import Predicate, load_model
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.step import Place, ReadAhead, Step
+from sparsefleet.engine.succession import Succession
 from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
@@ -25,7 +26,7 @@ from sparsefleet.fluid.framework import Program, ProgramError
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.framework.sparse_parameter import LocalRows, SparseParameter, pull_from
 from sparsefleet.modes.mode_choice import make_mode
-from sparsefleet.modes.mode_setting import ModeSetting
+from sparsefleet.modes.mode_setting import BatchOrigin, ModeSetting
 from sparsefleet.nn.pulled_rows import Pull, PulledRows, pull_rows
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import LocalStore, Store, TableSpec
@@ -69,6 +70,7 @@ class ScopeModel:
 
     device: torch.device | None = None
     wait_s = 600.0
+    succession: Succession | None = None
 
     def __init__(self, program: Program, scope: Scope) -> None:
         self.program = program
@@ -86,6 +88,7 @@ class ScopeModel:
         self.board: Board = self.store
         self.meeting = Meeting(self.store, self.role)
         self.mode = make_mode("local", ModeSetting(store=self.store, tables={}))
+        self.left_out: dict[int, str] = {}
         self.tables: dict[str, TableSpec] = {}
         """Tables that checkpoints hold, by name."""
         self.model = nn.Module()
@@ -152,9 +155,10 @@ class ScopeModel:
         lookups: Any = None,
         ahead: ReadAhead | None = None,
         place: Place | None = None,
+        origin: BatchOrigin | None = None,
     ) -> Step:
         """Enter a step: the program runs inside and updates its values itself."""
-        del replica, ahead
+        del replica, ahead, origin
         trains = _trains(batch)
         if pulled is None:
             pulled = pull_rows(lookups.lookups(batch), self._pull, train=trains)

@@ -1,0 +1,168 @@
+"""Reads what is left of a pass over files, after a process that had begun it has ended.
+
+Several threads read files in any order, so a batch of such data is identified by its records:
+positions in files, which servers remember. A process in place of another first reads the records
+that some servers have applied and others lack, in batches of their own, then all that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from sparsefleet.data.progress import (
+    END_OF_FILE,
+    FileMark,
+    Progress,
+    add_span,
+    missing_spans,
+)
+from sparsefleet.engine.applied_batches import AppliedBatches, Interval
+from sparsefleet.modes.mode_setting import BatchOrigin
+
+__all__ = ["MarkedData", "RecordPasses", "record_files", "records_of"]
+
+
+class Taken(NamedTuple):
+    """A batch and the records in it; see `sparsefleet.data.reader_pass.MarkedBatch`."""
+
+    batch: Any
+    marks: list[FileMark]
+
+
+class MarkedBatches(Protocol):
+    """One pass over batches that are identified by their records."""
+
+    def take(self) -> Any:
+        """Return the next batch as `Taken`; None at the end."""
+
+
+@runtime_checkable
+class MarkedData(Protocol):
+    """Data that comes from files in any order, as `Reader` reads it with several threads."""
+
+    @property
+    def record_files(self) -> Sequence[str] | None:
+        """Return the files, the same in each process; None if batches come in one order."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+def record_files(data: object) -> dict[str, int] | None:
+    """Return the number of each file whose records identify batches; None if positions do."""
+    found = data.record_files if isinstance(data, MarkedData) else None
+    return None if found is None else {path: number for number, path in enumerate(found)}
+
+
+def records_of(files: Mapping[str, int], marks: Iterable[FileMark]) -> tuple[Interval, ...]:
+    """Return the records of a batch as intervals of numbered files."""
+    return tuple(
+        Interval(files[mark.path], mark.begin, mark.end) for mark in marks if mark.begin < mark.end
+    )
+
+
+class RecordPasses:
+    """What is left of a pass: an iterator of batches that knows its position. Thread-safe.
+
+    start: the state of the data when the pass began. applied: what servers have applied of it.
+    """
+
+    def __init__(
+        self, data: MarkedData, start: Mapping[str, Any] | None, applied: AppliedBatches
+    ) -> None:
+        files = list(data.record_files or ())
+        done: dict[str, list[list[int]]] = {}
+        for file, begin, end in applied.records():
+            done.setdefault(files[file], []).append([begin, end])
+        everywhere = _add(start or {}, {"done": [], "records": done})
+        self._data = data
+        self._progress = Progress.from_state(everywhere, None)
+        self._left: list[tuple[dict[str, Any], BatchOrigin]] = []
+        for origin in applied.partial_records():
+            self._left.append((_add(everywhere, _all_but(files, origin.records[0])), origin))
+            everywhere = _add(everywhere, _only(files, origin.records[0]))
+        self._left.append((everywhere, BatchOrigin(0, 0)))
+        self._left.reverse()
+        self._pass: MarkedBatches | None = None
+        self._read_before: Mapping[str, Sequence[Sequence[int]]] = {}
+        self.origin = BatchOrigin(0, 0)
+        """What the last batch taken has in common with those that servers have applied."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        taken = self.take()
+        if taken is None:
+            raise StopIteration
+        return taken.batch
+
+    def take(self) -> Taken | None:
+        """Return the next batch and its records; None at the end."""
+        while True:
+            if self._pass is None:
+                if not self._left:
+                    return None
+                state, self.origin = self._left.pop()
+                self._read_before = state["records"]
+                self._data.load_state_dict(state)
+                self._pass = iter(self._data)  # type: ignore[assignment]
+            assert self._pass is not None
+            taken: Taken | None = self._pass.take()
+            if taken is not None:
+                marks = [new for mark in taken.marks for new in self._new_in(mark)]
+                self._progress.advance(marks)
+                return Taken(taken.batch, marks)
+            self._pass = None
+
+    def _new_in(self, mark: FileMark) -> list[FileMark]:
+        """Return what was not read before of records that a batch covers: they are in it."""
+        before = tuple((begin, end) for begin, end in self._read_before.get(mark.path, ()))
+        return [
+            FileMark(mark.path, begin, end, mark.total)
+            for begin, end in missing_spans(before, mark.begin, mark.end)
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which records were handed out, now or to the process before."""
+        return self._progress.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise: it is read once."""
+        raise NotImplementedError
+
+    def finished_state_dict(self) -> dict[str, Any]:
+        """Return `state_dict()`."""
+        return self.state_dict()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._left.clear()
+        close = getattr(self._pass, "close", None)
+        if close is not None:
+            close()
+
+
+def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state of the same reader in which more is read."""
+    records = {path: tuple(map(tuple, spans)) for path, spans in state.get("records", {}).items()}
+    for path, spans in more["records"].items():
+        for begin, end in spans:
+            records[path] = add_span(records.get(path, ()), (begin, end))
+    done = sorted({*state.get("done", ()), *more["done"]})
+    kept = {path: [list(span) for span in records[path]] for path in sorted(records)}
+    return {"version": 2, **state, **more, "is_over": False, "done": done, "records": kept}
+
+
+def _all_but(files: Sequence[str], only: Interval) -> dict[str, Any]:
+    """Return what is read if only these records are left."""
+    rest = ((0, only.begin), (only.end, END_OF_FILE))
+    spans = [[begin, end] for begin, end in rest if begin < end]
+    others = [path for number, path in enumerate(files) if number != only.file]
+    return {"done": others, "records": {files[only.file]: spans}}
+
+
+def _only(files: Sequence[str], only: Interval) -> dict[str, Any]:
+    """Return these records as read."""
+    return {"done": [], "records": {files[only.file]: [[only.begin, only.end]]}}

@@ -1,0 +1,235 @@
+"""What a worker leaves on the servers for a process that takes its place, and takes from the last.
+
+A record on the board holds what changes rarely: the call of `fit`, the epoch, where its pass over
+the data began, how often the workers have met. What changes with every step, the servers know from
+the pushes themselves: which mini-batches are applied (`AppliedBatches`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any
+
+from sparsefleet.engine.applied_batches import AppliedBatches
+from sparsefleet.engine.batch_source import DataPosition
+from sparsefleet.fleet.incarnation import Incarnation, WorkerRecord
+from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.modes.mode_setting import ModePosition
+from sparsefleet.store import RemoteStore
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.bound_model import BoundModel
+    from sparsefleet.engine.training_progress import TrainingProgress
+
+__all__ = ["Succession", "TakenOver"]
+
+_log = logging.getLogger("sparsefleet.engine")
+
+
+def _file_in_memory(name: str) -> str:
+    shared = "/dev/shm"
+    place = shared if "TMPDIR" not in os.environ and os.path.isdir(shared) else gettempdir()
+    what = hashlib.sha256(name.encode()).hexdigest()[:24]
+    return os.path.join(place, f"sparsefleet-{what}.outbox")
+
+
+class TakenOver:
+    """Where the process before this one stopped.
+
+    record: what it left. applied: what servers have applied of its pass.
+    """
+
+    def __init__(self, record: Mapping[str, Any], applied: AppliedBatches) -> None:
+        self._record = record
+        self.applied = applied
+        self.fit: int = record["fit"]
+        """Calls of `fit` started."""
+        self.epoch: int = record["epoch"]
+        """Epochs finished in the last of them."""
+        self.is_ended: bool = record["is_ended"]
+        """Whether the last of them is finished."""
+        self.is_in_pass: bool = record["position"] is not None
+        """Whether it was in a pass over the data."""
+        self.has_left: bool = record["has_left"]
+        """Whether its threads have left their last pass, and none has begun."""
+        self.batches: int = record["batches"]
+        """Mini-batches trained on before the pass."""
+        self.random: Mapping[str, Any] | None = record["random"]
+        """The state of random generators, at the start of the pass or its last pause."""
+        self.starts: int = record["starts"]
+        self.first_step: int = record["first_step"]
+        self.shared_at: int = record["shared_at"]
+        self.saves: Mapping[str, Any] | None = record["saves"]
+        self.owned: str | None = record["owned"]
+        """The directory of checkpoints that the training owns."""
+        self.has_begun: bool = record["has_begun"]
+        """Whether it had resumed from a checkpoint, if it was to."""
+        self.loads: list[int] = record["loads"]
+        self.fits: list[int] = record["fits"]
+        self.started_at: int = record["started_at"]
+        self.met: int = record["met"]
+        """How often the workers had met."""
+
+    @property
+    def position(self) -> DataPosition | None:
+        """Return where its pass over the data began; None between passes."""
+        found = self._record["position"]
+        return None if found is None else DataPosition.from_json(found)
+
+    @property
+    def mode_position(self) -> ModePosition:
+        """Return where its mode was."""
+        batches = self.applied.count - self._record["done"] if self.is_in_pass else 0
+        return ModePosition(
+            state=self._record["mode"],
+            batches=max(0, batches),
+            next_round=self.applied.next_round if self.is_in_pass else None,
+            has_partial_round=self.is_in_pass and self.applied.has_partial_round,
+        )
+
+    @property
+    def store_step(self) -> int:
+        """Return the number of its pushes, as far as they can be told."""
+        at = self.mode_position
+        before = at.count("rounds")
+        since = at.batches if at.next_round is None else at.next_round - before
+        return int(self._record["store_step"]) + since
+
+
+class Succession:
+    """The record of one worker in one training. Not thread-safe."""
+
+    def __init__(self, store: RemoteStore, role: RoleInfo, incarnation: Incarnation, name: str):
+        self.incarnation = incarnation
+        """Which process of its rank this is."""
+        who = f"{incarnation.job}/{name}/worker-{role.index}"
+        self._record = WorkerRecord(store, who)
+        self.outbox = _file_in_memory(who)
+        """A file that processes in this one's place on this machine share."""
+        self._store = store
+        self._fields: dict[str, Any] = {
+            "fit": 0,
+            "epoch": 0,
+            "is_ended": False,
+            "has_left": False,
+            "has_begun": False,
+            "position": None,
+            "pass": 0,
+            "done": 0,
+            "batches": 0,
+            "random": None,
+            "saves": None,
+            "owned": None,
+            "loads": [],
+            "fits": [],
+        }
+        self._found: dict[str, Any] | None = None
+        if incarnation.is_successor:
+            self._found = self._record.read()
+            told = "continues" if self._found else "starts over: the process before left nothing"
+            _log.warning("worker %d, restart %d: %s", role.index, incarnation.number, told)
+        self.taken: TakenOver | None = None
+        """Where the process before this one stopped, until the training is there; None: nowhere."""
+
+    @property
+    def pass_number(self) -> int:
+        """Return the number of the last pass; later ones have larger numbers."""
+        return int(self._fields["pass"])
+
+    def take_over(self, kinds: tuple[int, ...]) -> TakenOver | None:
+        """Return where the process before this one stopped; None if it left nothing.
+
+        kinds: of the mode, see `Mode.data_streams`.
+        """
+        if self._found is None:
+            return None
+        self._fields.update(self._found)
+        self.taken, self._found = TakenOver(self._found, self._applied(kinds)), None
+        return self.taken
+
+    def look_again(self, kinds: tuple[int, ...]) -> None:
+        """Ask again what servers have applied: the mode may have sent what its predecessor kept."""
+        if self.taken is not None:
+            self.taken.applied = self._applied(kinds)
+
+    def _applied(self, kinds: tuple[int, ...]) -> AppliedBatches:
+        found = self._store.applied_data()
+        return AppliedBatches(found, epoch=self._fields["pass"], kinds=kinds)
+
+    # -- what is left for the next ---------------------------------------------------------------
+
+    def started(self, distributed: BoundModel, *, starts: int, first_step: int, at: int) -> None:
+        """The model has started for the first time, or again; `at`: how often workers had met
+        before they shared its values.
+        """
+        self._write(
+            distributed,
+            starts=starts,
+            first_step=first_step,
+            shared_at=at,
+            started_at=distributed.meeting.count,
+        )
+
+    def begun(self, distributed: BoundModel, progress: TrainingProgress) -> None:
+        """The training has begun, or has resumed from a checkpoint."""
+        self._write(distributed, has_begun=True, batches=progress.batches)
+
+    def loaded(self, distributed: BoundModel) -> None:
+        """A checkpoint was loaded, on request."""
+        self._write(distributed, loads=[*self._fields["loads"], distributed.meeting.count])
+
+    def begin_pass(self, distributed: BoundModel, progress: TrainingProgress) -> None:
+        """A pass over the data begins; nothing of it was handed out."""
+        assert progress.feed is not None
+        number = (progress.fit << 32) + progress.epoch + 1  # larger than those of passes before
+        progress.feed.keep_account(number)
+        self._write(
+            distributed,
+            **self._place(progress),
+            **{"pass": number},
+            position=progress.feed.position().to_json(),
+            files=getattr(progress.feed.data, "own_files", None),
+            batches=progress.batches,
+            done=0,
+            has_left=False,
+        )
+
+    def paused(self, distributed: BoundModel, done: int, saves: Mapping[str, Any]) -> None:
+        """All workers have paused in a pass, of which `done` batches are applied."""
+        self._write(distributed, done=done, saves=saves)
+        begun = self._fields["fits"][-1] if self._fields["fits"] else self._fields["started_at"]
+        distributed.meeting.drop_calls(begun, distributed.meeting.count)
+
+    def end_fit(self, distributed: BoundModel, progress: TrainingProgress) -> None:
+        """A call of `fit` is finished."""
+        self._write(
+            distributed,
+            **self._place(progress) | {"is_ended": True},
+            position=None,
+            has_left=True,
+            batches=progress.batches,
+            fits=[*self._fields["fits"], distributed.meeting.count],
+        )
+
+    def owns(self, owned: str) -> None:
+        """The training owns a directory of checkpoints; written with the next record."""
+        self._fields["owned"] = owned
+
+    def _place(self, progress: TrainingProgress) -> dict[str, Any]:
+        return {"fit": progress.fit, "epoch": progress.epoch, "is_ended": False}
+
+    def _write(self, distributed: BoundModel, **fields: Any) -> None:
+        self._fields.update(fields)
+        self._record.write(
+            self._fields
+            | {
+                "met": distributed.meeting.count,
+                "mode": distributed.mode.state(),
+                "store_step": distributed.store.step,
+                "random": distributed.random_state(),
+            }
+        )

@@ -1,0 +1,101 @@
+"""Which process of its rank this is, and the record that each leaves for its successor."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.fleet.board import Board
+
+__all__ = ["Incarnation", "WorkerRecord"]
+
+_CHUNK_BYTES = 60_000  # a note holds 64 KiB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incarnation:
+    """A process of a job whose launcher restarts single processes; see docs/fault_tolerance.md.
+
+    >>> Incarnation(job="3f", number=1).session(0, "model")
+    '3f/worker-0/model'
+    """
+
+    job: str = ""
+    """The job, drawn at each start of all of it; empty: nobody restarts this process alone."""
+
+    number: int = 0
+    """How many processes had this rank before."""
+
+    @staticmethod
+    def from_environment() -> Incarnation:
+        """Return what the launcher says; see docs/env.md."""
+        text = os.environ.get("SPARSEFLEET_INCARNATION", "0")
+        if not text.isdecimal():
+            raise ConfigError(f"SPARSEFLEET_INCARNATION must be an integer >= 0, got {text!r}")
+        return Incarnation(job=os.environ.get("SPARSEFLEET_JOB_ID", ""), number=int(text))
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Return whether another process may take the place of this one."""
+        return bool(self.job)
+
+    @property
+    def is_successor(self) -> bool:
+        """Return whether this process takes the place of another one."""
+        return self.is_replaceable and self.number > 0
+
+    def session(self, rank: int, name: str) -> str:
+        """Return the session of worker `rank` on the servers, for its training `name`."""
+        return f"{self.job}/worker-{rank}/{name}" if self.job else ""
+
+
+class WorkerRecord:
+    """What a worker leaves on the board for a process that takes its place. Not thread-safe.
+
+    It is written as a whole: a process that ends while it writes leaves the record before.
+
+    >>> from sparsefleet.store import LocalStore
+    >>> board = LocalStore()
+    >>> WorkerRecord(board, "worker-0").write({"epoch": 3})
+    >>> WorkerRecord(board, "worker-0").read()
+    {'epoch': 3}
+    """
+
+    def __init__(self, board: Board, name: str) -> None:
+        self._board = board
+        self._name = f"record/{name}"
+        self._number, self._parts = self._head()
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what was last written; None if nothing was."""
+        if not self._parts:
+            return None
+        parts = [self._board.get_note(self._part(i)) for i in range(self._parts)]
+        found: dict[str, Any] = json.loads(b"".join(parts))
+        return found
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Replace what was written."""
+        before = [self._part(index) for index in range(self._parts)]
+        data = json.dumps(record).encode()
+        chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
+        self._number, self._parts = self._number + 1, len(chunks)
+        for index, chunk in enumerate(chunks):
+            self._board.put_note(self._part(index), chunk)
+        self._board.put_note(self._name, f"{self._number} {self._parts}".encode())
+        for name in before:
+            self._board.delete_note(name)
+
+    def _head(self) -> tuple[int, int]:
+        try:
+            number, parts = map(int, self._board.get_note(self._name).split())
+        except NotFoundError:
+            return 0, 0
+        return number, parts
+
+    def _part(self, index: int) -> str:
+        return f"{self._name}/{self._number}/{index}"

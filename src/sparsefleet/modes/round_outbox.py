@@ -1,0 +1,133 @@
+"""Keeps what a worker sends to a round where it outlives the process, until all servers have it.
+
+A process that ends while it sends may have reached some servers, which then apply the round, and
+not others. Its gradients cannot be computed again to the same bits, since some parameters have
+changed: the process in its place sends the same bytes to the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.request_sections import Gradients
+from sparsefleet.store.rows import DataMark
+
+__all__ = ["RoundOutbox"]
+
+_HEAD = struct.Struct("<8sQQQ")  # magic, round, bytes of the description, bytes in all
+_MAGIC = b"SFOUTBX1"
+_NOTHING = b"\0" * 8
+_GROWTH = 1 << 20
+
+
+class RoundOutbox:
+    """One round's mini-batches in a file in memory. Not thread-safe.
+
+    path: the file; it is made readable by this user only.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/outbox"
+    >>> ones = np.ones((1, 2), np.float32)
+    >>> RoundOutbox(path).put(7, [({"t": (np.array([5], np.uint64), ones)}, {})], [(0, 1, 2, 3)])
+    >>> batches, data = RoundOutbox(path).find(7)
+    >>> batches[0][0]["t"][1].tolist(), data
+    ([[1.0, 1.0]], [(0, 1, 2, 3)])
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o600)
+        self._memory: mmap.mmap | None = None
+        if size := os.fstat(self._file).st_size:
+            self._memory = mmap.mmap(self._file, size)
+
+    def put(self, number: int, batches: Sequence[Gradients], data: Sequence[DataMark]) -> None:
+        """Replace what is kept by the mini-batches of round `number`."""
+        arrays: list[np.ndarray[Any, Any]] = []
+
+        def place(array: np.ndarray[Any, Any]) -> list[int]:
+            arrays.append(np.ascontiguousarray(array))
+            return list(array.shape)
+
+        described = [
+            {
+                "sparse": {
+                    t: [place(np.asarray(k)), place(np.asarray(g))] for t, (k, g) in s.items()
+                },
+                "dense": {t: place(_whole(g)) for t, g in d.items()},
+            }
+            for s, d in batches
+        ]
+        text = json.dumps({"batches": described, "data": list(data)}).encode()
+        total = _HEAD.size + len(text) + sum(array.nbytes for array in arrays)
+        memory = self._room(total)
+        memory[: len(_NOTHING)] = _NOTHING  # what follows is whole, or it is not there
+        at = _HEAD.size
+        memory[at : at + len(text)] = text
+        at += len(text)
+        for array in arrays:
+            memory[at : at + array.nbytes] = array.data.cast("B") if array.nbytes else b""
+            at += array.nbytes
+        memory[len(_MAGIC) : _HEAD.size] = _HEAD.pack(_MAGIC, number, len(text), total)[8:]
+        memory[: len(_MAGIC)] = _MAGIC
+
+    def find(self, number: int) -> tuple[list[Gradients], list[DataMark]] | None:
+        """Return the mini-batches kept for round `number`; None if there are none."""
+        memory = self._memory
+        if memory is None or len(memory) < _HEAD.size:
+            return None
+        magic, found, text_bytes, total = _HEAD.unpack(memory[: _HEAD.size])
+        if magic != _MAGIC or found != number or total > len(memory):
+            return None
+        at = _HEAD.size + text_bytes
+        described = json.loads(memory[_HEAD.size : at])
+
+        def take(shape: list[int], kind: type[np.generic]) -> Any:
+            nonlocal at
+            array = np.zeros(shape, kind)
+            array.data.cast("B")[:] = memory[at : at + array.nbytes] if array.nbytes else b""
+            at += array.nbytes
+            return array
+
+        batches: list[Gradients] = []
+        for batch in described["batches"]:
+            sparse: dict[str, tuple[Keys, Floats]] = {}
+            for table, (keys, gradients) in batch["sparse"].items():
+                sparse[table] = take(keys, np.uint64), take(gradients, np.float32)
+            dense = {table: take(shape, np.float32) for table, shape in batch["dense"].items()}
+            batches.append((sparse, dense))
+        return batches, [tuple(mark) for mark in described["data"]]
+
+    def close(self) -> None:
+        """Remove the file: nobody will need it."""
+        if self._memory is not None:
+            self._memory.close()
+        self._memory = None
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+            os.close(self._file)
+
+    def _room(self, size: int) -> mmap.mmap:
+        if self._memory is None or len(self._memory) < size:
+            grown = -(-size // _GROWTH) * _GROWTH
+            os.ftruncate(self._file, grown)
+            if self._memory is not None:
+                self._memory.close()
+            self._memory = mmap.mmap(self._file, grown)
+        return self._memory
+
+
+def _whole(gradient: Any) -> Floats:
+    if isinstance(gradient, np.ndarray):
+        return gradient
+    return np.concatenate([np.ravel(part) for part in gradient])

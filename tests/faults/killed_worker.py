@@ -1,0 +1,167 @@
+"""What the workers of `test_killed_workers.py` run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefleet import fluid, optim
+from sparsefleet.data import MultiSlot, Reader, Slot
+from sparsefleet.fluid.executor.program_workload import ProgramRunner
+from sparsefleet.fluid.fleet import Role, StrategyFactory, UserDefinedRoleMaker
+from sparsefleet.fluid.fleet.program_fleet import ProgramFleet
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet.store import Constant, TableSpec
+from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
+
+BATCHES, BATCH_SIZE, EPOCHS = 40, 4, 2
+
+
+def ledger_spec() -> TableSpec:
+    """The table of the rows."""
+    return TableSpec(name="ledger", dim=1, optimizer=optim.SGD(lr=1.0), initializer=Constant(0.0))
+
+
+class Ledger(nn.Module):
+    """Counts its records: each adds 1 to the row of its id and to a dense parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = SparseEmbedding(
+            "ledger", 1, optimizer=optim.SGD(lr=1.0), initializer=Constant(0.0)
+        )
+        self.total = nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.rows(ids).sum() + self.total * len(ids)
+
+
+def records(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each record has an id of its own."""
+    first = rank * BATCHES * BATCH_SIZE
+    for number in range(BATCHES):
+        begin = first + number * BATCH_SIZE
+        yield torch.arange(begin, begin + BATCH_SIZE), torch.zeros(BATCH_SIZE)
+
+
+def write_files(folder: Path, num_files: int = 8) -> None:
+    """The records of all workers in files, of which each worker gets every second."""
+    ids = range(2 * BATCHES * BATCH_SIZE)
+    for number in range(num_files):
+        lines = [f"1 {key} 1 0\n" for key in ids[number::num_files]]
+        (folder / f"part-{number}").write_text("".join(lines))
+
+
+def reader(rank: int, folder: str) -> Reader:
+    """Reads the files with several threads, in any order."""
+    return Reader(
+        f"{folder}/part-*",
+        MultiSlot(Slot("ids", "uint64", ()), Slot("click", "float", ())),
+        BATCH_SIZE,
+        label="click",
+        threads=3,
+        worker_index=rank,
+        worker_num=2,
+    )
+
+
+def minus_sum(output: Tensor, _: Tensor) -> Tensor:
+    """The gradient of each record is -1."""
+    time.sleep(0.004)  # so that kills come in between
+    return -output.sum()
+
+
+def keep_ledger(
+    rank: int, mode: str, threads: int, folder: str = "", checkpoints: str = ""
+) -> None:
+    """Count the records of files, or generated ones; save every few steps if told where."""
+    torch.set_num_threads(1)
+    data = reader(rank, folder) if folder else lambda: records(rank)
+    saves = CheckpointConfig(directory=checkpoints, every_steps=7) if checkpoints else None
+    with Trainer(
+        Ledger(),
+        minus_sum,
+        optim.SGD(lr=1.0),
+        mode=mode,
+        config=TrainerConfig(quiet=True),
+        threads=threads,
+        checkpoints=saves,
+    ) as trainer:
+        trainer.fit(data, epochs=EPOCHS)
+
+
+def train_model(rank: int, mode: str, out: str) -> None:
+    """Train a model whose result depends on every bit; worker 0 leaves the dense part of it."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        SparseEmbeddingBag("words", 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0)
+    )
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        draw = torch.Generator().manual_seed(rank)
+        for _ in range(BATCHES):
+            time.sleep(0.004)
+            yield (
+                torch.randint(0, 60, (BATCH_SIZE, 3), generator=draw),
+                torch.rand(BATCH_SIZE, generator=draw),
+            )
+
+    with Trainer(
+        model,
+        nn.BCEWithLogitsLoss(),
+        optim.Adagrad(lr=0.1),
+        mode=mode,
+        config=TrainerConfig(quiet=True),
+    ) as trainer:
+        trainer.fit(batches, epochs=EPOCHS)
+        if rank == 0:
+            dense = [parameter.detach().ravel() for parameter in model.parameters()]
+            Path(out).write_bytes(torch.cat(dense).numpy().tobytes())
+
+
+def keep_program_ledger(rank: int, mode: str, threads: int, folder: str) -> None:
+    """Count the records of files with a Fluid program, epoch by epoch."""
+    torch.set_num_threads(1)
+    _slow_down(ProgramRunner)
+    ids = fluid.layers.data("ids", [1], dtype="int64")
+    click = fluid.layers.data("click", [1])
+    first = fluid.ParamAttr(name="ledger", initializer=fluid.initializer.Constant(0.0))
+    rows = fluid.layers.embedding(
+        ids, [2 * BATCHES * BATCH_SIZE, 1], is_sparse=True, param_attr=first
+    )
+    loss = fluid.layers.scale(fluid.layers.reduce_sum(rows), scale=-1.0)
+    endpoints = os.environ["SPARSEFLEET_SERVERS"].split(",")
+    fleet = ProgramFleet()
+    fleet.init(UserDefinedRoleMaker(rank, Role.WORKER, 2, endpoints))
+    strategy = getattr(StrategyFactory, f"create_{mode}_strategy")
+    arguments = [10] if mode == "geo" else []
+    fleet.distributed_optimizer(fluid.optimizer.SGD(1.0), strategy(*arguments)).minimize(loss)
+    fleet.init_worker()
+    executor = fluid.Executor()
+    executor.run(fluid.default_startup_program())
+    dataset = fluid.DatasetFactory().create_dataset()
+    dataset.set_use_var([ids, click])
+    dataset.set_batch_size(BATCH_SIZE)
+    dataset.set_thread(threads)
+    files = sorted(str(path) for path in Path(folder).glob("part-*"))
+    dataset.set_filelist(files[rank::2])
+    for _ in range(EPOCHS):
+        executor.train_from_dataset(fluid.default_main_program(), dataset)
+    fleet.stop_worker()
+
+
+def _slow_down(runner: type[ProgramRunner]) -> None:
+    train = runner.train
+
+    def slowly(self: ProgramRunner, *arguments: Any) -> Any:
+        time.sleep(0.004)  # so that kills come in between
+        return train(self, *arguments)
+
+    runner.train = slowly  # type: ignore[method-assign]
