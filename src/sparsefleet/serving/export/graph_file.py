@@ -21,6 +21,7 @@ from torch.export.pt2_archive._package import load_pt2
 
 import sparsefleet.serving.export.look_up_op  # noqa: F401  registers the operator that graphs call
 from sparsefleet.errors import CorruptFileError, ExportError
+from sparsefleet.serving.export.checked_operators import check_operators
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.graph_json import Payload, plain_payloads, plain_program
 from sparsefleet.serving.export.json_form import RefusedError
@@ -74,7 +75,9 @@ def read_graph(path: Path) -> fx.GraphModule:
             module = program.module(check_guards=False)
             # A separate module drops the checks of torch, which reject sizes of 0 and 1 even where
             # the graph supports them. Inputs are checked against the schema.
-            return fx.GraphModule(module, module.graph)
+            plain = fx.GraphModule(module, module.graph)
+            check_operators(plain)
+            return plain
     except Exception as error:  # torch may raise anything on unexpected input
         raise CorruptFileError(
             f"{path} holds no graph that torch {torch.__version__} can read: {error}"

@@ -1,7 +1,8 @@
 """The operators that a graph may call: an allow-list, since torch finds them by walking attributes.
 
 Operators that compute on tensors are allowed. Operators that open files, take raw storage, talk to
-other processes or trust their arguments without checking them are not.
+other processes or trust their arguments without checking them are not; `checked_operators` checks
+the arguments of a few that models need.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ _HIGHER_ORDER = {
 _REFUSED = re.compile(
     r"from_file|set_?|set_data|requires_grad_|retain_grad|grad|(.*_)?backward(_.*)?"
     r"|(fbgemm|cudnn|miopen|mps|mkldnn|quantized)_.*|(.*_)?sparse(_.*)?|hspmm|sspaddmm"
+    r"|segment_reduce|ctc_loss|native_batch_norm|choose_qparams_.*|fake_quantize_.*|fused_moving_.*"
+    r"|quantize_per_.*"
 )
 # Operators whose names start with an underscore are not a stable API; models compile to these.
 _PRIVATE = re.compile(
     r"__i?(and|or|xor|lshift|rshift)__|_assert_(async|scalar|tensor_metadata)"
     r"|_functional_(assert_async|assert_scalar|sym_constrain_range(_for_size)?)"
     r"|_(log_)?softmax|_safe_softmax|_masked_softmax|_to_copy|_local_scalar_dense"
-    r"|_unsafe_view|_reshape_(alias|copy)|_shape_as_tensor|_stack|_trilinear|_euclidean_dist"
+    r"|_unsafe_view|_reshape_copy|_shape_as_tensor|_stack|_trilinear|_euclidean_dist"
     r"|_(c|p)dist_forward|_convolution(_mode)?|_adaptive_avg_pool[23]d|_aminmax|_prelu_kernel"
-    r"|_native_batch_norm_legit\w*|_batch_norm_(impl_index|no_update)|_fused_rms_norm"
-    r"|_scaled_dot_product_(attention_math|flash_attention_for_cpu)|_native_multi_head_attention"
-    r"|_transformer_encoder_layer_fwd|_transform_bias_rescale_qkv|_embedding_bag(_forward_only)?"
-    r"|_thnn_fused_(gru|lstm)_cell|_pack_padded_sequence|_pad_(circular|enum|packed_sequence)"
+    r"|_batch_norm_impl_index|_fused_rms_norm|_scaled_dot_product_attention_math"
+    r"|_thnn_fused_(gru|lstm)_cell|_pack_padded_sequence|_pad_(circular|enum)"
     r"|_weight_norm(_interface)?|_unique2?|_is_(all|any)_true|_fft_(c2c|c2r|r2c)|_conj(_physical)?"
     r"|_neg_view|_upsample_\w+|_linalg_(det|eigh|eigvals|slogdet|solve_ex|svd)|_logcumsumexp"
     r"|_cast_[A-Z][a-z]+|_add_relu_?|_addmm_activation|_dim_arange|_standard_gamma"
