@@ -159,7 +159,7 @@ const Test kDeadline("a call that never gets an answer names server, time, tries
   auto options = Options({&server});
   options.try_timeout_s = 0.1;
   auto client = RequireOk(Client::Connect(options));
-  const Status status = PushOne(*client, 0.35).status();
+  const Status status = PushOne(*client, 1.0).status();
   ExpectCode(status, Code::kDeadlineExceeded);
   Expect(Has(status, "table 'ads': push to server 0 (" + server.endpoint() + ") timed out after"),
          status.message());
@@ -259,7 +259,7 @@ const Test kNobody("nobody at an endpoint is kDeadlineExceeded naming it", [] {
   FakeServer here([](const FrameHeader&, auto) { return Act::Reply(); });
   auto options = Options({&here});
   options.endpoints.push_back(endpoint);
-  options.connect_timeout_s = 0.2;
+  options.connect_timeout_s = 1.0;  // in which the other one is reached
   const Status status = Client::Connect(options).status();
   ExpectCode(status, Code::kDeadlineExceeded);
   Expect(Has(status, "server 1 (" + endpoint + ")"), status.message());
@@ -276,14 +276,14 @@ const Test kLost("a silent server is lost after the peer timeout; long waits end
                    auto options = Options({&server});
                    options.log = log.Sink();
                    options.heartbeat_interval_s = 0.05;
-                   options.peer_timeout_s = 0.3;
+                   options.peer_timeout_s = 1.0;
                    auto client = RequireOk(Client::Connect(options));
                    server.answers = false;
                    const Status status = client->Barrier("epoch", 2, 3600);
                    ExpectCode(status, Code::kPeerLost);
                    Expect(Has(status, "silent for") && Has(status, server.endpoint()),
                           status.message());
-                   ExpectEqual(log.CountOf("is lost"), 1);
+                   Expect(log.Await("is lost"));  // calls may end before it is written
                    ExpectCode(PushOne(*client, 3600).status(), Code::kPeerLost);
                    server.answers = true;
                    server.CloseAll();
@@ -436,7 +436,7 @@ const Test kDeadWait("a barrier whose connection died silently is joined over an
   options.log = log.Sink();
   auto client = RequireOk(Client::Connect(options));
   RequireOk(client->Barrier("epoch", 2, 20));
-  ExpectEqual(barriers.load(), 2);
+  Expect(barriers.load() >= 2, "more on a machine that is slower than try_timeout_s");
   ExpectEqual(log.CountOf("barrier"), 0);
 });
 
@@ -444,7 +444,7 @@ const Test kNames("a name that is not found is kDeadlineExceeded naming the serv
   FakeServer here([](const FrameHeader&, auto) { return Act::Reply(); });
   auto options = Options({&here});
   options.endpoints.push_back("no-such-host.invalid:1");
-  options.connect_timeout_s = 0.3;
+  options.connect_timeout_s = 1.0;
   const Status status = Client::Connect(options).status();
   ExpectCode(status, Code::kDeadlineExceeded);
   Expect(Has(status, "server 1 (no-such-host.invalid:1)"), status.message());

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.ports import free_ports
 
 DEADLINE_S = 180.0
 
@@ -42,14 +43,6 @@ def launch(directory: Path, *words: str, **changes: str) -> str:
     launcher = ("-m", "sparsefleet.distributed.launch_ps", "--worker_num", "2")
     run(directory, *launcher, "--endpoints", ports, *words, **changes)
     return (directory / "logs" / "workerlog.0").read_text()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class PlainJob:

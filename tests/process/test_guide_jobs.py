@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.parity.guide_text import SOURCES, block
-from tests.process.guide_job import PlainJob, free_ports, launch, run, write_clicks
+from tests.process.guide_job import PlainJob, launch, run, write_clicks
+from tests.support.ports import free_ports
 
 NET = """
 import os, sys

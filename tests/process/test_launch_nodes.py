@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.launch_process import LaunchProcess, wait_until
+from tests.support.ports import free_ports
 
 StartNode = Callable[..., LaunchProcess]
 
@@ -30,15 +30,7 @@ sys.exit(int(pathlib.Path(f"end-{index}").read_text()))
 @pytest.fixture
 def start_port() -> int:
     """A port that is free with the three following it."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port = int(first.getsockname()[1])
-        try:
-            for offset in range(4):
-                socket.create_server(("127.0.0.1", port + offset)).close()
-        except (OSError, OverflowError):
-            continue
-        return port
+    return free_ports(4)[0]
 
 
 @pytest.fixture

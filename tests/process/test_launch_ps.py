@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.launch_process import LaunchProcess
+from tests.support.ports import free_ports
 
 Start = Callable[..., LaunchProcess]
 
@@ -37,14 +38,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for launcher in started:
         launcher.close()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def test_endpoints_and_roles(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.launch_process import LaunchProcess, wait_until
+from tests.support.ports import free_ports
 
 Start = Callable[..., LaunchProcess]
 
@@ -87,8 +87,7 @@ def test_nodes_are_restarted_together(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", "the key of the job on two nodes")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_ports(4)[0])
     shape = ("--nodes", "127.0.0.1,127.0.0.1", "--start-port", port, "--servers", "0")
     words = (*shape, "--workers", "2", "--max-restarts", "1", "--quiet")
     nodes = [start(*words, "--node-rank", str(rank), failures=1) for rank in range(2)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.launch_process import LaunchProcess
+from tests.support.ports import free_ports
 
 Start = Callable[..., LaunchProcess]
 
@@ -69,8 +69,7 @@ def test_one_process_per_gpu_gets_its_role_as_in_fluid(
 
 
 def test_without_a_folder_for_logs_output_is_shown_and_a_failure_ends_all(start: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_ports(2)[0]
     launcher = start("--selected_gpus", "0,1", "--started_port", str(port), "train.py", "hang")
     assert launcher.wait() == 7
     lines = launcher.output().splitlines()

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.launch_process import LaunchProcess
+from tests.support.ports import free_ports
 
 SCRIPT = Path(__file__).with_name("program_script.py")
 DEADLINE_S = 240.0
@@ -36,10 +36,7 @@ class Job:
     """Two servers and two workers, told who they are by Paddle's variables alone."""
 
     def __init__(self, folder: Path, *words: str) -> None:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
+        ports = free_ports(2)
         shared = {
             "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(f"127.0.0.1:{port}" for port in ports),
             "PADDLE_TRAINERS_NUM": "2",

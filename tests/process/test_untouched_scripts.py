@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
 from tests.process.paddle_run import run_as_paddle
+from tests.support.ports import free_ports
 
 SCRIPTS = Path(__file__).parent / "paddle_scripts"
 
@@ -46,8 +46,7 @@ def test_a_script_trains_from_a_pipe_and_another_infers(folder: Path) -> None:
 
 @pytest.mark.job
 def test_the_old_launcher_starts_servers_and_workers(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_ports(2)[0]
     shape = ("--worker_num", "2", "--server_num", "1", "--start_port", str(port))
     launcher = ("-m", "paddle.distributed.launch_ps", *shape)
     done = run_as_paddle(folder, *launcher, "train.py", "--epochs", "3")
@@ -60,8 +59,7 @@ def test_the_old_launcher_starts_servers_and_workers(folder: Path) -> None:
 
 @pytest.mark.job
 def test_the_launcher_of_collective_jobs_starts_ranks(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_ports(2)[0]
     launcher = ("-m", "paddle.distributed.launch", "--selected_gpus", "0,1", "--log_dir", "ranks")
     done = run_as_paddle(folder, *launcher, "--started_port", str(port), "collective.py")
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
+from tests.support.ports import free_ports
 from tests.support.rank_processes import RankProcesses
 
 from sparsefleet.collective import World
@@ -27,8 +28,7 @@ def ranks() -> Iterator[RankProcesses]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_ports()[0]
 
 
 def test_rank_that_is_alone_needs_nobody() -> None:
@@ -115,6 +115,7 @@ def test_ranks_gather_broadcast_and_make_groups(ranks: RankProcesses) -> None:
 
 
 def be_killed_or_tell(world: World, calls: str) -> str:
+    world.all_gather_bytes(b"")  # nobody is still joining
     if world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -142,7 +143,7 @@ def test_killed_rank_is_named_by_all_others(ranks: RankProcesses, calls: str, wh
 
 def be_stopped_or_tell(rank: int, size: int, path: str) -> str:
     store = dist.FileStore(path, size)
-    world = World.join(rank=rank, size=size, meeting_point=store, timeout_s=3.0)
+    world = World.join(rank=rank, size=size, meeting_point=store, timeout_s=6.0)
     pids = [int(text) for text in world.all_gather_bytes(str(os.getpid()).encode())]
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -159,6 +160,7 @@ def test_stopped_rank_is_named_when_its_time_is_over(ranks: RankProcesses) -> No
 
 
 def fail_or_tell(world: World) -> str:
+    world.all_gather_bytes(b"")  # nobody is still joining
     if world.rank == 1:
         # Nobody answers it; the process must end all the same.
         dist.all_reduce(torch.ones(4), group=world.group, async_op=True)

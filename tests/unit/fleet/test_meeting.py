@@ -94,7 +94,7 @@ def meet_without_the_last(servers: NativeServers, *, leaves: bool, go_on: bool) 
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_worker_that_is_gone_is_named_or_left_out(leaves: bool) -> None:
-    with NativeServers(2, peer_timeout_s=0.5) as servers:
+    with NativeServers(2, peer_timeout_s=1.5) as servers:
         assert meet_without_the_last(servers, leaves=leaves, go_on=True) == [b"0", b"1"]
-    with NativeServers(2, peer_timeout_s=0.5) as servers, pytest.raises(PeerLostError, match="2"):
+    with NativeServers(2, peer_timeout_s=1.5) as servers, pytest.raises(PeerLostError, match="2"):
         meet_without_the_last(servers, leaves=leaves, go_on=False)
