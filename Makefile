@@ -184,7 +184,9 @@ audit:  ## Look up known vulnerabilities of all pinned packages (needs PyPI's ad
 STRESS_RUNS ?= 50
 .PHONY: stress
 stress: $(STAMPS)/package  ## Run the fault tests STRESS_RUNS times under load; print what failed
-	$(BIN)/python scripts/stress.py --runs $(STRESS_RUNS) $(STRESS_FLAGS)
+	$(CMAKE) -S . -B $(EXTENSION) -DSPARSEFLEET_TESTS=ON
+	$(CMAKE) --build $(EXTENSION) -j $(JOBS) --target core_tests
+	$(BIN)/python scripts/stress.py --runs $(STRESS_RUNS) --native $(EXTENSION)/core $(STRESS_FLAGS)
 
 .PHONY: clean
 clean:  ## Remove .venv and everything built
