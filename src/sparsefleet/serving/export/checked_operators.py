@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from sparsefleet.errors import ShapeError
@@ -80,11 +79,10 @@ def _check_attention(
     fits = value.shape[-2] == num_keys and key.shape[-1] == query.shape[-1]
     fits = fits and others == [batch, batch]
     if attn_mask is not None:
-        whole = (*query.shape[:-2], num_queries, num_keys)
-        try:
-            fits = fits and torch.broadcast_shapes(attn_mask.shape, whole) == whole
-        except RuntimeError:
-            fits = False
+        whole = [*query.shape[:-2], num_queries, num_keys]
+        sizes = zip(reversed(attn_mask.shape), reversed(whole), strict=False)
+        fits = fits and attn_mask.dim() <= len(whole)
+        fits = fits and all(size in (1, wanted) for size, wanted in sizes)
     if not fits:
         mask = "" if attn_mask is None else f", mask {list(attn_mask.shape)}"
         raise ShapeError(
