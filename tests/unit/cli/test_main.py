@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from sparsefleet import __version__
@@ -19,6 +22,14 @@ def run(*arguments: str) -> int | str | None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out == f"sparsefleet {__version__}\n"
+
+
+def test_every_command_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    listed = re.findall(r"^    ([a-z-]+)  ", capsys.readouterr().out, re.MULTILINE)
+    page = (Path(__file__).parents[3] / "docs" / "command_line.md").read_text(encoding="utf-8")
+    assert {"launch", "server", "verify"} <= set(listed)
+    assert [name for name in listed if not re.search(rf"[`t] ?{name}\b", page)] == []
 
 
 @pytest.mark.parametrize("command", [(), ("server",), ("stats",), ("launch",)])
