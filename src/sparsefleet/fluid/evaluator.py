@@ -15,7 +15,7 @@ from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.evaluator")
 
-__all__ = ["ChunkEvaluator", "EditDistance", "Evaluator"]
+__all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance", "Evaluator"]
 
 
 class Evaluator:
@@ -112,3 +112,59 @@ class EditDistance(Evaluator):
         total, count, wrong = self._totals()
         count = max(count, 1.0)
         return np.array([total / count], "float32"), np.array([wrong / count], "float32")
+
+
+class DetectionMAP(Evaluator):
+    """Computes the mean average precision of detections; see `layers.detection_map`.
+
+    input: detections, rows (label, score, box). gt_label, gt_box, gt_difficult: the true boxes.
+    """
+
+    def __init__(
+        self,
+        input: Variable,
+        gt_label: Variable,
+        gt_box: Variable,
+        gt_difficult: Variable | None = None,
+        class_num: int | None = None,
+        background_label: int = 0,
+        overlap_threshold: float = 0.5,
+        evaluate_difficult: bool = True,
+        ap_version: str = "integral",
+    ) -> None:
+        super().__init__("map_eval")
+        if class_num is None:
+            raise ValueError("DetectionMAP: class_num is None; give the number of classes")
+        parts = [layers.cast(gt_label, gt_box.dtype), gt_box]
+        if gt_difficult is not None:
+            parts.insert(1, layers.cast(gt_difficult, gt_box.dtype))
+        truth = layers.concat(parts, axis=1)
+        settings: dict[str, Any] = {
+            "class_num": class_num,
+            "background_label": background_label,
+            "overlap_threshold": overlap_threshold,
+            "evaluate_difficult": evaluate_difficult,
+            "ap_version": ap_version,
+        }
+        self.cur_map = layers.detection_map(input, truth, **settings)
+        totals = [
+            self._create_state("accum_pos_count", "int32", [class_num, 1]),
+            self._create_state("accum_true_pos", "float32", [0, 3]),
+            self._create_state("accum_false_pos", "float32", [0, 3]),
+        ]
+        self.has_state = self._create_state("has_state", "int32", [1])
+        states: dict[str, Any] = {"has_state": self.has_state, "input_states": totals}
+        states["out_states"] = totals
+        self.accum_map = layers.detection_map(input, truth, **settings, **states)
+        layers.fill_constant([1], "int32", 1, out=self.has_state)
+        self.states = [self.has_state]  # the totals are only used while it is set
+        self.metrics = [self.cur_map, self.accum_map]
+
+    def get_map_var(self) -> tuple[Variable, Variable]:
+        """Return the score of the batch and that of the pass so far."""
+        return self.cur_map, self.accum_map
+
+    def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
+        """Return the name of the score of the pass: fetch it with the last batch."""
+        del executor, eval_program
+        return self.accum_map

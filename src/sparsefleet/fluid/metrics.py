@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.unknown_names import known_names
 from sparsefleet.metrics import AUC
 
-__getattr__ = unknown_names("fluid.metrics")
+__getattr__ = known_names(
+    __name__, "fluid.metrics", {"DetectionMAP": "sparsefleet.fluid.evaluator"}
+)
 
 __all__ = [
     "Accuracy",

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 from sparsefleet.fluid.unknown_names import unknown_names
 
 if TYPE_CHECKING:
-    from importlib.abc import InspectLoader, Loader, MetaPathFinder
+    from importlib.abc import InspectLoader, MetaPathFinder
 else:  # importlib.abc takes longer to import than all of this module
-    InspectLoader = Loader = MetaPathFinder = object
+    InspectLoader = MetaPathFinder = object
 
 __all__ = ["AliasLoader", "paths", "provide_paths"]
 
@@ -34,6 +34,7 @@ _MODULES = {
     "compiler": "executor.compiler",
     "contrib.extend_optimizer": "optimizer.decoupled_decay",
     "contrib.memory_usage_calc": "framework.memory_usage",
+    "contrib.op_frequence": "fleet.program_files",
     "contrib.mixed_precision.decorator": "optimizer.mixed_precision",
     "contrib.mixed_precision.fp16_lists": "optimizer.mixed_precision",
     "contrib.mixed_precision.fp16_utils": "optimizer.mixed_precision",
@@ -51,7 +52,9 @@ _MODULES = {
     "dygraph.layers": "dygraph.layer",
     "dygraph.learning_rate_scheduler": "dygraph.schedules",
     "incubate.data_generator": "feeding.data_generator",
+    "incubate.fleet.utils.fleet_barrier_util": "fleet.program_files",
     "incubate.fleet.utils.fleet_util": "fleet.fleet_util",
+    "incubate.fleet.utils.utils": "fleet.program_files",
     "initializer": "framework.initializer",
     "input": "operators.input",
     "install_check": "framework.old_helpers",
@@ -133,6 +136,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "memory_usage": "framework.memory_usage:memory_usage",
         "multi_download": "io.hadoop",
         "multi_upload": "io.hadoop",
+        "op_freq_statistic": "fleet.program_files",
     },
     "contrib.decoder": _CONTRIB_DECODERS,
     "contrib.decoder.beam_search_decoder": _CONTRIB_DECODERS,
@@ -205,7 +209,7 @@ _NAMES: dict[str, dict[str, str]] = {
     "proto": {},
     "reader": {
         "DataLoader": "feeding.data_loader",
-        "DataLoaderBase": "feeding.loader:Loader",
+        "DataLoaderBase": "feeding.loader",
         "GeneratorLoader": "feeding.generator_loader",
         "PyReader": "feeding.generator_loader",
     },
@@ -260,7 +264,8 @@ class _PathFinder(MetaPathFinder):
         if below in _MODULES:
             return ModuleSpec(fullname, AliasLoader(f"{_ROOT}.{_MODULES[below]}"))
         if below in _NAMES:
-            return ModuleSpec(fullname, _NamesLoader(below), is_package=True)
+            is_package = any(path.startswith(f"{below}.") for path in paths())
+            return ModuleSpec(fullname, _NamesLoader(below), is_package=is_package)
         return None
 
 
@@ -289,8 +294,8 @@ class AliasLoader(InspectLoader):
         return bool(_loader_of(self._real).is_package(self._real))
 
 
-class _NamesLoader(Loader):
-    """Fills a module with names that are loaded at first use."""
+class _NamesLoader(InspectLoader):
+    """Fills a module with names that are loaded at first use; `python -m` runs nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -317,6 +322,17 @@ class _NamesLoader(Loader):
         contents["__doc__"] = f"The names of Fluid's module `fluid.{self._path}`."
         contents["__all__"] = sorted(n for n in below | set(names) if not n.startswith("_"))
         contents["__getattr__"] = load
+
+    def get_source(self, fullname: str) -> str:
+        del fullname
+        return ""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile("", fullname, "exec")
+
+    def is_package(self, fullname: str) -> bool:
+        del fullname
+        return any(path.startswith(f"{self._path}.") for path in paths())
 
 
 def _loader_of(name: str) -> Any:

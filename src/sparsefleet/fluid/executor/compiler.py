@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparsefleet.fluid.executor.data_parallel import DataParallel
 from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
@@ -20,6 +20,9 @@ from sparsefleet.fluid.framework.places import (
 )
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.unknown_names import unknown_names
+
+if TYPE_CHECKING:
+    from sparsefleet.fluid.executor.predictor import AnalysisConfig, AnalysisPredictor
 
 __getattr__ = unknown_names("fluid.compiler")
 
@@ -58,6 +61,8 @@ class CompiledProgram:
         self._exec_strategy = ExecutionStrategy()
         self._is_data_parallel = False
         self._share_vars_from: CompiledProgram | None = None
+        self._is_inference = False
+        self._predictor: AnalysisPredictor | None = None
         self._places: list[Place] | None = None
         self._compiled: DataParallel | None = None
         self._compiled_for: tuple[Scope, Place] | None = None
@@ -101,6 +106,16 @@ class CompiledProgram:
         self._is_data_parallel = True
         return self
 
+    def _with_inference_optimize(self, config: AnalysisConfig) -> CompiledProgram:
+        """Let `Executor.run` feed a list of PaddleTensors to a predictor; Fluid's private call."""
+        from sparsefleet.fluid.executor.predictor import create_paddle_predictor
+
+        if self._is_data_parallel or self._is_inference:
+            raise AssertionError("this CompiledProgram is already compiled: create another one")
+        self._predictor = create_paddle_predictor(config)
+        self._is_inference = True
+        return self
+
     def of_program(self, program: Program) -> CompiledProgram:
         """Return a copy, compiled in the same way, that runs another program."""
         made = copy.copy(self)
@@ -124,19 +139,23 @@ class CompiledProgram:
         """Return what runs it, created at the first call; ValueError for another scope or place
         later.
         """
-        if self._compiled is None:
-            self._compiled = self._compile(scope, place)
-            self._compiled_for = (scope, place)
-        elif self._compiled_for != (scope, place) and self._share_vars_from is None:
-            raise ValueError(
-                "this CompiledProgram was first run with another scope or place: compile the "
-                "program again for this one"
-            )
+        if self._compiled is None or self._compiled_for != (scope, place):
+            return self._compile(scope, place)
         return self._compiled
 
     def _compile(self, scope: Scope, place: Place) -> DataParallel:
-        if self._compiled_for not in (None, (scope, place)) and self._share_vars_from is None:
-            raise ValueError("this CompiledProgram was first run with another scope or place")
+        if self._compiled is not None:
+            if self._compiled_for != (scope, place) and self._share_vars_from is None:
+                raise ValueError(
+                    "this CompiledProgram was first run with another scope or place: compile the "
+                    "program again for this one"
+                )
+            return self._compiled
+        self._compiled_for = (scope, place)
+        self._compiled = self._made(scope, place)
+        return self._compiled
+
+    def _made(self, scope: Scope, place: Place) -> DataParallel:
         shared = None
         if self._share_vars_from is not None:
             shared = self._share_vars_from._compiled

@@ -18,6 +18,7 @@ from sparsefleet.fluid.executor.feed import Fed, feed_of
 from sparsefleet.fluid.executor.replicas import Replicas
 from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.framework import Program
+from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.core import EOFException
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.lowering.lowered import Lod, RunResult
@@ -71,6 +72,7 @@ class DataParallel:
         self._program = program
         self._build = build
         self._iterations = execution.num_iteration_per_run
+        self._is_dry = bool(getattr(execution, "_dry_run", False))
         self._runs_until_dropped = max(1, execution.num_iteration_per_drop_scope)
         self._runs = 0
         self._programs: dict[tuple[int, int, int], Program] = {}
@@ -79,7 +81,12 @@ class DataParallel:
             draw_program(program, build.debug_graphviz_path)
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Run once; return a result per replica, or only the first one's in async_mode."""
+        """Run once; return a result per replica, or only the first one's in async_mode.
+
+        With `dry_run` of the ExecutionStrategy nothing is run, and nothing can be fetched.
+        """
+        if self._is_dry and not fetches:
+            return []
         results = self._run(runner, feed, fetches)
         self._runs += 1
         if self._runs % self._runs_until_dropped == 0:
@@ -146,12 +153,12 @@ class DataParallel:
         if feed:
             values = runner.loaded_feed(self._program, feed)
             persistable = [name for name in values if self._is_kept(name)]
-            return split_fed(feed_of(self._program, values, count), count, persistable)
+            fed = feed_of(self._program, values, count)
+            return split_fed(fed, count, persistable, may_be_few=not self._trains)
         return [feed_of(self._program, loaded) for loaded in self._loaded(runner)]
 
     def _listed(self, feed: Sequence[Any]) -> list[Fed]:
-        count = self.replicas.count
-        trains = any(op.type == "backward" for op in self._program.global_block().ops)
+        count, trains = self.replicas.count, self._trains
         if not feed or len(feed) > count or (trains and len(feed) < count):
             raise ValueError(
                 f"feed is a list of {len(feed)} dicts for {count} places: expected one per place"
@@ -170,6 +177,10 @@ class DataParallel:
                 if index == 0 or any(loader.drop_last for loader in self._program.loaders):
                     raise
                 return
+
+    @property
+    def _trains(self) -> bool:
+        return any(op.type == "backward" for op in self._program.global_block().ops)
 
     def _is_kept(self, name: str) -> bool:
         variable = self._program.global_block().vars.get(name)
@@ -208,6 +219,11 @@ def merged_values(values: Sequence[Any]) -> Any:
     """Concatenate the results of replicas along the first dimension; None if one has none."""
     if any(value is None for value in values):
         return None
+    if all(isinstance(value, list) for value in values):  # arrays: element by element
+        return [
+            (merged_values([item[0] for item in items]), merged_lod([item[1] for item in items]))
+            for items in zip(*values, strict=True)
+        ]
     tensors = [value if isinstance(value, torch.Tensor) else _rows(value) for value in values]
     return torch.cat([tensor.detach().reshape(tensor.shape or (1,)) for tensor in tensors])
 
@@ -236,19 +252,32 @@ def merged_lod(lods: Sequence[Lod]) -> Lod:
     return tuple(merged)
 
 
-def split_fed(fed: Fed, count: int, whole: Sequence[str] = ()) -> list[Fed]:
+def split_fed(
+    fed: Fed, count: int, persistable: Sequence[str] = (), *, may_be_few: bool = False
+) -> list[Fed]:
     """Split a feed into `count` consecutive parts whose sample counts differ by at most one.
 
-    whole: names that every replica gets unsplit.
+    persistable: names of which every replica gets the same row, if only one is fed.
+    may_be_few: with fewer samples than replicas, return one part per sample; else an error.
 
     >>> feeds = split_fed(({"x": torch.arange(5)}, {}), 2)
     >>> [values["x"].tolist() for values, _ in feeds]
     [[0, 1, 2], [3, 4]]
     """
-    feeds: list[Fed] = [({}, {}) for _ in range(count)]
+    totals = {name: _samples(tensor, fed[1].get(name, ())) for name, tensor in fed[0].items()}
+    split = {name: total for name, total in totals.items() if name not in persistable or total > 1}
+    wanted = min([count, *split.values()]) if may_be_few else count
+    for name, total in split.items():
+        if total < wanted or (name in persistable and total != wanted):
+            raise ProgramError(
+                f"fed to '{name}': {total} samples for {wanted} replicas, expected "
+                + (f"1 or {wanted}" if name in persistable else "at least one each")
+                + "; feed more samples, or use fewer places (CPU_NUM)"
+            )
+    feeds: list[Fed] = [({}, {}) for _ in range(wanted)]
     for name, tensor in fed[0].items():
         lod = fed[1].get(name, ())
-        parts = [(tensor, lod)] * count if name in whole else _split(name, tensor, lod, count)
+        parts = _split(tensor, lod, wanted) if name in split else [(tensor, lod)] * wanted
         for (values, lods), (part, part_lod) in zip(feeds, parts, strict=True):
             values[name] = part
             if part_lod:
@@ -256,14 +285,12 @@ def split_fed(fed: Fed, count: int, whole: Sequence[str] = ()) -> list[Fed]:
     return feeds
 
 
-def _split(name: str, tensor: torch.Tensor, lod: Lod, count: int) -> list[tuple[torch.Tensor, Lod]]:
-    total = len(lod[0]) - 1 if lod else (len(tensor) if tensor.dim() else 1)
-    if total < count:
-        raise ValueError(
-            f"fed to '{name}': {total} samples for {count} replicas, expected at least one each; "
-            "feed more samples, or use fewer places (CPU_NUM)"
-        )
-    share, more = divmod(total, count)
+def _samples(tensor: torch.Tensor, lod: Lod) -> int:
+    return len(lod[0]) - 1 if lod else (len(tensor) if tensor.dim() else 1)
+
+
+def _split(tensor: torch.Tensor, lod: Lod, count: int) -> list[tuple[torch.Tensor, Lod]]:
+    share, more = divmod(_samples(tensor, lod), count)
     cuts = [index * share + min(index, more) for index in range(count + 1)]
     return [_part(tensor, lod, cuts[index], cuts[index + 1]) for index in range(count)]
 

@@ -60,6 +60,15 @@ class FetchHandler:
         self.var_dict = dict(var_dict) if isinstance(var_dict, Mapping) else var_dict
         self.period_secs = period_secs
 
+    def help(self) -> None:
+        """Print how to derive a handler."""
+        print(
+            "class Handler(FetchHandler):\n"
+            "    def handler(self, res_dict):\n"
+            '        print(res_dict["auc"])\n\n'
+            'handler = Handler(var_dict={"auc": auc_variable}, period_secs=5)'
+        )
+
     def handler(self, res_dict: dict[str, Any]) -> None:
         """Handle the fetched arrays by key; prints them unless overridden."""
         for key, value in res_dict.items():

@@ -121,6 +121,8 @@ class Executor:
         use_program_cache: has no effect, since lowered programs are always cached.
         """
         del feed_var_name, fetch_var_name, use_program_cache
+        if isinstance(program, CompiledProgram) and program._predictor is not None:
+            return program._predictor.run(feed)
         plain = self.checked(program)
         if not plain.global_block().ops and not fetch_list:
             warnings.warn("the program to run has no operators", stacklevel=2)

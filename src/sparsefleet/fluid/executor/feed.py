@@ -74,5 +74,6 @@ def _tensor_of(variable: Variable, given: Any, num_places: int) -> tuple[torch.T
         if array.ndim == 0:
             array = array.reshape(1).astype(variable.dtype)
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    check_feed(variable, tensor.shape, tensor.dtype, num_places)
+    shape = (len(lod[0]) - 1, *tensor.shape[1:]) if lod else tensor.shape  # samples, not rows
+    check_feed(variable, shape, tensor.dtype, num_places)
     return tensor, lod

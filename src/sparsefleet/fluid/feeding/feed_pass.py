@@ -12,6 +12,8 @@ from typing import Any
 from torch import cuda
 
 from sparsefleet.data.reader_stats import ReaderCounts, ReaderTally
+from sparsefleet.errors import SparseFleetError
+from sparsefleet.fluid.framework.call_site import EnforceNotMet
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.places import CUDAPinnedPlace, CUDAPlace, Place
 from sparsefleet.fluid.paddle.reader.background import Background, close_iterator
@@ -83,8 +85,10 @@ class FeedPass(Iterator[list[Columns]]):
                 self._progress.is_over = True
                 raise
             except BaseException as error:
-                self._error = error
-                raise
+                self._error = as_enforced(error)
+                if self._error is error:
+                    raise
+                raise self._error from error
         group = [copying.finish() for copying in copies]
         self._count(group)
         return group
@@ -99,6 +103,18 @@ class FeedPass(Iterator[list[Columns]]):
     def close(self) -> None:
         """Stop the threads; no more batches follow. Thread-safe."""
         self._end()
+
+
+def as_enforced(error: BaseException) -> BaseException:
+    """Return an error of a generator as one that is also Fluid's EnforceNotMet."""
+    kind = type(error)
+    if isinstance(error, (EnforceNotMet, SparseFleetError)) or not isinstance(error, Exception):
+        return error
+    try:
+        made: BaseException = type(kind.__name__, (EnforceNotMet, kind), {})(*error.args)
+    except TypeError:  # its class takes other arguments, or cannot be combined
+        return error
+    return made
 
 
 def _groups(

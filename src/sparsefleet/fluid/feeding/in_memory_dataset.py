@@ -59,6 +59,40 @@ class InMemoryDataset(DatasetBase):
         """Expect `1 content` next, another text."""
         self._texts["content"] = bool(parse_content)
 
+    @property
+    def parse_ins_id(self) -> bool:
+        return self._texts[_INS_ID]
+
+    @property
+    def parse_content(self) -> bool:
+        return self._texts["content"]
+
+    @property
+    def dataset(self) -> InMemoryDataset:
+        """Return itself: programs call methods of Fluid's native object through it."""
+        return self
+
+    def merge_by_lineid(self) -> None:
+        """Merge records in memory with equal ids, as `set_merge_by_lineid` says."""
+        if self._merge_size is None:
+            raise ConfigError("merge_by_lineid: call set_merge_by_lineid first")
+        self._loaded_data().merge_by_text(_INS_ID, self._merge_size)
+
+    def set_generate_unique_feasigns(self, generate_uni_feasigns: bool, shard_num: int) -> None:
+        """Accept a setting of pslib's local tables; here a batch pulls the rows it needs."""
+        del generate_uni_feasigns, shard_num
+
+    def generate_local_tables_unlock(
+        self,
+        table_id: int,
+        fea_dim: int,
+        read_thread_num: int,
+        consume_thread_num: int,
+        shard_num: int,
+    ) -> None:
+        """Do nothing: here a batch pulls the rows it needs, and no local table is made."""
+        del table_id, fea_dim, read_thread_num, consume_thread_num, shard_num
+
     def set_parse_logkey(self, parse_logkey: bool) -> None:
         """Expect `1 logkey` next, another text."""
         self._texts["logkey"] = bool(parse_logkey)

@@ -13,7 +13,7 @@ from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.places import CPUPlace, Place
 from sparsefleet.fluid.paddle.reader import ResumableReader
 
-__all__ = ["FeedOfPlace", "Loader"]
+__all__ = ["DataLoaderBase", "FeedOfPlace", "Loader"]
 
 
 class FeedOfPlace(dict[str, LoDTensor]):
@@ -34,7 +34,20 @@ class FeedOfPlace(dict[str, LoDTensor]):
         raise KeyError(key)
 
 
-class Loader:
+class DataLoaderBase:
+    """What a loader of Fluid does: it is an iterator that can be called."""
+
+    def __call__(self) -> Any:
+        return self
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+
+    def __next__(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no __next__")
+
+
+class Loader(DataLoaderBase):
     """Batches of a reader, each a dict name -> LoDTensor; with several places, a list of them.
 
     names: of the variables that a batch fills; None returns lists instead of dicts.

@@ -95,6 +95,11 @@ class CollectiveOptimizer(FleetOptimizer):
                 "strategy must be a fluid.incubate.fleet.collective.DistributedStrategy, got "
                 f"{strategy!r}"
             )
+        if strategy.forward_recompute and not isinstance(strategy.recompute_checkpoints, list):
+            raise ValueError(
+                "DistributedStrategy.recompute_checkpoints must be a list, got "
+                f"{strategy.recompute_checkpoints!r}"
+            )
         self._fleet = _fleet_of_process() if fleet is None else fleet
         self._strategy = strategy
         self.print_config = False

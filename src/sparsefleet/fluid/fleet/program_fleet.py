@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -37,6 +38,8 @@ from sparsefleet.fluid.optimizer import Optimizer
 __all__ = ["ProgramFleet", "ProgramOptimizer", "fleet"]
 
 Part = TypeVar("Part")
+
+_log = logging.getLogger("sparsefleet.fluid")
 
 
 class ProgramFleet(Fleet):
@@ -78,6 +81,11 @@ class ProgramFleet(Fleet):
     ) -> None:
         """Turn a minimized program into what this process runs."""
         role = self.role
+        if not any(op.role == "optimize" for op in program.global_block().ops):
+            _log.warning("the program updates no parameter, so servers have nothing to do")
+            self.main_program, self.startup_program = program, startup
+            self._origin_program = program
+            return
         mode = mode_of_strategy(strategy) if role.server_endpoints else "local"
         block_size = strategy.get_program_config().min_block_size
         self._num_models += 1

@@ -105,6 +105,15 @@ class Block:
         """
         name = unique_name.generate("_generated_var") if name is None else name
         old = self.vars.get(name)
+        if old is not None and old.shape and shape is not None:
+            given = tuple(-1 if size is None else size for size in shape)
+            if given != old.shape:
+                raise ProgramError.at(
+                    call_site(),
+                    f"variable '{name}'",
+                    f"exists with shape {list(old.shape)}, now declared with {list(given)}: use "
+                    "another name",
+                )
         return self.add_var(
             Variable(
                 name,

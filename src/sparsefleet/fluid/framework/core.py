@@ -81,15 +81,15 @@ class VarDesc:
         PLACE_LIST = "place_list"
         RAW = "raw"
 
-        BOOL = "bool"
-        FP16 = "float16"
-        FP32 = "float32"
-        FP64 = "float64"
-        INT8 = "int8"
-        INT16 = "int16"
-        INT32 = "int32"
-        INT64 = "int64"
-        UINT8 = "uint8"
+        BOOL = dtype_name("bool")
+        FP16 = dtype_name("float16")
+        FP32 = dtype_name("float32")
+        FP64 = dtype_name("float64")
+        INT8 = dtype_name("int8")
+        INT16 = dtype_name("int16")
+        INT32 = dtype_name("int32")
+        INT64 = dtype_name("int64")
+        UINT8 = dtype_name("uint8")
 
 
 class op_proto_and_checker_maker:  # noqa: N801  Fluid's name

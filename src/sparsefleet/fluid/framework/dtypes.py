@@ -6,32 +6,50 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "dtype_name"]
+__all__ = ["DTYPES", "ElementType", "dtype_name"]
 
-DTYPES = (
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-    "int16",
-    "int32",
-    "int64",
-    "int8",
-    "uint8",
-)
+
+class ElementType(str):
+    """The name of a type; `int` gives its number in Fluid's files.
+
+    >>> ElementType("int64") == "int64", int(ElementType("int64"))
+    (True, 3)
+    """
+
+    def __int__(self) -> int:
+        return _NUMBERS[str(self)]
+
+
+_NUMBERS = {
+    "bool": 0,
+    "int16": 1,
+    "int32": 2,
+    "int64": 3,
+    "float16": 4,
+    "float32": 5,
+    "float64": 6,
+    "uint8": 20,
+    "int8": 21,
+}
+
+DTYPES = tuple(ElementType(name) for name in sorted(_NUMBERS))
 """What a variable can hold: Fluid's types."""
 
+_NAMES = {str(name): name for name in DTYPES}
 
-def dtype_name(dtype: Any) -> str:
+
+def dtype_name(dtype: Any) -> ElementType:
     """Return the name of a type given as a string or as a NumPy, torch or Python type.
 
     >>> dtype_name("int64"), dtype_name(np.float32), dtype_name(np.dtype("uint8")), dtype_name(bool)
     ('int64', 'float32', 'uint8', 'bool')
     """
+    if isinstance(dtype, ElementType):
+        return dtype
     name = _written_name(dtype)
-    if name not in DTYPES:
+    if name not in _NAMES:
         raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    return name
+    return _NAMES[name]
 
 
 def _written_name(dtype: Any) -> str:

@@ -15,16 +15,46 @@ from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 __all__ = ["Scope", "ScopeVariable", "bring_to_device", "global_scope", "scope_guard"]
 
 
+class RankTable:
+    """Sequences by length, longest first."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def items(self) -> list[tuple[int, int]]:
+        """Return index and length of each sequence."""
+        return [(int(index), int(length)) for index, length in self._rows]
+
+
 class ScopeVariable:
     """A named variable in a scope."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._value: LoDTensor | SparseParameter = LoDTensor()
+        self._number: int | None = None
 
     def get_tensor(self) -> Any:
         """Return its tensor, to `set` or to read with `np.array`."""
         return self._value
+
+    def is_int(self) -> bool:
+        """Return whether it holds a number that `set_int` set."""
+        return self._number is not None
+
+    def set_int(self, value: int) -> None:
+        """Store a number instead of a tensor."""
+        self._number = int(value)
+
+    def get_int(self) -> int:
+        """Return the number; ValueError if it holds a tensor."""
+        if self._number is None:
+            raise ValueError(f"variable '{self.name}' holds no number: call set_int first")
+        return self._number
+
+    def get_lod_rank_table(self) -> RankTable:
+        """Return the result of `layers.lod_rank_table`."""
+        return RankTable(self.get_tensor().numpy())
 
     def hold(self, value: Any) -> None:
         """Store a result of a run, reusing the existing memory where it fits."""

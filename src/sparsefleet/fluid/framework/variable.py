@@ -53,7 +53,7 @@ class Variable(VariableArithmetic):
             raise TypeError(f"variable '{name}': lod_level must be an int >= 0, got {lod_level!r}")
         self.name = name
         self.shape = _known_sizes(name, shape)
-        self.dtype = dtype_name(dtype)
+        self.dtype: str = dtype_name(dtype)
         self.lod_level = lod_level
         self.stop_gradient = stop_gradient
         self.persistable = persistable

@@ -21,7 +21,7 @@ from sparsefleet.fluid.io.saving import (
     writes_model,
 )
 
-__all__ = ["load_inference_model", "save_inference_model"]
+__all__ = ["load_inference_model", "read_program", "save_inference_model"]
 
 _MODEL = "__model__"
 
@@ -54,7 +54,7 @@ def save_inference_model(
     program = plain_program(main_program) or default_main_program()
     if any(op.type == "auc" for op in program.global_block().ops):
         warnings.warn(
-            "the program accumulates an AUC: reset its states to zero before using them again",
+            "please ensure that you have set the auc states to zeros before saving inference model",
             stacklevel=2,
         )
     pruned = program.clone(for_test=True).prune([t.name for t in targets], feeds)
@@ -87,7 +87,7 @@ def load_inference_model(
     path = Path(dirname) / (model_filename or _MODEL)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; the program should be saved there")
-    saved = _saved_program(path)
+    saved = read_program(path)
     program = Program.from_document(saved.document)
     executor.make_tables(program)
     load_persistables(executor, dirname, program, params_filename)
@@ -95,11 +95,14 @@ def load_inference_model(
     return program, saved.feeds, [block.var(name) for name in saved.fetches]
 
 
-def _saved_program(path: Path) -> SavedProgram:
-    data = path.read_bytes()
+def read_program(path: str | os.PathLike[str]) -> SavedProgram:
+    """Return the program in a `__model__` file, ours or one of PaddlePaddle 1.x."""
+    data = Path(path).read_bytes()
     if data.lstrip()[:1] != b"{":
         return program_of_desc(data, str(path))
     document = json.loads(data)
+    if "program" not in document:  # of Program.serialize_to_string
+        return SavedProgram(document, [], [])
     return SavedProgram(document["program"], document["feeds"], document["fetches"])
 
 

@@ -15,7 +15,8 @@ from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.names import MANIFEST
 from sparsefleet.fluid.executor.compiler import plain_program
 from sparsefleet.fluid.executor.executor import Executor
-from sparsefleet.fluid.framework import Parameter, Program, Variable
+from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
+from sparsefleet.fluid.framework.scope import global_scope
 from sparsefleet.fluid.io.pending_save import drafts_in
 from sparsefleet.fluid.io.saved_rows import FolderRows
 from sparsefleet.fluid.io.saving import (
@@ -32,6 +33,8 @@ from sparsefleet.fluid.io.saving import (
 from sparsefleet.fluid.io.variable_file import VariableFile, arrays_of_rows
 
 __all__ = [
+    "get_parameter_value",
+    "get_parameter_value_by_name",
     "get_program_parameter",
     "get_program_persistable_vars",
     "load",
@@ -87,6 +90,23 @@ def load(
         load_vars(None, path.parent, program, var_list, None, path.name)
     else:
         raise RuntimeError(f"{model_path}{_PARAMETERS}: no such file; create it with fluid.save")
+
+
+def get_parameter_value(para: Variable, executor: Any) -> Any:
+    """Return the value of a parameter as an array."""
+    del executor
+    if not is_parameter(para):
+        raise AssertionError(f"para must be a parameter of a program, got {para!r}")
+    held = global_scope().find_var(para.name)
+    if held is None or held.value() is None:
+        raise RuntimeError(f"parameter '{para.name}' has no value: run the start-up program first")
+    return np.array(held.get_tensor())
+
+
+def get_parameter_value_by_name(name: str, executor: Any, program: Program | None = None) -> Any:
+    """Return the value of the parameter of that name as an array."""
+    found = (program or default_main_program()).global_block().var(name)
+    return get_parameter_value(found, executor)
 
 
 def get_program_parameter(program: Program) -> list[Parameter]:

@@ -16,6 +16,7 @@ from sparsefleet.fluid.operators.convolutions import *
 from sparsefleet.fluid.operators.decoding import *
 from sparsefleet.fluid.operators.deformable import *
 from sparsefleet.fluid.operators.detection_losses import *
+from sparsefleet.fluid.operators.detection_outputs import *
 from sparsefleet.fluid.operators.detection_targets import *
 from sparsefleet.fluid.operators.distributions import *
 from sparsefleet.fluid.operators.elementwise import *

@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from sparsefleet.fluid.operators import collective
+from sparsefleet.fluid.operators import branches, collective
 
 __all__ = ["add_modules", "public_names"]
 
@@ -26,6 +26,13 @@ _MODULES = (
     "sequence_lod",
     "tensor",
 )
+
+
+_OWN_NAMES: dict[str, Any] = {
+    "collective": collective,  # Fluid programs call the private `_c_allreduce`
+    "control_flow": branches,
+}
+"""Module -> where its names are that are not names of `fluid.layers`."""
 
 
 class _LayerModule(ModuleType):
@@ -48,8 +55,9 @@ class _LayerModule(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if hasattr(self._layers, name):
             return getattr(self._layers, name)
-        if self.__name__.endswith(".collective") and hasattr(collective, name):
-            return getattr(collective, name)  # Fluid programs call the private `_c_allreduce`
+        own = _OWN_NAMES.get(self.__name__.rpartition(".")[2])
+        if own is not None and hasattr(own, name):
+            return getattr(own, name)
         return getattr(self._layers, name)
 
 

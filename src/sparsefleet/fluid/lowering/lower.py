@@ -76,6 +76,8 @@ class _Lowering:
         self._has_checkpoints = bool(checkpoints_of(self.ops))
         # Setting `stop_gradient` after minimize has no effect on it.
         self.sources: set[str] = outer.sources if outer else _sources_in(self.ops)
+        # What a run takes gradients of, even if it depends on no parameter.
+        self.tracked: set[str] = outer.tracked if outer else _used_sources(self.ops, fetches)
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
         self.writes: dict[str, fx.Node] = {}
@@ -296,7 +298,7 @@ class _Lowering:
             self.writes[name] = node
         elif self.stops(variable) and self.has_backward and op.role == "forward":
             node = self.graph.call_function(detached, (node,))
-        elif name in self.sources and not self.sources.intersection(op.input_arg_names):
+        elif name in self.tracked and not self.tracked.intersection(op.input_arg_names):
             node = self.graph.call_function(tracked, (node,))
         if variable.error_clip is not None and op.role == "forward" and self.has_backward:
             limits = (variable.error_clip.min, variable.error_clip.max)
@@ -369,6 +371,18 @@ class _Lowering:
 
 def _sources_in(ops: Sequence[Operator]) -> set[str]:
     return {name for op in ops if op.type == "backward" for name in op.attrs["sources"]}
+
+
+def _used_sources(ops: Sequence[Operator], fetches: Sequence[str]) -> set[str]:
+    """Return the variables whose gradient is fetched or read by another operator."""
+    used = {name for op in ops for name in op.input_arg_names} | set(fetches)
+    return {
+        source
+        for op in ops
+        if op.type == "backward"
+        for source, gradient in zip(op.attrs["sources"], op.output("Gradients"), strict=True)
+        if gradient in used
+    }
 
 
 def _located(

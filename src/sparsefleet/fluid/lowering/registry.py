@@ -27,6 +27,7 @@ _FAMILIES = (
     "decoding",
     "deformable",
     "detection_losses",
+    "detection_outputs",
     "detection_targets",
     "elementwise",
     "embedding",

@@ -78,7 +78,13 @@ def cross_op(x: Tensor, y: Tensor, *, dim: int | None = None) -> Tensor:
     return made
 
 
-@op("kron", "X Y", lod="none")
+def _kron_shape(x: Shape, y: Shape, **_: Any) -> list[Shape]:
+    rank = max(len(x), len(y))
+    pairs = zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, strict=True)
+    return [tuple(-1 if min(pair) < 0 else pair[0] * pair[1] for pair in pairs)]
+
+
+@op("kron", "X Y", lod="none", infer=_kron_shape)
 def kron_op(x: Tensor, y: Tensor) -> Tensor:
     return torch.kron(x, y)
 
@@ -199,7 +205,7 @@ def _pair(
 ) -> Variable:
     first, second = slots.split()
     inputs = {first: helper.check_input(x, "x"), second: helper.check_input(y, "y")}
-    return helper.add(type, inputs, attrs)
+    return helper.add(type, inputs, attrs, dtype=x.dtype)
 
 
 @layer

@@ -191,20 +191,37 @@ def reorder_by_rank(x: Tensor, table: Tensor, *, lods: list[Any]) -> Held:
     lod="function",
     infer=lambda x, *_, **__: [(-1, *x[1:])] * 2,
 )
-def split_by_mask(x: Tensor, mask: Tensor, *, lods: list[Any]) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """Split rows by mask [B, 1]."""
-    if lods[0]:
-        raise ValueError("rows with a LoD cannot be divided: pool the sequences first")
-    chosen = mask.reshape(-1)
-    return (x[chosen], x[~chosen]), ()
+def split_by_mask(
+    x: Tensor, mask: Tensor, *, lods: list[Any], level: int = 0
+) -> tuple[tuple[Tensor, Tensor], list[Lod]]:
+    """Split rows, or with a LoD the sequences of a level, by mask [B, 1]."""
+    chosen = mask.reshape(-1).bool()
+    sides = [_taken(x, lods[0][level:], one.nonzero().reshape(-1)) for one in (chosen, ~chosen)]
+    return (sides[0][0], sides[1][0]), [sides[0][1], sides[1][1]]
 
 
-@op("merge_lod_tensor", "InTrue InFalse Mask", lod="none", infer=_open)
-def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor) -> Tensor:
-    """Restore the order of rows before `split_lod_tensor`."""
-    chosen = mask.reshape(-1)
+@op("merge_lod_tensor", "InTrue InFalse Mask", lod="function", infer=_open)
+def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor, *, lods: list[Any]) -> Held:
+    """Restore the order of rows or sequences before `split_lod_tensor`."""
+    chosen = mask.reshape(-1).bool()
     order = torch.argsort(torch.argsort((~chosen).long(), stable=True))
-    return torch.cat([true, false])[order]
+    levels = tuple(
+        torch.cat([first, second[1:] + first[-1]])
+        for first, second in zip(lods[0], lods[1], strict=bool(lods[0] and lods[1]))
+    )
+    return _taken(torch.cat([true, false]), levels, order)
+
+
+def _taken(x: Tensor, lod: Lod, items: Tensor) -> Held:
+    """Return these rows, or with a LoD these sequences of its first level, and their LoD."""
+    levels = []
+    for offsets in lod:
+        begins, lengths = offsets[:-1][items], offsets.diff()[items]
+        ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        levels.append(ends)
+        within = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends[:-1], lengths)
+        items = torch.repeat_interleave(begins, lengths) + within
+    return x[items], tuple(levels)
 
 
 def _new_array(helper: LayerHelper, dtype: Any, lod_level: int = 0) -> Variable:

@@ -131,6 +131,21 @@ def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
     return values[place], lods[0][place]
 
 
+@op(
+    "select_output",
+    "X Mask",
+    "Out*",
+    lod="function",
+    infer=lambda x, _, *, count, **__: [x] * count,
+)
+def select_output(x: Any, mask: Tensor, *, lods: list[Any], count: int) -> tuple[Any, Any]:
+    """Return the value at the index in mask, and nothing elsewhere."""
+    place = int(mask)
+    if not 0 <= place < count:
+        raise ValueError(f"mask is {place}, expected 0 to {count - 1}")
+    return [[x if number == place else None for number in range(count)]], lods[0]
+
+
 def outer_names(block: Block) -> tuple[list[str], list[str]]:
     """Return the variables of enclosing blocks that this block reads, and those that it writes."""
     reads = [name for op in block.ops for name in op.input_arg_names if name not in block.vars]

@@ -11,6 +11,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_like
 from sparsefleet.fluid.operators.elementwise import equal
 from sparsefleet.fluid.operators.filling import fill_constant
+from sparsefleet.fluid.operators.inspection import is_empty
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.loops import check_condition
 
@@ -242,26 +243,91 @@ def switch_case(
 
 
 def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
-    """Split the rows of input by mask bool[B, 1]."""
-    del level
+    """Split the rows of input, or the sequences of a level, by mask bool[B, 1]."""
     helper = LayerHelper("split_lod_tensor")
+    helper.check_input(input)
     true, false = helper.new_variable(input.dtype), helper.new_variable(input.dtype)
     inputs = {"X": helper.check_input(input), "Mask": helper.check_input(mask, "mask")}
-    helper.append_op("split_lod_tensor", inputs, {"OutTrue": true, "OutFalse": false})
+    outputs = {"OutTrue": true, "OutFalse": false}
+    helper.append_op("split_lod_tensor", inputs, outputs, {"level": level})
     true.dtype = false.dtype = input.dtype
+    true.lod_level = false.lod_level = max(input.lod_level - level, 0)
     return true, false
 
 
 def merge_lod_tensor(
     in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0
 ) -> Variable:
-    """Merge rows in the order they had before the split by mask."""
-    del level, x
+    """Merge rows or sequences in the order they had before the split by mask."""
+    del level
     helper = LayerHelper("merge_lod_tensor")
-    inputs = {"InTrue": in_true, "InFalse": in_false, "Mask": helper.check_input(mask, "mask")}
+    given = {"x": x, "mask": mask, "in_true": in_true, "in_false": in_false}
+    for what, value in given.items():
+        helper.check_input(value, what)
+    inputs = {"InTrue": in_true, "InFalse": in_false, "Mask": mask}
     made = helper.add("merge_lod_tensor", inputs)
-    made.dtype = in_true.dtype
+    made.dtype, made.lod_level = in_true.dtype, in_true.lod_level
     return made
+
+
+def select_output(
+    input: Variable, outputs: Sequence[Variable], mask: Variable
+) -> Sequence[Variable]:
+    """Give the input to the output numbered by mask int32[1]; the others get no value."""
+    helper = LayerHelper("select_output")
+    if not isinstance(outputs, (list, tuple)):
+        raise TypeError(f"layers.select_output: outputs must be a list, got {outputs!r}")
+    for what, value in (("input", input), ("mask", mask), *(("outputs", x) for x in outputs)):
+        helper.check_input(value, what)
+    if mask.dtype != "int32":
+        raise TypeError(f"layers.select_output: mask must be int32, got {mask.dtype}")
+    inputs, attrs = {"X": input, "Mask": mask}, {"count": len(outputs)}
+    helper.append_op("select_output", inputs, {"Out": list(outputs)}, attrs)
+    for output in outputs:
+        output.dtype, output.lod_level = input.dtype, input.lod_level
+    return outputs
+
+
+def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
+    """Return the input numbered by mask int32[1]; only that one needs a value."""
+    helper = LayerHelper("select_input")
+    if not isinstance(inputs, (list, tuple)):
+        raise TypeError(f"layers.select_input: inputs must be a list, got {inputs!r}")
+    for what, value in (("mask", mask), *(("inputs", x) for x in inputs)):
+        helper.check_input(value, what)
+    if mask.dtype != "int32":
+        raise TypeError(f"layers.select_input: mask must be int32, got {mask.dtype}")
+    made = helper.add("select_input", {"X": list(inputs), "Mask": mask}, dtype=inputs[0].dtype)
+    made.dtype, made.lod_level = inputs[0].dtype, inputs[0].lod_level
+    return made
+
+
+class ConditionalBlock:
+    """Runs the layers within `block()` if the condition holds.
+
+    inputs: the condition bool[1] with is_scalar_condition; else variables that must not be empty.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        is_scalar_condition: bool = False,
+        name: str | None = None,
+    ) -> None:
+        self._helper = LayerHelper("conditional_block", name)
+        for item in inputs:
+            self._helper.check_input(item, "inputs")
+        condition = inputs[0]
+        if not is_scalar_condition:
+            condition = _not(self._helper, is_empty(inputs[0]))
+            for item in inputs[1:]:
+                there = _not(self._helper, is_empty(item))
+                condition = _both(self._helper, condition, there)
+        self._condition = condition
+
+    def block(self) -> AbstractContextManager[None]:
+        """Define what is run with the layers in the block."""
+        return _run_if(self._helper, self._condition)
 
 
 class IfElse:

@@ -25,11 +25,17 @@ __all__ = [
 ]
 
 
-def get_places(device_count: int | None = None, device_type: str | None = None) -> list[Place]:
+class PlaceList(list[Place]):
+    """Places, with the kind that Fluid's variable for them has."""
+
+    type = "place_list"
+
+
+def get_places(device_count: int | None = None, device_type: str | None = None) -> PlaceList:
     """Return places for that many replicas, "CPU" or "CUDA"; default: CPU_NUM of them."""
     if (device_type or "CPU").upper() == "CPU":
-        return list(cpu_places(device_count))
-    return list(cuda_places(None if device_count is None else range(device_count)))
+        return PlaceList(cpu_places(device_count))
+    return PlaceList(cuda_places(None if device_count is None else range(device_count)))
 
 
 _numbers = count()  # for readers without a name

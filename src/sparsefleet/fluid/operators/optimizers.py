@@ -177,7 +177,7 @@ def decayed_adagrad(
     p.data.sub_(rate * g / (moment.sqrt() + epsilon))
 
 
-@_update("adam", "Moment1 Moment2 Beta1Pow Beta2Pow")
+@_update("adam", "Moment1 Moment2 Beta1Pow Beta2Pow Beta1Tensor? Beta2Tensor?")
 def adam(
     p: Tensor,
     g: Tensor,
@@ -186,11 +186,15 @@ def adam(
     moment2: Tensor,
     beta1_pow: Tensor,
     beta2_pow: Tensor,
+    beta1_tensor: Tensor | None = None,
+    beta2_tensor: Tensor | None = None,
     *,
-    beta1: float,
-    beta2: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
     epsilon: float,
 ) -> None:
+    beta1 = beta1 if beta1_tensor is None else float(beta1_tensor)
+    beta2 = beta2 if beta2_tensor is None else float(beta2_tensor)
     moment1.mul_(beta1).add_(g, alpha=1 - beta1)
     moment2.mul_(beta2).addcmul_(g, g, value=1 - beta2)
     step = float(rate * (1 - beta2_pow).sqrt() / (1 - beta1_pow))

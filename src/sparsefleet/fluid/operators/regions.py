@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.boxes import parts_of
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
-__all__ = ["psroi_pool", "roi_align", "roi_pool"]
+__all__ = ["psroi_pool", "roi_align", "roi_pool", "similarity_focus"]
 
 Tensor = torch.Tensor
 Lods = list[Any]
@@ -172,6 +173,41 @@ def psroi_pool_op(
                     )
         made.append(out)
     return torch.stack(made), ()
+
+
+@op("similarity_focus", "X", lod="none", infer=lambda x, **_: [x])
+def similarity_focus_op(x: Tensor, *, axis: int, indexes: Sequence[int]) -> Tensor:
+    """Mark, in slices of an axis, the largest value of each row and column, each used once."""
+    made = torch.zeros_like(x)
+    moved, marks = x.movedim(axis, 1), made.movedim(axis, 1)
+    for number, picture in enumerate(moved):
+        for index in indexes:
+            left = picture[index].clone()
+            for _ in range(min(left.shape)):
+                row, column = divmod(int(left.argmax()), left.shape[1])
+                marks[number, :, row, column] = 1
+                left[row], left[:, column] = -torch.inf, -torch.inf
+    return made
+
+
+@layer
+def similarity_focus(
+    input: Variable, axis: int, indexes: Sequence[int], name: str | None = None
+) -> Variable:
+    """Return a mask of input [N, ., ., .] with the dominant places of slices of an axis."""
+    helper = LayerHelper("similarity_focus", name)
+    for what, value, kind in (("axis", axis, int), ("indexes", indexes, list)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{what} must be of type {kind.__name__}, got {value!r}")
+    if axis not in (1, 2, 3):
+        raise ValueError(f"axis must be 1, 2 or 3, got {axis}")
+    if not indexes:
+        raise ValueError("indexes must not be empty")
+    attrs = {"axis": axis, "indexes": list(indexes)}
+    dtype = helper.check_input(input).dtype
+    if dtype not in ("float32", "float64"):
+        raise TypeError(f"input must be float32 or float64, got {dtype}")
+    return helper.add("similarity_focus", {"X": input}, attrs, dtype=dtype)
 
 
 @layer

@@ -128,7 +128,7 @@ def hierarchical_sigmoid(
     Steps beyond the end of a path add log 2 each, as in Fluid.
     """
     if table is None or code is None:
-        nodes, bits, there = _binary_paths(label.reshape(-1).long(), num_classes)
+        nodes, bits, there = _binary_paths(label.reshape(-1)[: len(x)].long(), num_classes)
     else:
         there = table >= 0
         nodes, bits = table.clamp(min=0).long(), code.to(x.dtype) * there

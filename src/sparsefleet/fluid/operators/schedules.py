@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,20 @@ __all__ = [
 Tensor = torch.Tensor
 
 
-@op("exponential_decay", "Step", lod="none")
+def _rate(type: str, inputs: str = "Step") -> Callable[[Callable[..., Tensor]], Any]:
+    """Register a schedule: computed in double precision, it gives the nearest float32."""
+
+    def register(function: Callable[..., Tensor]) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **settings: Any) -> Tensor:
+            return function(*args, **settings).float()
+
+        return op(type, inputs, lod="none")(run)
+
+    return register
+
+
+@_rate("exponential_decay")
 def exponential_decay_op(
     step: Tensor, *, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool
 ) -> Tensor:
@@ -35,25 +49,25 @@ def exponential_decay_op(
 
 
 def _periods(step: Tensor, decay_steps: float, staircase: bool) -> Tensor:
-    periods = step.float() / decay_steps
+    periods = step.double() / decay_steps
     return periods.floor() if staircase else periods
 
 
-@op("natural_exp_decay", "Step", lod="none")
+@_rate("natural_exp_decay")
 def natural_exp_decay_op(
     step: Tensor, *, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool
 ) -> Tensor:
     return learning_rate * torch.exp(-decay_rate * _periods(step, decay_steps, staircase))
 
 
-@op("inverse_time_decay", "Step", lod="none")
+@_rate("inverse_time_decay")
 def inverse_time_decay_op(
     step: Tensor, *, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool
 ) -> Tensor:
     return learning_rate / (1 + decay_rate * _periods(step, decay_steps, staircase))
 
 
-@op("polynomial_decay", "Step", lod="none")
+@_rate("polynomial_decay")
 def polynomial_decay_op(
     step: Tensor,
     *,
@@ -63,7 +77,7 @@ def polynomial_decay_op(
     power: float,
     cycle: bool,
 ) -> Tensor:
-    done = step.float()
+    done = step.double()
     if cycle:
         span = decay_steps * (done / decay_steps).ceil().clamp(min=1.0)
     else:
@@ -71,31 +85,31 @@ def polynomial_decay_op(
     return (learning_rate - end_learning_rate) * (1 - done / span) ** power + end_learning_rate
 
 
-@op("piecewise_decay", "Step", lod="none")
+@_rate("piecewise_decay")
 def piecewise_decay_op(step: Tensor, *, boundaries: list[int], values: list[float]) -> Tensor:
     edges = torch.tensor(boundaries, device=step.device)
     found = torch.tensor(values, device=step.device)
     return found[torch.bucketize(step, edges, right=True)]
 
 
-@op("noam_decay", "Step", lod="none")
+@_rate("noam_decay")
 def noam_decay_op(
     step: Tensor, *, learning_rate: float, d_model: float, warmup_steps: float
 ) -> Tensor:
-    done = step.float()
+    done = step.double()
     least = torch.minimum(done**-0.5, done * warmup_steps**-1.5)
     return torch.mul(least, learning_rate * d_model**-0.5)
 
 
-@op("cosine_decay", "Step", lod="none")
+@_rate("cosine_decay")
 def cosine_decay_op(
     step: Tensor, *, learning_rate: float, step_each_epoch: int, epochs: int
 ) -> Tensor:
-    epoch = (step.float() / step_each_epoch).floor()
+    epoch = (step.double() / step_each_epoch).floor()
     return learning_rate * 0.5 * (torch.cos(epoch * math.pi / epochs) + 1)
 
 
-@op("linear_lr_warmup", "Step Rate?", lod="none")
+@_rate("linear_lr_warmup", "Step Rate?")
 def linear_lr_warmup_op(
     step: Tensor,
     rate: Tensor | None,
@@ -105,7 +119,7 @@ def linear_lr_warmup_op(
     start_lr: float,
     end_lr: float,
 ) -> Tensor:
-    done = step.float()
+    done = step.double()
     after = torch.full_like(done, learning_rate) if rate is None else rate
     return torch.where(
         done < warmup_steps, start_lr + (end_lr - start_lr) * done / warmup_steps, after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,22 +149,45 @@ def add_position_encoding_op(x: Tensor, *, lods: Lods, alpha: float, beta: float
     return x * alpha + waves * beta, lods[0]
 
 
-def _im2sequence_shape(x: Shape, **settings: Any) -> list[Shape]:
+def _im2sequence_shape(x: Shape, sizes: Any, **settings: Any) -> list[Shape]:
+    del sizes
     height, width = settings["kernels"]
     return [(-1, x[1] * height * width)]
 
 
-@op("im2sequence", "X", lod="function", infer=_im2sequence_shape)
+@op("im2sequence", "X Y?", lod="function", infer=_im2sequence_shape)
 def im2sequence_op(
-    x: Tensor, *, lods: Lods, kernels: list[int], strides: list[int], paddings: list[int]
+    x: Tensor,
+    sizes: Tensor | None,
+    *,
+    lods: Lods,
+    kernels: list[int],
+    strides: list[int],
+    paddings: list[int],
+    out_stride: Sequence[int] = (1, 1),
 ) -> Made:
-    """Return the windows of each image as one sequence. paddings: top, left, bottom, right."""
+    """Return the windows of each image as one sequence. paddings: top, left, bottom, right.
+
+    sizes: real height and width of each image, of which out_stride pixels are one here; only
+    windows within them are returned.
+    """
     del lods
     above, left, below, right = paddings
     padded = torch.nn.functional.pad(x, [left, right, above, below])
     columns = torch.nn.functional.unfold(padded, tuple(kernels), stride=tuple(strides))
-    rows = columns.transpose(1, 2).reshape(-1, columns.shape[1])
-    return rows, (torch.arange(len(x) + 1) * columns.shape[2],)
+    if sizes is None:
+        rows = columns.transpose(1, 2).reshape(-1, columns.shape[1])
+        return rows, (torch.arange(len(x) + 1) * columns.shape[2],)
+    wide = (padded.shape[3] - kernels[1]) // strides[1] + 1
+    windows = columns.transpose(1, 2).reshape(len(x), -1, wide, columns.shape[1])
+    made = []
+    for picture, size in zip(windows, sizes.reshape(len(x), -1).tolist(), strict=True):
+        height, width = (math.ceil(size[n] / out_stride[n]) for n in (0, 1))
+        high = (height + above + below - kernels[0]) // strides[0] + 1
+        across = (width + left + right - kernels[1]) // strides[1] + 1
+        made.append(picture[:high, :across].reshape(-1, windows.shape[-1]))
+    lengths = torch.tensor([len(rows) for rows in made])
+    return torch.cat(made), (offsets_of(lengths),)
 
 
 def _column(x: Shape, **settings: Any) -> list[Shape]:
@@ -341,9 +365,6 @@ def im2sequence(
 ) -> Variable:
     """Return the windows of each image [N, C, H, W] as a sequence of rows."""
     helper = LayerHelper("im2sequence", name)
-    if input_image_size is not None:
-        raise helper.refuse("input_image_size is not supported: cut the images first")
-    del out_stride  # of input_image_size
     sides = [padding] * 4 if isinstance(padding, int) else list(padding)
     sides = sides * 2 if len(sides) == 2 else sides
     attrs = {
@@ -351,7 +372,11 @@ def im2sequence(
         "strides": span(helper, stride, 2, "stride"),
         "paddings": sides,
     }
-    out = _like(helper, "im2sequence", {"X": helper.check_input(input)}, attrs)
+    inputs = {"X": helper.check_input(input)}
+    if input_image_size is not None:
+        inputs["Y"] = helper.check_input(input_image_size, "input_image_size")
+        attrs["out_stride"] = span(helper, out_stride, 2, "out_stride")
+    out = _like(helper, "im2sequence", inputs, attrs)
     out.lod_level = 1
     return out
 

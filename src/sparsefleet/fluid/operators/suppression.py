@@ -50,7 +50,7 @@ def kept_boxes(boxes: Tensor, scores: Tensor, limit: float, eta: float, extra: f
     return order[kept]
 
 
-def _best(scores: Tensor, threshold: float, count: int) -> Tensor:
+def best_places(scores: Tensor, threshold: float, count: int) -> Tensor:
     """Return indices of scores above the threshold, best first; at most `count` if that is >= 0."""
     places = (scores > threshold).nonzero().reshape(-1)
     order = scores[places].argsort(descending=True, stable=True)
@@ -97,7 +97,7 @@ def multiclass_nms_op(
             if label == background_label:
                 continue
             own = boxes[begin:end, label] if by_lod else boxes[begin]
-            first = _best(known[label], score_threshold, nms_top_k)
+            first = best_places(known[label], score_threshold, nms_top_k)
             kept = first[kept_boxes(own[first], known[label][first], nms_threshold, nms_eta, extra)]
             width = len(known) if by_lod else 1
             for place in kept.tolist():
@@ -149,7 +149,7 @@ def matrix_nms_op(
         for label in range(scores.shape[1]):
             if label == background_label:
                 continue
-            first = _best(scores[picture, label], score_threshold, nms_top_k)
+            first = best_places(scores[picture, label], score_threshold, nms_top_k)
             if not len(first):
                 continue
             shared = overlaps(boxes[picture][first], boxes[picture][first], extra).tril(-1)

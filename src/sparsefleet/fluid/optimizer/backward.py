@@ -96,12 +96,16 @@ def gradients(
         variable.stop_gradient = False
     with block.program.role_guard("backward"):
         target = target_list[0] if len(target_list) == 1 else _weighted_sum(target_list, given)
-    also = {item.name for item in input_list}
-    sources = _sources(block, [target.name], stopped, also)
-    made = _add(block, target, given[0] if len(target_list) == 1 else None, sources)
+    sources = _sources(block, [target.name], stopped)
+    own = given[0] if len(target_list) == 1 else None
+    if own is not None:  # that of the target itself is given
+        sources = [source for source in sources if source is not target]
+    made = _add(block, target, own, sources)
     for gradient in made:
         gradient.stop_gradient = False
     found = {source.name: gradient for source, gradient in zip(sources, made, strict=True)}
+    if own is not None:
+        found[target.name] = own
     return [found.get(variable.name) for variable in input_list]
 
 
@@ -184,40 +188,19 @@ def _stopped(block: Block, no_grad_set: Collection[Variable | str] | None) -> se
     return names & set(block.visible_vars())
 
 
-def _sources(
-    block: Block, targets: Sequence[str], stopped: Collection[str], also: Collection[str] = ()
-) -> list[Variable]:
-    """Return the variables with a gradient: they affect the target and depend on parameters."""
+def _sources(block: Block, targets: Sequence[str], stopped: Collection[str]) -> list[Variable]:
+    """Return the variables with a gradient: those that affect the target and let gradients pass."""
     known_vars = block.visible_vars()
     needed = set(targets)
-    path = []
-    made_of_nothing: set[str] = set()
     for op in reversed(block.ops):
         passed = {name for name in op.output_arg_names if _may_have_gradient(known_vars[name])}
         if op.role in ("forward", "backward") and needed & passed:
-            inputs = _read_by(op)
-            needed.update(inputs)
-            path.append(op)
-            if not inputs:
-                made_of_nothing |= passed
-    known = {
-        name
-        for name in needed
-        if (
-            isinstance(known_vars[name], Parameter)
-            or known_vars[name].is_data
-            or name in also
-            or name in made_of_nothing
-        )
-        and _may_have_gradient(known_vars[name])
-        and name not in stopped
-    }
-    for op in reversed(path):
-        if known.intersection(_read_by(op)):
-            known.update(
-                name for name in op.output_arg_names if _may_have_gradient(known_vars[name])
-            )
-    return [variable for name, variable in known_vars.items() if name in known & needed]
+            needed.update(_read_by(op))
+    return [
+        variable
+        for name, variable in known_vars.items()
+        if name in needed and name not in stopped and _may_have_gradient(variable)
+    ]
 
 
 def _read_by(op: Operator) -> list[str]:

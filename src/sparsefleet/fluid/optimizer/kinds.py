@@ -189,20 +189,28 @@ class _WithBetas(Optimizer):
     def __init__(
         self,
         learning_rate: Rate = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        beta1: float | Variable = 0.9,
+        beta2: float | Variable = 0.999,
         epsilon: float = 1e-8,
         **common: Any,
     ) -> None:
         super().__init__(learning_rate, **common)
-        self._settings = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self._settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
 
     def settings(self) -> dict[str, Any]:
-        return self._settings
+        return {name: x for name, x in self._settings.items() if not isinstance(x, Variable)}
+
+    def extra_inputs(self) -> dict[str, Variable]:
+        slots = {"beta1": "Beta1Tensor", "beta2": "Beta2Tensor"}
+        return {slots[name]: x for name, x in self._settings.items() if isinstance(x, Variable)}
 
     def first_value(self, name: str, value: float) -> float:
-        powers = {"beta1_pow_acc": "beta1", "beta2_pow_acc": "beta2"}
-        return self._settings[powers[name]] if name in powers else value
+        powers = {"beta1_pow_acc": ("beta1", 0.9), "beta2_pow_acc": ("beta2", 0.999)}
+        if name not in powers:
+            return value
+        beta, default = powers[name]
+        found = self._settings[beta]
+        return default if isinstance(found, Variable) else found  # as in Fluid
 
 
 class AdamOptimizer(_WithBetas):
@@ -225,8 +233,8 @@ class AdamOptimizer(_WithBetas):
     def __init__(
         self,
         learning_rate: Rate = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        beta1: float | Variable = 0.9,
+        beta2: float | Variable = 0.999,
         epsilon: float = 1e-8,
         *,
         lazy_mode: bool = False,
@@ -235,8 +243,10 @@ class AdamOptimizer(_WithBetas):
         super().__init__(learning_rate, beta1, beta2, epsilon, **common)
         self._lazy_mode = lazy_mode
 
-    def table_settings(self) -> dict[str, Any]:
+    def table_settings(self) -> dict[str, Any] | None:
         known = self._settings
+        if self.extra_inputs():  # a table takes numbers
+            return None
         if not self._lazy_mode:
             return {"class": "DecayedAdagrad", "decay": known["beta2"], "eps": known["epsilon"]}
         betas = [known["beta1"], known["beta2"]]
@@ -273,8 +283,8 @@ class LambOptimizer(_WithBetas):
         self,
         learning_rate: Rate = 0.001,
         lamb_weight_decay: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        beta1: float | Variable = 0.9,
+        beta2: float | Variable = 0.999,
         *,
         epsilon: float = 1e-6,
         **common: Any,

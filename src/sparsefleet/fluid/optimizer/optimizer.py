@@ -82,6 +82,10 @@ class Optimizer:
         """Return the learning rate of rows for a given rate of parameters."""
         return rate
 
+    def extra_inputs(self) -> dict[str, Variable]:
+        """Return settings that are variables, by the slots of the operator."""
+        return {}
+
     def first_value(self, name: str, value: float) -> float:
         """Return the initial value of an accumulator."""
         del name
@@ -165,6 +169,7 @@ class Optimizer:
             return helper.append_op("push_table", inputs, {"ParamOut": parameter})
         for slot, name, value in self.accumulators:
             inputs[slot] = self._accumulator(helper, parameter, name, value)
+        inputs |= self.extra_inputs()
         return helper.append_op(self.type, inputs, {"ParamOut": parameter}, self.settings())
 
     def _accumulator(

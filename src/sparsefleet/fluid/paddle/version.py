@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 __all__ = [
     "FLUID_VERSION",
     "__version__",
@@ -27,21 +30,22 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
     for given in (min_version, max_version):
         if given is not None and not isinstance(given, str):
             raise TypeError(f"require_version takes strings such as '1.6.0', got {given!r}")
-    low = _parts(min_version)
-    if low > _parts(FLUID_VERSION) or (
-        max_version is not None and _parts(max_version) < _parts(FLUID_VERSION)
-    ):
+    installed = tuple(int(part) for part in (major, minor, patch, rc))
+    low, high = _parts(min_version), None if max_version is None else _parts(max_version)
+    if not any(installed):
+        warnings.warn("the version is 0.0.0.0, a developer's: it is not checked", stacklevel=2)
+    elif low > installed or (high is not None and high < installed):
         raise Exception(
             f"the program requires Fluid {min_version} to {max_version or 'any'}; this is "
-            f"{FLUID_VERSION}"
+            f"{'.'.join(map(str, installed[:3]))}"
         )
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in version.split("."))
-    except ValueError:
-        raise ValueError(f"a version must be numbers separated by dots, got {version!r}") from None
+    if not re.fullmatch(r"\d+(\.\d+){0,3}", version):
+        raise ValueError(f"a version must be 1 to 4 numbers separated by dots, got {version!r}")
+    found = [int(part) for part in version.split(".")]
+    return (*found, *[0] * (4 - len(found)))
 
 
 __version__ = full_version = FLUID_VERSION

@@ -1,0 +1,218 @@
+"""Tools of `fluid.incubate.fleet.utils`: programs as files, their checks, meeting through HDFS."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparsefleet.fluid.executor.executor import Executor
+from sparsefleet.fluid.feeding.data_feeder import DataFeeder
+from sparsefleet.fluid.fleet.program_fleet import fleet
+from sparsefleet.fluid.framework import Program, Variable
+from sparsefleet.fluid.framework.lod_tensor import create_lod_tensor
+from sparsefleet.fluid.framework.places import CPUPlace
+from sparsefleet.fluid.framework.program_text import draw_block_graphviz
+from sparsefleet.fluid.framework.scope import Scope, scope_guard
+from sparsefleet.fluid.io.hadoop import HDFSClient
+from sparsefleet.fluid.io.inference_model import load_inference_model, read_program
+from sparsefleet.fluid.io.saving import is_persistable
+
+__all__ = [
+    "check_all_trainers_ready",
+    "check_pruned_program_vars",
+    "check_saved_vars_try_dump",
+    "graphviz",
+    "load_program",
+    "op_freq_statistic",
+    "parse_program",
+    "program_type_trans",
+    "save_program",
+]
+
+_log = logging.getLogger("sparsefleet.fluid")
+_WAIT_S = 10.0
+
+
+def load_program(model_filename: str, is_text: bool = False) -> Program:
+    """Return the program in a file: one of ours, or a ProgramDesc of PaddlePaddle 1.x."""
+    del is_text  # our files are text
+    return Program.from_document(read_program(model_filename).document)
+
+
+def save_program(
+    program: Program, model_filename: str = "__model__", is_text: bool = False
+) -> None:
+    """Write a program to a file; is_text: in the form for people, which cannot be loaded."""
+    data = str(program).encode() if is_text else program.serialize_to_string()
+    with open(model_filename, "wb") as file:
+        file.write(data)
+
+
+def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:
+    """Write the other form of a program beside it; return the name of the new file."""
+    program = load_program(os.path.join(prog_dir, prog_fn), is_text)
+    made = f"{prog_fn}.bin" if is_text else f"{prog_fn}.pbtxt"
+    save_program(program, os.path.join(prog_dir, made), not is_text)
+    return made
+
+
+def check_pruned_program_vars(train_prog: Program, pruned_prog: Program) -> bool:
+    """Return whether the persistent variables of a pruned program fit those of the whole one."""
+    fits = True
+    for variable in filter(is_persistable, pruned_prog.list_vars()):
+        whole = train_prog.global_block().vars.get(variable.name)
+        if whole is None:
+            _log.error("variable '%s' is not in the training program", variable.name)
+        elif (whole.shape, whole.dtype) != (variable.shape, variable.dtype):
+            _log.error(
+                "variable '%s': %s, in the training program %s", variable.name, variable, whole
+            )
+            fits = False
+    return fits
+
+
+def graphviz(block: Any, output_dir: str = "", filename: str = "debug") -> None:
+    """Draw a block as a .dot file, and as a .pdf if the command `dot` exists."""
+    path = os.path.join(output_dir, f"{filename}.dot")
+    draw_block_graphviz(block, path=path)
+    try:
+        command = ["dot", "-Tpdf", path, "-o", os.path.join(output_dir, f"{filename}.pdf")]
+        subprocess.run(command, check=False, capture_output=True)
+    except OSError as error:
+        _log.warning("%s was written, but not converted to PDF: %s", path, error)
+
+
+def parse_program(program: Program, output_dir: str) -> None:
+    """List operators and variables in the files ops.log, vars_all.log, vars_persistable.log."""
+    everything = list(program.list_vars())
+    kept = [one for one in everything if is_persistable(one)]
+    lists: dict[str, tuple[str, list[Any]]] = {
+        "vars_persistable.log": ("persistable vars", [_described(one) for one in kept]),
+        "vars_all.log": ("all vars", [_described(one) for one in everything]),
+        "ops.log": (
+            "ops",
+            [
+                {
+                    "type": op.type,
+                    "input_arg_names": op.input_arg_names,
+                    "output_arg_names": op.output_arg_names,
+                }
+                for op in program.global_block().ops
+            ],
+        ),
+    }
+    for name, (title, items) in lists.items():
+        with open(os.path.join(output_dir, name), "w", encoding="utf-8") as file:
+            file.write(f"{title}:\n" + "".join(f"{item}\n" for item in items))
+
+
+def _described(variable: Variable) -> dict[str, Any]:
+    fields = ("name", "shape", "lod_level", "dtype", "type")
+    return {field: getattr(variable, field) for field in fields}
+
+
+def check_saved_vars_try_dump(
+    dump_dir: str,
+    dump_prog_fn: str,
+    is_text_dump_program: bool,
+    feed_config: Any,
+    fetch_config: Any,
+    batch_size: int = 1,
+    save_filename: str | None = None,
+) -> list[Any]:
+    """Load a saved model and run it once; return what it fetches.
+
+    feed_config: feeded_vars_names, feeded_vars_dims, feeded_vars_types and feeded_vars_filelist
+    (files of numbers; random ones without). fetch_config: fetch_vars_names, or None in it.
+    """
+    del is_text_dump_program
+    with scope_guard(Scope()):
+        exe = Executor()
+        program, feeds, targets = load_inference_model(
+            dump_dir, exe, model_filename=dump_prog_fn, params_filename=save_filename
+        )
+        block = program.global_block()
+        names = feed_config.feeded_vars_names or feeds
+        if fetch_config.fetch_vars_names is not None:
+            targets = [block.var(name) for name in fetch_config.fetch_vars_names]
+        variables = [block.var(name) for name in names]
+        shapes = [_sizes(dims) for dims in feed_config.feeded_vars_dims]
+        for variable, shape in zip(variables, shapes, strict=True):
+            if tuple(variable.shape[1:]) != shape:
+                raise RuntimeError(
+                    f"feed variable '{variable.name}': the program has shape {variable.shape[1:]}, "
+                    f"the configuration {shape}"
+                )
+        if feed_config.feeded_vars_filelist:
+            columns = [
+                _numbers(path, batch_size, shape)
+                for path, shape in zip(feed_config.feeded_vars_filelist, shapes, strict=True)
+            ]
+            feed = DataFeeder(variables, CPUPlace()).feed(list(zip(*columns, strict=True)))
+        else:
+            kinds = feed_config.feeded_vars_types
+            feed = {
+                variable.name: _random(variable, (batch_size, *shape), kind)
+                for variable, shape, kind in zip(variables, shapes, kinds, strict=True)
+            }
+        return exe.run(program, feed=feed, fetch_list=targets, return_numpy=False)
+
+
+def _sizes(dims: int | Sequence[int]) -> tuple[int, ...]:
+    return (dims,) if isinstance(dims, int) else tuple(dims)
+
+
+def _numbers(path: str, count: int, shape: tuple[int, ...]) -> Any:
+    with open(path, encoding="utf-8") as file:
+        values = np.array(file.read().split(), dtype=np.float64)
+    wanted = count * int(np.prod(shape))
+    if len(values) < wanted:
+        raise RuntimeError(f"{path}: found {len(values)} numbers, expected {wanted}")
+    return values[:wanted].reshape(count, *shape)
+
+
+def _random(variable: Variable, shape: tuple[int, ...], kind: Any) -> Any:
+    values = np.random.random(shape).astype(kind)
+    return create_lod_tensor(values, [[1] * len(values)]) if variable.lod_level else values
+
+
+def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Return how often each operator occurs, and each pair `a->b` of neighbours; the most first."""
+    if not isinstance(program, Program):
+        raise TypeError(f"program must be a fluid.Program, got {type(program).__name__}")
+    parameters = {one.name for one in program.all_parameters()}
+    makers: dict[str, str] = {}
+    single: Counter[str] = Counter()
+    pairs: Counter[str] = Counter()
+    for op in program.global_block().ops:
+        single[op.type] += bool(set(op.output_arg_names) - parameters)
+        for name in op.input_arg_names:
+            if name in makers and name not in parameters:
+                pairs[f"{makers[name]}->{op.type}"] += 1
+        makers.update(dict.fromkeys(op.output_arg_names, op.type))
+    return [one for one in single.most_common() if one[1]], pairs.most_common()
+
+
+def check_all_trainers_ready(ready_path: str, epoch: int) -> None:
+    """Wait until all workers have left a file of this epoch in a folder of HDFS.
+
+    HADOOP_HOME, FS_NAME and FS_UGI name the client and the file system. Without hadoop it returns
+    at once, as the listing is empty: prefer `fleet.barrier_worker`, which needs no files.
+    """
+    configs = {"fs.default.name": os.getenv("FS_NAME"), "hadoop.job.ugi": os.getenv("FS_UGI")}
+    own = f"ready.{epoch}.{fleet.worker_index()}.done"
+    with open(own, "w", encoding="utf-8"):
+        pass
+    client = HDFSClient(os.getenv("HADOOP_HOME"), {k: v for k, v in configs.items() if v})
+    if not client.is_dir(ready_path):
+        client.makedirs(ready_path)
+    client.upload(ready_path, own, overwrite=True, retry_times=1)
+    while len(client.ls(ready_path)) % fleet.worker_num():
+        time.sleep(_WAIT_S)
