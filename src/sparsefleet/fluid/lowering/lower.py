@@ -317,7 +317,8 @@ class _Lowering:
         pairs = list(zip(op.attrs["sources"], op.output("Gradients"), strict=True))
         pairs = [(source, gradient) for source, gradient in pairs if gradient in used]
         dense = [pair for pair in pairs if not self.tables.holds(pair[0])]
-        self.trained.update(source for source, _ in dense if source in self._feeds)
+        given = {*self._feeds, *self._states}
+        self.trained.update(source for source, _ in dense if source in given)
         again = any(other.type == "backward" for other in later)
         inputs = slot_values(operator_def(op), op, lambda name: self.value(name, op))
         sources = [self.value(source, op) for source, _ in dense]
