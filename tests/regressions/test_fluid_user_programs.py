@@ -246,3 +246,17 @@ def test_a_program_is_saved_listed_and_loaded_by_the_tools_of_fleet(tmp_path: Pa
     assert dict(single)["relu"] == 1
     assert "elementwise_add->relu" in dict(pairs)
     assert out.name in (tmp_path / "vars_all.log").read_text()
+
+
+def test_a_program_built_again_starts_with_the_same_rows() -> None:
+    found = []
+    for _ in range(2):  # the second table has another name
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 1
+        with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+            ids = fluid.data("ids", [None, 1], "int64")
+            rows = L.embedding(ids, [9, 3], is_sparse=True)
+            exe = fluid.Executor()
+            exe.run(startup)
+            found.append(exe.run(main, {"ids": np.array([[2], [5]])}, [rows])[0])
+    assert np.array_equal(found[0], found[1])

@@ -83,8 +83,8 @@ def test_values_that_are_not_arrays_or_numbers_are_refused(
 def test_only_metrics_make_a_composite() -> None:
     with pytest.raises(ValueError, match="MetricBase"):
         M.CompositeMetric().add_metric(3)
-    with pytest.raises(AttributeError, match=r"fluid\.metrics\.DetectionMAP"):
-        _ = M.DetectionMAP
+    with pytest.raises(AttributeError, match=r"fluid\.metrics\.DetectionMean"):
+        _ = M.DetectionMean
 
 
 def test_weighted_averages() -> None:

@@ -53,15 +53,15 @@ def test_shapes_that_do_not_fit_only_at_run_time() -> None:
 
 def test_an_operator_that_is_not_supported() -> None:
     block = fluid.default_main_program().global_block()
-    with pytest.raises(ProgramError, match="prroi_pool: operator not supported"):
-        block.append_op("prroi_pool", {}, {})
-    block.ops.append(Operator("prroi_pool", {}, {}))
-    with pytest.raises(ProgramError, match="prroi_pool"):
+    with pytest.raises(ProgramError, match="unpool: operator not supported"):
+        block.append_op("unpool", {}, {})
+    block.ops.append(Operator("unpool", {}, {}))
+    with pytest.raises(ProgramError, match="unpool"):
         fluid.Executor().run(fetch_list=["x"])
 
 
 def test_names_of_fluid_that_are_not_here() -> None:
-    for module, name in ((fluid, "ParallelWorld"), (L, "prroi_pool"), (fluid.optimizer, "Dpsgd")):
+    for module, name in ((fluid, "ParallelWorld"), (L, "unpool"), (fluid.optimizer, "Dpsgd")):
         with pytest.raises(AttributeError, match=f"{name} is not supported.*coming_from_fluid"):
             getattr(module, name)
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -40,6 +39,7 @@ from sparsefleet.fluid.executor.scope_model import (
 from sparsefleet.fluid.framework import Operator, Parameter, Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.framework.sparse_parameter import initializer_of, whole_rows
+from sparsefleet.fluid.lowering.tables import table_seed
 from sparsefleet.modes import ModeConfig
 from sparsefleet.nn import SparseEmbedding
 from sparsefleet.store.row_streams import import_chunks
@@ -77,7 +77,10 @@ class ProgramModule(nn.Module):
             name = parameter.name
             if parameter.is_table:
                 optimizer = table_optimizers.get(name, optim.SGD(lr=0.0))
-                self._add_table(parameter, _filler(startup, name), startup.random_seed, optimizer)
+                op = _filler(startup, name)
+                # The same in all processes, so it cannot be drawn where the program has no seed.
+                seed = table_seed(startup, op, startup.random_seed)
+                self._add_table(parameter, op, seed, optimizer)
             else:
                 value = _first_value(first_values, parameter)
                 made = nn.Parameter(value, requires_grad=name in updated)
@@ -98,15 +101,13 @@ class ProgramModule(nn.Module):
             values = torch.tensor(op.attrs["values"], dtype=torch.float32)
             self.whole_values[name] = values.reshape(parameter.shape)
         self.shapes[name] = parameter.shape
-        # The same in all processes, so it cannot be drawn where the program has no seed.
-        seed = int(op.attrs.get("seed") or seed) + crc32(name.encode())
         self.tables.append(
             SparseEmbedding(
                 name,
                 parameter.shape[1],
                 initializer=initializer,
                 optimizer=optimizer,
-                seed=seed % 2**63,
+                seed=seed,
                 unknown="initial",
             )
         )

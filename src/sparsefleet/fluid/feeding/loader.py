@@ -47,7 +47,7 @@ class DataLoaderBase:
         raise NotImplementedError(f"{type(self).__name__} has no __next__")
 
 
-class Loader(DataLoaderBase):
+class Loader:
     """Batches of a reader, each a dict name -> LoDTensor; with several places, a list of them.
 
     names: of the variables that a batch fills; None returns lists instead of dicts.

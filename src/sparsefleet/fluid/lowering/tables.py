@@ -10,12 +10,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import torch
 from torch import fx
 
-from sparsefleet.fluid.framework import Operator, Parameter
+from sparsefleet.fluid.framework import Operator, Parameter, Program
 from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.sparse_parameter import (
     LocalRows,
@@ -40,7 +39,7 @@ from sparsefleet.store.arrays import Floats, Keys
 if TYPE_CHECKING:
     from sparsefleet.fluid.lowering.lower import _Lowering
 
-__all__ = ["LOOKUPS", "TableLowering"]
+__all__ = ["LOOKUPS", "TableLowering", "table_seed"]
 
 Gradient = tuple[Keys, Floats]
 
@@ -177,8 +176,8 @@ class TableLowering:
             return False
         parameter = lowering.vars[made[0]]
         assert isinstance(parameter, Parameter)
-        seed = int(op.attrs.get("seed") or lowering.program.random_seed or torch.initial_seed())
-        create = _creator(op, parameter, (seed + crc32(parameter.name.encode())) % 2**63)
+        seed = lowering.program.random_seed or torch.initial_seed()
+        create = _creator(op, parameter, table_seed(lowering.program, op, seed))
         lowering.put(made[0], op, lowering.call("make_table", create))
         return True
 
@@ -250,6 +249,15 @@ def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, 
             raise ProgramError.at(op.site, "sequence_pool", str(error)) from error
 
     return pool
+
+
+def table_seed(startup: Program, op: Operator, seed: int) -> int:
+    """Return the seed of a table's first values: that of its initializer, or one by its place.
+
+    A program that is built again has other names, but the same operators in the same places.
+    """
+    own = int(op.attrs.get("seed") or 0)
+    return own or (seed + startup.global_block().ops.index(op)) % 2**63
 
 
 def _creator(op: Operator, parameter: Parameter, seed: int) -> Any:

@@ -166,7 +166,7 @@ def _as_list(x: Any) -> list[Any]:
 
 
 def _append_grad_suffix_(name: str) -> str:
-    return name if name.endswith("@GRAD") else f"{name}@GRAD"
+    return f"{name}@GRAD"
 
 
 def _block_of(loss: Any) -> Block:
