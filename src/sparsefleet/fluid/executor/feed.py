@@ -74,6 +74,8 @@ def _tensor_of(variable: Variable, given: Any, num_places: int) -> tuple[torch.T
         if array.ndim == 0:
             array = array.reshape(1).astype(variable.dtype)
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    shape = (len(lod[0]) - 1, *tensor.shape[1:]) if lod else tensor.shape  # samples, not rows
+    shape = tuple(tensor.shape)
+    if lod and variable.shape[:1] not in ((-1,), shape[:1]):  # it may declare sequences, not rows
+        shape = (len(lod[0]) - 1, *shape[1:])
     check_feed(variable, shape, tensor.dtype, num_places)
     return tensor, lod
