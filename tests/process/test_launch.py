@@ -147,7 +147,7 @@ def test_traceback_of_an_exception_is_shown(start: Start) -> None:
 
 
 def test_worker_killed_by_a_signal_gives_128_plus_its_number(start: Start) -> None:
-    launcher = start("hang()", "--workers", "2")
+    launcher = start("hang()", "--workers", "2", "--max-restarts", "0")
     pids = launcher.wait_for_pids(3)
     os.kill(pids["worker-1"], signal.SIGKILL)
     assert launcher.wait() == 137
@@ -243,7 +243,7 @@ def test_grandchildren_end_with_the_worker(start: Start) -> None:
 
 def test_grandchildren_end_when_the_job_fails(start: Start) -> None:
     script = GRANDCHILDREN + "hang()"
-    launcher = start(script, "--workers", "2")
+    launcher = start(script, "--workers", "2", "--max-restarts", "0")
     pids = launcher.wait_for_pids(5)
     os.kill(pids["worker-0"], signal.SIGKILL)
     assert launcher.wait() == 137

@@ -50,7 +50,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_job_is_restarted_with_its_servers_until_it_succeeds(start: Start, tmp_path: Path) -> None:
-    words = ("--servers", "1", "--workers", "2", "--max-restarts", "3", "--quiet")
+    words = (
+        "--servers",
+        "1",
+        "--workers",
+        "2",
+        "--restart",
+        "all",
+        "--max-restarts",
+        "3",
+        "--quiet",
+    )
     launcher = start(*words, failures=2)
     assert launcher.wait() == 0, launcher.output()
     output = launcher.output()

@@ -24,7 +24,17 @@ def test_callbacks_hear_of_a_killed_worker(
 ) -> None:
     out = tmp_path / "seen"
     out.mkdir()
-    words = ["--servers", "1", "--workers", "3", "--keep-going", "--env", f"LOST={lost}"]
+    words = [
+        "--servers",
+        "1",
+        "--workers",
+        "3",
+        "--keep-going",
+        "--max-restarts",
+        "0",
+        "--env",
+        f"LOST={lost}",
+    ]
     words += [str(SCRIPT), mode, str(out)]
     launched = LaunchProcess(tmp_path, *words, *([str(tmp_path / "series")] if saves else []))
     try:

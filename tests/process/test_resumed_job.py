@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def launch(directory: Path, *words: str) -> LaunchProcess:
     return LaunchProcess(
         directory,
-        *("--servers", "2", "--workers", "2", "--native-servers"),
+        *("--servers", "2", "--workers", "2", "--native-servers", "--restart", "all"),
         *(str(SCRIPT), str(directory), *words),
     )
 

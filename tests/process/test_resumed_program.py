@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("program_resume_script.py")
 def launch(directory: Path, *words: str) -> LaunchProcess:
     return LaunchProcess(
         directory,
-        *("--servers", "2", "--workers", "2"),
+        *("--servers", "2", "--workers", "2", "--restart", "all"),
         *("--env", f"SPARSEFLEET_FLUID_CHECKPOINTS={directory / 'saves'}"),
         *("--env", "SPARSEFLEET_FLUID_CHECKPOINT_SECONDS=0.05"),
         *("--env", "SPARSEFLEET_JOB=resumed"),

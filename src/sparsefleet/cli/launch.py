@@ -93,8 +93,9 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="what is restarted when a process fails. killed: that process alone, if a signal "
         "killed it (kill -9, out of memory, crash) or if it is a server that has served; failed: "
         "that process alone, also after an error; all: every process, and a Trainer with "
-        "resume='auto' resumes from its last checkpoint. auto (default): killed, for durable "
-        "servers only; all with --durability off, --servers 0 or --max-restarts",
+        "resume='auto' resumes from its last checkpoint. auto (default): killed with durable "
+        "servers; with --max-restarts failed, or all where a process cannot continue alone; all "
+        "with --durability off or --servers 0",
     )
     parser.add_argument(
         "--max-restarts",

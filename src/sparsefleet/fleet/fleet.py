@@ -15,6 +15,7 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.roles import role_from_environment, split_files
 from sparsefleet.server import ServerConfig, run_server
 from sparsefleet.server.run_server import durable_settings
+from sparsefleet.store.own_loop import declare_own_loop
 
 if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
@@ -192,6 +193,7 @@ class Fleet:
 
         With the batch, the rows for all its ids are fetched in one request per server.
         """
+        declare_own_loop()
         return self.model.step(batch=batch)
 
     def evaluating(self, batch: Any = None) -> AbstractContextManager[nn.Module]:

@@ -197,7 +197,7 @@ def run_job(
             finally:
                 job.kill_all()
 
-        return _run_to_the_end(run_once, config.restart_limit)
+        return _run_to_the_end(run_once, config.max_starts_of_all)
 
 
 def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int:
@@ -256,7 +256,7 @@ def _open_link(
         shape=f"{config.num_servers} servers and {config.num_workers} workers on "
         f"{','.join(config.nodes)} from port {config.start_port}, {config.transport}, "
         f"{config.durability}, {config.restart_limit} restarts of {config.restart_rule}",
-        max_restarts=config.restart_limit if config.restart_rule == "all" else 0,
+        max_restarts=config.max_starts_of_all,
         join_timeout_s=config.join_timeout_s,
     )
     kind = HubLink if config.node_rank == 0 else LeafLink

@@ -12,6 +12,7 @@ from typing import Literal
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.server.run_server import SUCCESSOR_FILE
+from sparsefleet.store.own_loop import own_loop_path
 
 __all__ = [
     "EXPOSED_TRAFFIC",
@@ -21,6 +22,7 @@ __all__ = [
     "fixed_endpoints",
     "fixed_meeting_point",
     "fixed_replicas",
+    "has_own_loop",
     "has_served",
     "is_traffic_exposed",
     "link_port",
@@ -197,6 +199,11 @@ def has_served(plan: ProcessPlan, state_dir: str) -> bool:
     return plan.role == "server" and os.path.exists(
         os.path.join(state_of(plan, state_dir), SUCCESSOR_FILE)
     )
+
+
+def has_own_loop(plan: ProcessPlan, state_dir: str) -> bool:
+    """Return whether the process is a worker that has declared a loop of its own."""
+    return plan.role == "worker" and os.path.exists(own_loop_path(state_dir, plan.index))
 
 
 def child_environment(

@@ -97,8 +97,8 @@ class LaunchConfig:
     restart: RestartName = "auto"
     """Which processes are restarted when one fails: "killed": that one, if it was killed by a
     signal or is a server that has served; "failed": that one, however it failed; "all": all of the
-    job. "auto": "all" without durable servers or if `max_restarts` is given, else "killed", for
-    servers only."""
+    job. "auto": "all" without durable servers; else "killed", or, if `max_restarts` is given,
+    "failed" where a process can continue alone and "all" where it cannot."""
 
     max_restarts: int | None = None
     """With "all", how many times the job is restarted (None: 0); otherwise how many times within
@@ -163,7 +163,15 @@ class LaunchConfig:
         """Return the value of `restart` that "auto" stands for."""
         if self.restart != "auto":
             return self.restart
-        return "killed" if self.is_durable and self.max_restarts is None else "all"
+        if not self.is_durable:
+            return "all"
+        return "killed" if self.max_restarts is None else "failed"
+
+    @property
+    def max_starts_of_all(self) -> int:
+        """Return how many times all processes may be restarted."""
+        is_all = self.restart_rule == "all" or self.restart == "auto"
+        return self.max_restarts or 0 if is_all else 0
 
     @property
     def restart_limit(self) -> int:
@@ -171,11 +179,6 @@ class LaunchConfig:
         if self.max_restarts is not None:
             return self.max_restarts
         return 0 if self.restart_rule == "all" else _RESTARTS_ALONE
-
-    @property
-    def restarts_workers_alone(self) -> bool:
-        """Return whether a worker can be restarted without the others."""
-        return self.restart in ("killed", "failed")
 
     def _check_restart(self) -> None:
         if self.restart in ("killed", "failed") and not self.is_durable:

@@ -19,7 +19,13 @@ from sparsefleet.launch.child_process import (
 from sparsefleet.launch.ending_signals import EndingSignals
 from sparsefleet.launch.failure_cause import describe_failure, find_cause
 from sparsefleet.launch.guard import Guard
-from sparsefleet.launch.job_plan import ProcessPlan, has_served, plan_again, state_of
+from sparsefleet.launch.job_plan import (
+    ProcessPlan,
+    has_own_loop,
+    has_served,
+    plan_again,
+    state_of,
+)
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.log_tail import LogFollower
 from sparsefleet.launch.lost_workers import LostWorkers
@@ -132,11 +138,8 @@ class NodeJob:
         heeded = min(
             self._signals.count, 1
         )  # a second signal counts even while the first is being reported
-        may_restart = (
-            ending.culprit is not None
-            and self._config.restart_rule == "all"
-            and self._restarts < self._config.restart_limit
-        )
+        is_allowed = self._restarts < self._config.max_starts_of_all
+        may_restart = ending.culprit is not None and is_allowed
         if self._link is not None and ending.is_ours and ending.exit_code != 0:
             node = f"node {self._config.node_rank} ({self._config.nodes[self._config.node_rank]})"
             reason = f"{node}: {ending.reason}"
@@ -214,8 +217,12 @@ class NodeJob:
         """Restart the processes that may restart alone; report the workers that may not."""
         while self._unjudged:
             child = self._unjudged.pop(0)
-            is_server = has_served(child.plan, self._context.state_dir)
-            verdict = self._policy.judge(child, has_served=is_server)
+            state_dir = self._context.state_dir
+            verdict = self._policy.judge(
+                child,
+                has_served=has_served(child.plan, state_dir),
+                has_own_loop=has_own_loop(child.plan, state_dir),
+            )
             if verdict.restarts:
                 self._failures.remove(child)
                 self._start_again(child)

@@ -46,10 +46,23 @@ class RestartPolicy:
         self._restarts: defaultdict[str, deque[float]] = defaultdict(deque)
         self._in_a_row: defaultdict[str, int] = defaultdict(int)
 
-    def judge(self, child: ChildProcess, *, has_served: bool = False) -> Verdict:
-        """Return whether to restart a process that has failed; a restart is counted."""
+    def judge(
+        self, child: ChildProcess, *, has_served: bool = False, has_own_loop: bool = False
+    ) -> Verdict:
+        """Return whether to restart a process that has failed; a restart is counted.
+
+        has_served: it is a server that was listening. has_own_loop: it is a worker whose successor
+        would train the same data again.
+        """
         if not self._covers(child, has_served=has_served):
             return Verdict(False)
+        if has_own_loop and self._config.restart == "auto":
+            return Verdict(
+                False,
+                "it trains in a loop of its own (fleet.step, Executor.run, RemoteStore), which "
+                "another process would begin again: if that is right, use --restart "
+                f"{self._config.restart_rule}",
+            )
         name = child.name
         is_own_fault = child.exit_code not in _KILLED and child.lived_s < _AT_ONCE_S
         self._in_a_row[name] = self._in_a_row[name] + 1 if is_own_fault else 0
@@ -62,6 +75,8 @@ class RestartPolicy:
         restarts = self._restarts[name]
         while restarts and now - restarts[0] > WINDOW_S:
             restarts.popleft()
+        if self._config.restart_limit == 0:
+            return Verdict(False)
         if len(restarts) >= self._config.restart_limit:
             return Verdict(
                 False,
@@ -74,8 +89,6 @@ class RestartPolicy:
     def _covers(self, child: ChildProcess, *, has_served: bool) -> bool:
         rule = self._config.restart_rule
         if rule == "all" or child.exit_code is None:
-            return False
-        if child.plan.role == "worker" and not self._config.restarts_workers_alone:
             return False
         is_killed = child.exit_code < 0 or child.exit_code == START_ELSEWHERE
         return has_served or is_killed or rule == "failed"

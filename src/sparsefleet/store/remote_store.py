@@ -12,6 +12,7 @@ from sparsefleet import _core
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require_positive
 from sparsefleet.job_key import find_job_key
+from sparsefleet.store.own_loop import declare_own_loop
 from sparsefleet.store.rows import DataMark
 from sparsefleet.store.store import Store
 
@@ -98,6 +99,8 @@ class RemoteStore(Store):
         if job_key is not None and not isinstance(job_key, bytes):
             raise ConfigError(f"job_key must be bytes, got {type(job_key).__name__}")
         config = config or RemoteStoreConfig()
+        if not config.session and name.endswith(f"worker-{os.environ.get('SPARSEFLEET_INDEX')}"):
+            declare_own_loop()
         native = _core.Store.connect(
             list(endpoints),
             job_key=find_job_key(endpoints) if job_key is None else job_key,

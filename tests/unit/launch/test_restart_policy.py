@@ -34,6 +34,8 @@ def judge(policy: RestartPolicy, ended: EndedProcess, *, has_served: bool = Fals
 def test_auto_depends_on_durability_and_on_the_limit() -> None:
     auto = LaunchConfig(script="train", is_module=True)
     assert (auto.restart_rule, auto.restart_limit) == ("killed", 20)
+    limited = LaunchConfig(script="train", is_module=True, max_restarts=3)
+    assert (limited.restart_rule, limited.restart_limit) == ("failed", 3)
     for fields in ({"durability": "off"}, {"num_servers": 0}):
         plain = LaunchConfig(script="train", is_module=True, **fields)  # type: ignore[arg-type]
         assert (plain.restart_rule, plain.restart_limit) == ("all", 0)
@@ -55,6 +57,14 @@ def test_which_failures_are_covered() -> None:
     assert not judge(killed, EndedProcess(1, "server"))
     assert judge(RestartPolicy(config(restart="failed")), EndedProcess(1))
     assert not judge(RestartPolicy(config(restart="all")), EndedProcess(-9))
+
+
+def test_worker_with_a_loop_of_its_own_is_restarted_only_if_asked() -> None:
+    for rule, restarts in (("auto", False), ("killed", True)):
+        policy = RestartPolicy(config(restart=rule))
+        verdict = policy.judge(cast(ChildProcess, EndedProcess(-9)), has_own_loop=True)
+        assert verdict.restarts is restarts
+        assert restarts or "use --restart killed" in verdict.reason
 
 
 def test_limit_counts_each_process_within_a_window() -> None:

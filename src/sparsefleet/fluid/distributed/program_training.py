@@ -32,6 +32,7 @@ from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.nn.pulled_rows import Pull
 from sparsefleet.store import Store
 from sparsefleet.store.arrays import Floats, Keys
+from sparsefleet.store.own_loop import declare_own_loop
 from sparsefleet.store.table_folders import TableFolders
 
 __all__ = ["ProgramTraining", "ServedRows", "ServedTensor"]
@@ -214,6 +215,7 @@ class ProgramTraining(ProgramRole):
         if not inputs.lowered.sends:
             return super().run(workload, inputs)
         self.get_ready(workload.scope)
+        declare_own_loop()
         with (
             self.model.step(batch=inputs, lookups=workload) as step,
             self.running(workload.scope, step),
