@@ -198,6 +198,33 @@ with RemoteStore(fleet.server_endpoints(), name=f"worker-{rank}") as store:
     assert "has ended, as its launcher reports" in launcher.log("serverlog.0")
 
 
+def test_sigterm_gives_workers_notice_while_servers_still_run(start: Start, tmp_path: Path) -> None:
+    script = """\
+import os, pathlib, signal, sys, time
+role, index = os.environ["SPARSEFLEET_ROLE"], os.environ["SPARSEFLEET_INDEX"]
+def hand_over(number, frame):
+    if role == "worker":
+        assert os.path.exists(os.environ["SPARSEFLEET_NOTICE_FILE"])
+        os.kill(int(pathlib.Path("pids", "server-0").read_text()), 0)
+        time.sleep(0.3)
+        assert not os.path.exists("server-ended")
+        sys.exit(75)
+    pathlib.Path("server-ended").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, hand_over)
+pathlib.Path("pids", f"{role}-{index}").write_text(f"{os.getpid()}\\n")
+while True:
+    time.sleep(60)
+"""
+    launcher = start(script, "--workers", "2")
+    launcher.wait_for_pids(3)
+    launcher.send(signal.SIGTERM)
+    assert launcher.wait() == 75, launcher.output()
+    assert "start the job elsewhere" in launcher.output()
+    assert (tmp_path / "server-ended").exists()
+    launcher.wait_for_no_child()
+
+
 @pytest.mark.job
 def test_each_node_restarts_its_own_processes(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

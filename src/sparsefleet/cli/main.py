@@ -211,10 +211,9 @@ def _add_server_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     parser.add_argument(
         "--peer-timeout",
         type=float,
-        default=durable_settings(0)["peer_timeout_s"],
+        default=10.0,
         metavar="SECONDS",
-        help="a worker silent for this long counts as lost (default 10; of a durable server under "
-        "a launcher SPARSEFLEET_FAILOVER_WAIT_S)",
+        help="a worker silent for this long counts as lost (default 10)",
     )
     _add_connection_flags(parser)
     parser.add_argument(

@@ -163,6 +163,11 @@ def run_job(
         spare = SpareServer(environment, guard)
         stack.callback(spare.close)
 
+        notice = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix=".notice-", dir=config.log_dir)
+        )
+        told["SPARSEFLEET_NOTICE_FILE"] = os.path.join(os.path.abspath(notice), "notice")
+
         def run_once(restarts: int) -> Ending:
             state_dir = ""
             if config.is_durable:
@@ -185,6 +190,7 @@ def run_job(
                     spare=spare,
                     environment=environment,
                     state_dir=state_dir,
+                    notice_file=told["SPARSEFLEET_NOTICE_FILE"],
                     restarts=restarts,
                 )
             )

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sparsefleet.launch.child_process import (
     ChildProcess,
@@ -36,7 +37,7 @@ from sparsefleet.launch.node_link import (
     OtherNodeFailed,
     Restart,
 )
-from sparsefleet.launch.restart_policy import RestartPolicy
+from sparsefleet.launch.restart_policy import START_ELSEWHERE, RestartPolicy
 from sparsefleet.launch.spare_server import SpareServer
 from sparsefleet.launch.status_display import JobDisplay
 
@@ -45,6 +46,7 @@ __all__ = ["Ending", "JobContext", "JobObserver", "NodeJob"]
 _REFRESH_S = 0.25
 _TAIL_LINES = 20
 _CAUSE_S = 5.0  # from a failure that follows from another to the latest moment to see that one
+_BY_SIGTERM = 128 + signal.SIGTERM
 _OK_AFTER_SIGTERM = (0, -15, 143)
 
 
@@ -89,6 +91,8 @@ class JobContext:
     """Returns the environment of a process."""
     state_dir: str = ""
     """The directory of the servers' logs; empty if they are not durable."""
+    notice_file: str = ""
+    """The file whose presence makes SIGTERM to a worker a notice."""
     restarts: int = 0
     """How often all processes have been restarted."""
 
@@ -149,12 +153,22 @@ class NodeJob:
                 self._link.report_failure(ending.exit_code, reason)
         if ending.exit_code != 0:
             self._complain(ending)
+        is_notice = ending.exit_code == _BY_SIGTERM
+        if is_notice:
+            self._give_notice(heeded)
         self._stop_all(heeded)
         self._refresh()
         for shown in self._shown:
             self._display.show_output(shown.last_lines())
         if ending.exit_code == 0:
             return self._check_stopped_servers()
+        if is_notice and self._has_handed_over():
+            print(
+                "sparsefleet launch: the workers have saved their state: start the job elsewhere",
+                file=sys.stderr,
+                flush=True,
+            )
+            return replace(ending, exit_code=START_ELSEWHERE)
         if may_restart and self._link is not None:
             return self._wait_for_verdict()
         if may_restart:
@@ -330,12 +344,24 @@ class NodeJob:
             lines.append(f"stopping the other processes of this node: {running}")
         print("\n".join(lines), file=sys.stderr, flush=True)
 
-    def _stop_all(self, heeded: int) -> None:
-        """Send SIGTERM, then SIGKILL after the grace period; another signal skips the wait."""
-        for child in self._children:
+    def _give_notice(self, heeded: int) -> None:
+        """Let workers hand over what they have, while the servers still serve.
+
+        The file tells them that SIGTERM is a notice, unlike the one that ends a failed job.
+        """
+        Path(self._context.notice_file).touch()
+        self._end([child for child in self._children if child.plan.role == "worker"], heeded)
+
+    def _has_handed_over(self) -> bool:
+        codes = [child.exit_code for child in self._children if child.plan.role == "worker"]
+        return START_ELSEWHERE in codes and set(codes) <= {START_ELSEWHERE, 0}
+
+    def _end(self, children: list[ChildProcess], heeded: int) -> None:
+        """Send SIGTERM and wait until all have ended, for the grace period at most."""
+        for child in children:
             child.terminate()
         deadline = time.monotonic() + self._config.grace_s
-        while any(child.is_running for child in self._children):
+        while any(child.is_running for child in children):
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0 or self._signals.count > heeded:
                 break
@@ -344,6 +370,10 @@ class NodeJob:
                 if child.poll():
                     self._note_end(child)
             self._refresh()
+
+    def _stop_all(self, heeded: int) -> None:
+        """Send SIGTERM, then SIGKILL after the grace period; another signal skips the wait."""
+        self._end(self._children, heeded)
         stubborn = [child for child in self._children if child.is_running]
         for child in stubborn:
             child.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -12,8 +13,8 @@ from sparsefleet.launch.launch_config import LaunchConfig
 
 __all__ = ["RestartPolicy", "Verdict"]
 
-START_ELSEWHERE = 75
-"""The exit code of a process that gave up its place on request; EX_TEMPFAIL in sysexits.h."""
+START_ELSEWHERE = os.EX_TEMPFAIL
+"""The exit code, 75, of a process that gave up its place on request."""
 
 WINDOW_S = 300.0
 _AT_ONCE_S = 10.0

@@ -50,7 +50,6 @@ TransportName = Literal["auto", "tls", "plain"]
 DurabilityName = Literal["off", "process", "disk", "replica"]
 
 _MAX_CONNECTIONS = 2**20
-_PEER_TIMEOUT_S = 10.0
 
 SUCCESSOR_FILE = "successor.json"
 """The file in `ServerConfig.log_dir` with what `sparsefleet server --recover` needs."""
@@ -96,7 +95,7 @@ class ServerConfig:
     max_frame_bytes: int = 256 << 20
     """Larger requests and replies are rejected. Costs memory only while they are in progress."""
 
-    peer_timeout_s: float = _PEER_TIMEOUT_S
+    peer_timeout_s: float = 10.0
     """A client silent for this long counts as lost. Larger values tolerate longer pauses but
     detect losses later."""
 
@@ -183,7 +182,6 @@ class DurableSettings(TypedDict):
     durability: DurabilityName
     log_dir: str
     replica: str
-    peer_timeout_s: float
 
 
 def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> DurableSettings:
@@ -191,10 +189,7 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
 
     >>> asked = {"SPARSEFLEET_DURABILITY": "process", "SPARSEFLEET_LOG_DIR": "/tmp/job"}
     >>> durable_settings(1, asked)
-    {'durability': 'process', 'log_dir': '/tmp/job/server-1', 'replica': '', 'peer_timeout_s': 10.0}
-
-    A durable server gives a silent worker the time that workers give a server, since a launcher may
-    be restarting it.
+    {'durability': 'process', 'log_dir': '/tmp/job/server-1', 'replica': ''}
     """
     environ = os.environ if environ is None else environ
     durability = environ.get("SPARSEFLEET_DURABILITY", "off")
@@ -202,13 +197,7 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
     place = os.path.join(log_dir, f"server-{index}") if log_dir else ""
     replicas = [text.strip() for text in environ.get("SPARSEFLEET_REPLICAS", "").split(",")]
     replica = replicas[index % len(replicas)]
-    waits_s = environ.get("SPARSEFLEET_FAILOVER_WAIT_S", "0") if durability != "off" else "0"
-    return {
-        "durability": durability,  # type: ignore[typeddict-item]
-        "log_dir": place,
-        "replica": replica,
-        "peer_timeout_s": max(_PEER_TIMEOUT_S, float(waits_s)),
-    }
+    return {"durability": durability, "log_dir": place, "replica": replica}  # type: ignore[typeddict-item]
 
 
 def predecessor_config(log_dir: str) -> ServerConfig:
