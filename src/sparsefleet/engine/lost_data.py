@@ -67,19 +67,23 @@ class LostData:
         role, meeting = self._distributed.role, self._distributed.meeting
 
         def rule(given: list[bytes]) -> bytes:
-            present = sorted(int(part) for part in given)
+            told = [json.loads(part) for part in given]
+            present = sorted(each["rank"] for each in told)
+            left_out = {rank: done for each in told for rank, done in each["left_out"].items()}
             lost = sorted(set(range(role.worker_num)) - set(present))
             left = [rank for rank in lost if self._note(epoch, rank, "done") is None]
             takes = dict(zip(left, present, strict=False))  # one each; the rest next time
-            return json.dumps({"present": present, "takes": takes}).encode()
+            return json.dumps({"present": present, "takes": takes, "left_out": left_out}).encode()
 
-        answer = meeting.decide(str(role.index).encode(), rule, patient=True)
+        mine = {"rank": role.index, "left_out": self.left_out}
+        answer = meeting.decide(json.dumps(mine).encode(), rule, patient=True)
         assert answer is not None, "this worker is left"
         decided = json.loads(answer)
         self._attendance.update(decided["present"])
+        self.left_out |= {int(rank): done for rank, done in decided["left_out"].items()}
         takes: dict[str, int] = decided["takes"]
-        mine = [int(rank) for rank, taker in takes.items() if taker == role.index]
-        return bool(takes), mine[0] if mine else None
+        own = [int(rank) for rank, taker in takes.items() if taker == role.index]
+        return bool(takes), own[0] if own else None
 
     def take(self, rank: int, epoch: int, source: BatchSource) -> LeftBehind:
         """Take over the data of a lost worker. source: this worker's, of the same kind."""
