@@ -337,7 +337,9 @@ class DistributedModel:
 
     def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
         """Pull the rows of a later batch; None if the mode needs fresh rows, or without a plan."""
-        found = (lookups or self.plans).lookups(batch) if self.mode.may_prefetch else None
+        if not self.mode.may_prefetch or self.mode.needs_fresh_rows:
+            return None
+        found = (lookups or self.plans).lookups(batch)
         return pull_rows(found, self.mode.pull) if found else None
 
     def plan_ahead(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:

@@ -54,7 +54,13 @@ class AsyncConfig:
     max_staleness: int | None = None
     """How many mini-batches a worker may be ahead of the slowest one. None: no bound."""
 
+    warmup_steps: int = 1000
+    """For this many mini-batches of a worker, rows are pulled when a step begins instead of one
+    batch ahead. The model moves fast then, and old rows cost quality; later they do not.
+    """
+
     def __post_init__(self) -> None:
+        require_int(self, "warmup_steps", 0, _MANY)
         for name, low in (("max_merge", 1), ("queue_size", 1)):
             if getattr(self, name) is not None:
                 require_int(self, name, low, _MANY)
@@ -135,6 +141,11 @@ class AsyncMode(Mode):
             )
         )
         self._threads = ActiveThreads(setting.threads)
+        self._warmup_left = config.warmup_steps
+
+    @property
+    def needs_fresh_rows(self) -> bool:
+        return self._warmup_left > 0
 
     def start(self) -> None:
         """Fetch the dense values and, with a staleness bound, join the other workers."""
@@ -149,6 +160,7 @@ class AsyncMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
+        self._warmup_left -= 1  # several threads may lose a count: a few steps more do not matter
         origin = gradients.origin
         put = self._sender.put(
             gradients.sparse,

@@ -30,19 +30,23 @@ from sparsefleet.store.table_spec import lower_table
 
 _CHUNK_FLOATS = 1 << 18
 """The number of differences sent at a time, small enough to stay in the processor's cache."""
+_GROWTH = 20  # mini-batches so far for each one of the interval
+_MOST_STEPS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeoConfig:
     """Train on local copies; exchange differences with the servers from time to time."""
 
-    push_interval_steps: int = 100
+    push_interval_steps: int | None = None
     """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency).
-    Larger: less traffic, staler rows.
+    Larger: less traffic, staler rows. None: a twentieth of the mini-batches so far, from 1 to 100:
+    workers stay together while the model moves fast.
     """
 
     def __post_init__(self) -> None:
-        require_int(self, "push_interval_steps", 1, 2**31 - 1)
+        if self.push_interval_steps is not None:
+            require_int(self, "push_interval_steps", 1, 2**31 - 1)
 
 
 class GeoMode(Mode):
@@ -285,12 +289,15 @@ def _joined(chunks: Iterable[tuple[Keys, Floats]], dim: int) -> tuple[Keys, Floa
 class ExchangeWindows:
     """Counts one window of mini-batches while the previous one is exchanged.
 
-    Invariant: no window grows beyond its interval. So training is at most one interval ahead of
-    a running exchange. Thread-safe; one thread exchanges.
+    Invariant: no window grows beyond its interval, which never shrinks. So training is at most one
+    interval ahead of a running exchange. Thread-safe; one thread exchanges.
+
+    interval_steps: mini-batches of a window; None: a twentieth of all so far, from 1 to 100.
     """
 
-    def __init__(self, interval_steps: int, *, wait_s: float) -> None:
-        self._interval = interval_steps
+    def __init__(self, interval_steps: int | None, *, wait_s: float) -> None:
+        self._fixed = interval_steps
+        self._total = 0  # mini-batches since the start
         self._wait_s = wait_s
         self._changed = threading.Condition()
         self._filling = 0  # mini-batches
@@ -304,6 +311,7 @@ class ExchangeWindows:
         with self._changed:
             self._wait(lambda: self._filling < self._interval)
             self._filling += 1
+            self._total += 1
             self._turn_if_full()
         return time.monotonic() - began
 
@@ -343,6 +351,12 @@ class ExchangeWindows:
     def open_steps(self) -> int:
         """Return the number of mini-batches not yet exchanged."""
         return self._filling + self._full
+
+    @property
+    def _interval(self) -> int:
+        if self._fixed is not None:
+            return self._fixed
+        return min(max(self._total // _GROWTH, 1), _MOST_STEPS)
 
     def _turn_if_full(self) -> None:
         if not self._full and self._filling >= self._interval:

@@ -169,6 +169,11 @@ class Mode(ABC):
         self._dropped: list[DataMark] = []
         self._dropped_lock = threading.Lock()
 
+    @property
+    def needs_fresh_rows(self) -> bool:
+        """Return whether rows should not be pulled ahead now, though the mode may do so."""
+        return False
+
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:

@@ -130,3 +130,17 @@ def test_a_failure_wakes_a_thread_that_waits_for_room() -> None:
 def test_bad_knobs_are_named(bad: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"AsyncConfig.{next(iter(bad))}"):
         AsyncConfig(**bad)  # type: ignore[arg-type]
+
+
+def test_rows_are_not_pulled_ahead_during_the_warm_up() -> None:
+    with ModeWorkers(AsyncConfig(warmup_steps=3)) as job:
+        mode = job.modes[0]
+        fresh = []
+        for _ in range(5):
+            fresh.append(mode.needs_fresh_rows)
+            mode.hand_over(gradients(1.0))
+        assert fresh == [True, True, True, False, False]
+    with ModeWorkers(AsyncConfig(warmup_steps=0)) as job:
+        assert not job.modes[0].needs_fresh_rows
+    with pytest.raises(ConfigError, match="warmup_steps"):
+        AsyncConfig(warmup_steps=-1)

@@ -48,3 +48,17 @@ def test_a_closed_queue_of_windows_ends_the_exchanging_thread() -> None:
     windows = ExchangeWindows(1, wait_s=1)
     windows.close()
     assert windows.next_full() == 0
+
+
+def test_without_an_interval_windows_grow_with_the_mini_batches_so_far() -> None:
+    windows = ExchangeWindows(None, wait_s=20)
+    sizes = []
+    for _ in range(4000):
+        windows.add()
+        if windows._full:
+            sizes.append(windows.next_full())
+            windows.exchanged()
+    assert sizes[:20] == [1] * 20
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 100
+    assert sum(sizes) + windows.take_rest() == 4000
