@@ -111,6 +111,11 @@ bench: $(STAMPS)/bench  ## Run all benchmarks and comparisons, 40 minutes (BENCH
 bench-quick: $(STAMPS)/bench  ## Run all benchmarks with small sizes, under five minutes
 	$(BIN)/python bench/run_all.py --quick $(BENCH_FLAGS)
 
+QUALITY_FLAGS ?=
+.PHONY: quality
+quality: $(STAMPS)/package  ## Compare what each mode learns on real data, hours (QUALITY_FLAGS="--only census_wide_deep")
+	$(BIN)/python bench/quality.py $(QUALITY_FLAGS)
+
 .PHONY: lint
 lint: $(STAMPS)/package  ## Check style, types and spelling
 	$(BIN)/ruff check $(PYTHON_DIRS)

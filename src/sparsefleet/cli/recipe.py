@@ -39,6 +39,12 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--workers", type=int, default=1, help="number of workers (default 1)")
     run.add_argument("--seed", type=int, default=0, help="of all that is drawn (default 0)")
     run.add_argument("--epochs", type=int, help="in place of the recipe's")
+    run.add_argument("--batch-size", type=int, help="in place of the recipe's, for each worker")
+    run.add_argument(
+        "--plain-sgd",
+        action="store_true",
+        help="train by plain SGD, as mode geo always does, to compare with it",
+    )
     run.add_argument(
         "--out",
         metavar="DIRECTORY",
@@ -84,7 +90,9 @@ def _run(options: argparse.Namespace) -> int:
     find_recipe(options.name).check(Path(options.data))  # before any process is started
     arguments = [options.name, "--data", options.data, "--seed", str(options.seed), "--out", out]
     arguments += ["--mode", options.mode] if options.mode else []
-    arguments += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+    for flag, value in (("--epochs", options.epochs), ("--batch-size", options.batch_size)):
+        arguments += [] if value is None else [flag, str(value)]
+    arguments += ["--plain-sgd"] if options.plain_sgd else []
     arguments += ["--quiet"] if options.quiet else []
     if not options.servers and options.workers == 1:
         from sparsefleet.zoo.recipes.run import main

@@ -8,7 +8,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,23 @@ class Settings:
     """Of Adagrad, for the rows."""
     table_std: float = 0.01
     """Spread of the first values of rows."""
+    plain_sgd: bool = False
+    """Plain SGD for layers and rows, which mode geo needs, at the rates that follow."""
+    plain_lr: float = 0.1
+    plain_table_lr: float = 1.0
 
     def tables(self, seed: int) -> Tables:
         """Return the settings of the model's tables."""
-        rows = optim.Adagrad(lr=self.table_lr)
+        rows: optim.Optimizer = optim.Adagrad(lr=self.table_lr)
+        if self.plain_sgd:
+            rows = optim.SGD(lr=self.plain_table_lr)
         return Tables(optimizer=rows, initializer=Normal(std=self.table_std), seed=seed)
+
+    def layers(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of the layers."""
+        if self.plain_sgd:
+            return torch.optim.SGD(model.parameters(), lr=self.plain_lr)
+        return torch.optim.Adam(model.parameters(), lr=self.lr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +207,14 @@ class Recipe:
         """Train and evaluate in the fleet of this process; all workers call it."""
         self.check(directory)
         chosen = settings or self.settings
+        if mode == "geo" and not chosen.plain_sgd:
+            chosen = replace(chosen, plain_sgd=True)
         torch.manual_seed(seed)
         model = self.model(chosen.tables(seed))
         trainer = Trainer(
             model,
             self.loss,
-            torch.optim.Adam(model.parameters(), lr=chosen.lr),
+            chosen.layers(model),
             mode=mode,
             config=TrainerConfig(quiet=quiet),
         )

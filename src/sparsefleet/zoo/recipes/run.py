@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mode")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--plain-sgd", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
@@ -28,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = recipe.settings
     if options.epochs is not None:
         settings = replace(settings, epochs=options.epochs)
+    if options.batch_size is not None:
+        settings = replace(settings, batch_size=options.batch_size)
+    if options.plain_sgd:
+        settings = replace(settings, plain_sgd=True)
     report = recipe.run(
         options.data, mode=options.mode, seed=options.seed, settings=settings, quiet=options.quiet
     )

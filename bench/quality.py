@@ -1,0 +1,143 @@
+"""How well each mode learns: recipes on real data, beside local training and beside plain torch.
+
+    python bench/quality.py --data ../shared/data [--only NAME] [--modes local,async] [--seeds 5]
+
+Every mode runs with its default settings on 2 servers and 2 workers. Modes that average their
+workers (sync, hybrid) take half a batch per worker, so that all make the same number of updates
+from the same number of examples. GEO needs plain SGD and is compared with local training by plain
+SGD. Plain torch (bench/quality_torch.py) trains the same model on dense tables with torch's own
+optimizers and loop. For each: mean and standard deviation over seeds, and the mean difference to
+local training seed by seed; more than 0.002 below it is a miss. The report is Markdown and JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import ROOT, console, machine
+from sparsefleet.zoo.recipes import find_recipe
+
+RECIPES = (
+    "census_wide_deep",
+    "movielens_deepfm",
+    "movielens_dcn_v2",
+    "movielens_din",
+    "movielens_two_tower",
+    "movielens_sasrec",
+    "books_deepfm",
+)
+AVERAGING = ("sync", "hybrid")
+SIDES = ("local", "torch", "sync", "half_async", "async", "hybrid", "local sgd", "geo")
+TOLERANCE = 0.002
+DEADLINE_S = 1800.0
+
+Runs = dict[str, list[dict[str, float]]]
+"""By side, the figures of each seed."""
+
+
+def command_of(
+    recipe: str, side: str, seed: int, out: Path, options: argparse.Namespace
+) -> list[str]:
+    flags = ["--data", str(options.data), "--seed", str(seed), "--out", str(out), "--quiet"]
+    if options.epochs is not None:
+        flags += ["--epochs", str(options.epochs)]
+    if side == "torch":
+        return [sys.executable, str(ROOT / "bench" / "quality_torch.py"), recipe, *flags]
+    mode = side.removesuffix(" sgd")
+    if side in ("local sgd", "geo"):
+        flags.append("--plain-sgd")
+    if mode in AVERAGING:
+        flags += ["--batch-size", str(find_recipe(recipe).settings.batch_size // 2)]
+    if mode != "local":
+        flags += ["--servers", "2", "--workers", "2"]
+    return [sys.executable, "-m", "sparsefleet", "recipe", "run", recipe, "--mode", mode, *flags]
+
+
+def figures_of(recipe: str, side: str, seed: int, options: argparse.Namespace) -> dict[str, float]:
+    """Run one side in processes of its own; raises RuntimeError if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = command_of(recipe, side, seed, Path(folder), options)
+        done = subprocess.run(
+            command,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout)[-1500:]}")
+        found: dict[str, float] = json.loads((Path(folder) / "report.json").read_text())["figures"]
+        return found
+
+
+def table_of(runs: Runs, metric: str) -> list[str]:
+    """Return lines of Markdown: mean, spread, and difference to the local twin."""
+    lines = [f"| {metric} | mean | spread | to local | |", "|---|---|---|---|---|"]
+    for side, found in runs.items():
+        values = [one[metric] for one in found]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        twin = runs.get("local sgd" if side == "geo" else "local", [])
+        shown, verdict = "", ""
+        if twin and not side.startswith("local"):
+            pairs = zip(values, (one[metric] for one in twin), strict=False)
+            difference = statistics.mean(ours - theirs for ours, theirs in pairs)
+            shown = f"{difference:+.4f}"
+            verdict = "met" if difference >= -TOLERANCE else "missed"
+        lines.append(
+            f"| {side} | {statistics.mean(values):.4f} | {spread:.4f} | {shown} | {verdict} |"
+        )
+    return lines
+
+
+def page_of(found: dict[str, Runs], options: argparse.Namespace) -> str:
+    lines = ["# Quality of the modes", "", f"{machine()}. Seeds per side: {options.seeds}.", ""]
+    lines += [line.strip() for line in (__doc__ or "").split("\n\n", 2)[2].splitlines()]
+    for name, runs in found.items():
+        recipe = find_recipe(name)
+        lines += ["", f"## {recipe.title}", "", f"{recipe.protocol}.", ""]
+        for one in recipe.published:
+            lines.append(f"Published: {one.metric} {one.value} ({one.where}).")
+        for metric in next(iter(runs.values()))[0]:
+            lines += ["", *table_of(runs, metric)]
+    return "\n".join(lines) + "\n"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--only", default=",".join(RECIPES), help="recipes, separated by commas")
+    parser.add_argument("--modes", default=",".join(SIDES), help="sides, separated by commas")
+    parser.add_argument("--seeds", type=int, default=5, help="runs per side (default 5)")
+    parser.add_argument("--epochs", type=int, help="in place of the recipes'")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "quality.md")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    found: dict[str, Runs] = {}
+    for recipe in options.only.split(","):
+        find_recipe(recipe).check(options.data)
+        for side in options.modes.split(","):
+            for seed in range(options.seeds):
+                figures = figures_of(recipe, side, seed, options)
+                found.setdefault(recipe, {}).setdefault(side, []).append(figures)
+                console.print(f"{recipe} {side} {seed}: {figures}", highlight=False, markup=False)
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(page_of(found, options))  # after each side: a run takes hours
+            options.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    console.print(page_of(found, options), highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    main()
