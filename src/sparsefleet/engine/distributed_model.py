@@ -337,9 +337,8 @@ class DistributedModel:
 
     def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
         """Pull the rows of a later batch; None if the mode needs fresh rows, or without a plan."""
-        if not self.mode.may_prefetch or self.mode.needs_fresh_rows:
-            return None
-        found = (lookups or self.plans).lookups(batch)
+        may = self.mode.may_prefetch and not self.mode.needs_fresh_rows
+        found = (lookups or self.plans).lookups(batch) if may else None
         return pull_rows(found, self.mode.pull) if found else None
 
     def plan_ahead(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
