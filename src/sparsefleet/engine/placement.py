@@ -103,7 +103,7 @@ class StorePlacement:
         return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
 
     def incarnation(self) -> Incarnation:
-        """Return which process of its rank this is; the default: nobody replaces it."""
+        """Return the incarnation of this process, as the launcher says."""
         return Incarnation.from_environment()
 
     def join(self, bound: DistributedModel) -> None:

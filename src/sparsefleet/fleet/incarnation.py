@@ -56,7 +56,7 @@ class Incarnation:
 class WorkerRecord:
     """What a worker leaves on the board for a process that takes its place. Not thread-safe.
 
-    It is written as a whole: a process that ends while it writes leaves the record before.
+    It is written atomically: a process that ends while writing leaves the previous record.
 
     >>> from sparsefleet.store import LocalStore
     >>> board = LocalStore()

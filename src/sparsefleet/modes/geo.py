@@ -233,8 +233,8 @@ class GeoMode(Mode):
 class Account:
     """The mini-batches whose changes are in the local copies and not on the servers. Thread-safe.
 
-    Mini-batches are entered one beside the other; while their changes are collected, none is. Those
-    that some servers have applied before are not collected together with others.
+    Threads may enter mini-batches concurrently, but not while changes are being collected. Those
+    that some servers have already applied are not collected together with others.
     """
 
     def __init__(self) -> None:

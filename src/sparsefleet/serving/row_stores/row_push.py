@@ -128,8 +128,8 @@ class _Push:
         ):
             if got != wanted:
                 raise CheckpointError(
-                    f"table '{entry.name}': the row of key {int(table.keys[place])} reads back "
-                    f"from Redis at {self._server.where} otherwise than it was pushed"
+                    f"table '{entry.name}': Redis at {self._server.where} returns other values for "
+                    f"the row of key {int(table.keys[place])} than were pushed"
                 )
 
     def _set(self, key: str, fields_and_rows: list[bytes]) -> None:
