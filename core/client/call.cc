@@ -241,6 +241,7 @@ void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
     return;
   }
   state.last = cause;
+  state.link->LookUpAgain();
   if (cause.code() == Code::kAuthFailed) ++state.auth_failures;
   if (!MayRetry(state, cause.code())) {
     GiveUp(state, cause.WithPrefix(Where(state) + ": "));

@@ -112,7 +112,8 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
     link_options.lane_channels = std::move(lane_channels).value();
   }
   const CallClock clock(options.connect_timeout_s);
-  auto servers = ResolveAll(endpoints, options.connect_timeout_s);
+  link_options.resolve = options.resolve;
+  auto servers = ResolveAll(endpoints, options.connect_timeout_s, options.resolve);
   if (!servers.ok()) return servers.status();
   auto core = std::make_shared<ClientCore>(std::move(options), std::move(servers).value(),
                                            std::move(link_options));

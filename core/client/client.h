@@ -14,6 +14,7 @@
 #include "status/status.h"
 #include "store/store.h"
 #include "transport/security.h"
+#include "transport/socket.h"
 
 namespace sparsefleet {
 
@@ -42,6 +43,8 @@ struct ClientOptions {
   double max_backoff_s = 2.0;
   std::uint64_t max_frame_bytes = 256ull << 20;
 
+  ResolveName resolve;  // null: the system's; for tests
+
   // Receives retries and lost or returned servers, on any thread; it may block. Severity as in
   // ServerOptions.
   std::function<void(int severity, const std::string& message)> log;
@@ -49,8 +52,8 @@ struct ClientOptions {
 
 class Client final : public Store {
  public:
-  // Resolves the endpoints once: a client does not follow a server to another address, where it
-  // would have lost its tables anyway. Connects to every server, proves the key, compares protocol
+  // Resolves the endpoints, and again when a server cannot be reached: one that is durable may come
+  // back at another address. Connects to every server, proves the key, compares protocol
   // version and number of servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that
   // failed.
   static Result<std::unique_ptr<Client>> Connect(ClientOptions options);

@@ -21,7 +21,7 @@ namespace sparsefleet {
 class ConnectionHost {
  public:
   virtual ~ConnectionHost() = default;
-  virtual const ResolvedEndpoint& address() const = 0;
+  virtual ResolvedEndpoint address() const = 0;
   virtual Result<std::unique_ptr<Channel>> MakeChannel(int fd, bool on_lane) = 0;
   virtual Body MakeHello(bool control) const = 0;
   // Handles the answer to hello: kServerRestarted if the server has restarted since the last one.

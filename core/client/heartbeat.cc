@@ -113,6 +113,7 @@ void Heartbeat::Advance(Beat& beat, TimePoint now) {
 
 void Heartbeat::Failed(Beat& beat, const Status& cause, TimePoint now) {
   beat.connection.reset();
+  beat.link->LookUpAgain();
   beat.last = cause;
   // Sooner than the interval at first: usually a connection broke and the server is still there.
   beat.next = std::min(beat.began + ToDuration(options_.interval_s),

@@ -25,9 +25,10 @@ struct Lookups {
   std::vector<Status> last GUARDED_BY(mutex);  // the last failure of each
 };
 
-void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoint& endpoint) {
+void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoint& endpoint,
+            const ResolveName& resolve) {
   for (;;) {
-    auto found = Resolve(endpoint);
+    auto found = resolve ? resolve(endpoint) : Resolve(endpoint);
     MutexLock lock(lookups->mutex);
     if (found.ok()) {
       lookups->found[i] = std::move(found).value();
@@ -45,7 +46,7 @@ void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoi
 }  // namespace
 
 Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpoints,
-                                                 double timeout_s) {
+                                                 double timeout_s, const ResolveName& resolve) {
   const auto deadline = std::chrono::steady_clock::now() + ToDuration(timeout_s);
   const auto lookups = std::make_shared<Lookups>();
   MutexLock lock(lookups->mutex);
@@ -58,7 +59,9 @@ Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpo
     }
     ++lookups->num_open;
     try {
-      std::thread([lookups, i, endpoint = endpoints[i]] { LookUp(lookups, i, endpoint); }).detach();
+      std::thread([lookups, i, endpoint = endpoints[i], resolve] {
+        LookUp(lookups, i, endpoint, resolve);
+      }).detach();
     } catch (const std::system_error& error) {
       lookups->is_over = true;
       lookups->changed.notify_all();

@@ -1,20 +1,58 @@
 #include "client/server_link.h"
 
 #include <algorithm>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "sync/mutex.h"
 
 namespace sparsefleet {
+namespace {
+
+constexpr auto kLookUpInterval = std::chrono::seconds(1);
+
+}  // namespace
 
 ServerLink::ServerLink(std::uint32_t index, ResolvedEndpoint address, LinkOptions options)
     : index_(index),
-      address_(std::move(address)),
+      endpoint_(address.endpoint),
+      whereabouts_(std::make_shared<Whereabouts>()),
       options_(std::move(options)),
-      last_heard_(SteadyClock::now().time_since_epoch()) {}
+      last_heard_(SteadyClock::now().time_since_epoch()) {
+  MutexLock lock(whereabouts_->mutex);
+  whereabouts_->address = std::move(address);
+}
+
+ResolvedEndpoint ServerLink::address() const {
+  MutexLock lock(whereabouts_->mutex);
+  return whereabouts_->address;
+}
+
+void ServerLink::LookUpAgain() {
+  const auto now = SteadyClock::now();
+  {
+    MutexLock lock(whereabouts_->mutex);
+    if (whereabouts_->is_asking || now - whereabouts_->asked < kLookUpInterval) return;
+    whereabouts_->asked = now;
+    if (Resolve(endpoint_, true).ok()) return;  // a number, not a name
+    whereabouts_->is_asking = true;
+  }
+  try {
+    std::thread([shared = whereabouts_, endpoint = endpoint_, resolve = options_.resolve] {
+      auto found = resolve ? resolve(endpoint) : Resolve(endpoint);
+      MutexLock lock(shared->mutex);
+      shared->is_asking = false;
+      if (found.ok()) shared->address = std::move(found).value();
+    }).detach();
+  } catch (const std::system_error&) {
+    MutexLock lock(whereabouts_->mutex);
+    whereabouts_->is_asking = false;
+  }
+}
 
 std::string ServerLink::Describe() const {
-  return "server " + std::to_string(index_) + " (" + address_.endpoint.ToString() + ")";
+  return "server " + std::to_string(index_) + " (" + endpoint_.ToString() + ")";
 }
 
 std::unique_ptr<Connection> ServerLink::TakeIdle() {

@@ -29,6 +29,7 @@ struct LinkOptions {
   std::string client_name;
   std::uint32_t num_servers = 1;
   std::uint64_t max_frame_bytes = 0;
+  ResolveName resolve;  // null: Resolve()
   std::shared_ptr<ChannelFactory> channels;
   std::shared_ptr<ChannelFactory> lane_channels;  // null: host lanes are not used
 };
@@ -66,8 +67,12 @@ class ServerLink final : public ConnectionHost {
   void SetLost(bool lost) { lost_ = lost; }
   bool is_lost() const { return lost_; }
 
+  // Looks the server's name up again, on another thread and at most once a second: a server that
+  // cannot be reached may have moved.
+  void LookUpAgain();
+
   // ConnectionHost.
-  const ResolvedEndpoint& address() const override { return address_; }
+  ResolvedEndpoint address() const override;
   Result<std::unique_ptr<Channel>> MakeChannel(int fd, bool on_lane) override;
   Body MakeHello(bool control) const override;
   Status Greeted(const HelloReply& reply) override;
@@ -78,11 +83,19 @@ class ServerLink final : public ConnectionHost {
   void LaneFailed() override;
 
  private:
+  // Shared with the thread that looks the name up, which may outlive the link.
+  struct Whereabouts {
+    Mutex mutex;
+    ResolvedEndpoint address GUARDED_BY(mutex);
+    bool is_asking GUARDED_BY(mutex) = false;
+    SteadyClock::time_point asked GUARDED_BY(mutex);
+  };
   // More threads may call at once; only this many connections are kept.
   static constexpr std::size_t kMaxIdle = 64;
 
   const std::uint32_t index_;
-  const ResolvedEndpoint address_;
+  const Endpoint endpoint_;
+  const std::shared_ptr<Whereabouts> whereabouts_;
   const LinkOptions options_;
   std::atomic<std::uint64_t> incarnation_{0};
   std::atomic<std::uint64_t> server_max_frame_bytes_{UINT64_MAX};

@@ -142,7 +142,7 @@ Result<LogDirectory::Listing> LogDirectory::List() const {
 }
 
 Status LogDirectory::ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Visit& visit,
-                                  Recovered& found) const {
+                                  const std::function<Status()>& after, Recovered& found) const {
   const std::string path = SnapshotPath(lsn);
   auto file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
@@ -155,10 +155,19 @@ Status LogDirectory::ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Vi
   found.owner = head.value().owner;
   found.snapshot_lsn = lsn;
   found.snapshot_bytes = file.value().bytes().size();
+  Status s;
+  bool is_whole = false;
   while (const auto record = reader.Next()) {
-    if (record->type == end) return Status::Ok();
-    if (Status s = visit(true, *record); !s.ok()) return s.WithPrefix(path + ": ");
+    is_whole = record->type == end;
+    if (!is_whole) s = visit(true, *record);
+    if (is_whole || !s.ok()) break;
   }
+  if (after) {
+    const Status later = after();
+    if (s.ok()) s = later;
+  }
+  if (!s.ok()) return s.WithPrefix(path + ": ");
+  if (is_whole) return s;
   return Corrupt(path, "it is truncated or damaged at byte " + std::to_string(reader.position()) +
                            ", before its last record");
 }
@@ -214,14 +223,15 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& v
   return is_cut ? Status::Ok() : FileError("cannot cut off the torn end of", path, error);
 }
 
-Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Visit& visit) const {
+Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Visit& visit,
+                                        const std::function<Status()>& after_snapshot) const {
   auto listing = List();
   if (!listing.ok()) return listing.status();
   const auto& [segments, snapshots, unfinished] = listing.value();
   Recovered found;
   if (!snapshots.empty()) {
     found.next_lsn = snapshots.back();
-    Status s = ReadSnapshot(snapshots.back(), end_of_snapshot, visit, found);
+    Status s = ReadSnapshot(snapshots.back(), end_of_snapshot, visit, after_snapshot, found);
     if (!s.ok()) return s;
   }
   // Of the segments that start at or below the snapshot, only the last can extend past it.

@@ -41,8 +41,11 @@ class LogDirectory {
   // error of `visit` ends the recovery. A snapshot is valid if its last record has the type
   // `end_of_snapshot`, which is not passed on. Cuts off a torn end. kCorrupt if records are
   // missing.
+  // `after_snapshot` is called after the last record of the snapshot was passed on; their payloads
+  // stay valid until then.
   using Visit = std::function<Status(bool is_snapshot, const Record& record)>;
-  Result<Recovered> Recover(std::uint32_t end_of_snapshot, const Visit& visit) const;
+  Result<Recovered> Recover(std::uint32_t end_of_snapshot, const Visit& visit,
+                            const std::function<Status()>& after_snapshot = {}) const;
 
   std::string SegmentPath(std::uint64_t lsn) const;
   std::string SnapshotPath(std::uint64_t lsn) const;
@@ -73,7 +76,7 @@ class LogDirectory {
       : path_(std::move(path)), lock_(lock), calls_(calls) {}
   Status RemoveFile(const std::string& path) const;
   Status ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Visit& visit,
-                      Recovered& found) const;
+                      const std::function<Status()>& after, Recovered& found) const;
   Status ReadSegment(std::uint64_t lsn, bool is_last, const Visit& visit, Recovered& found) const;
 
   const std::string path_;

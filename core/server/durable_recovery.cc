@@ -34,10 +34,16 @@ MessageType TypeOf(const RequestHead& head) { return static_cast<MessageType>(he
 }  // namespace
 
 Status DurableState::Recover(std::uint64_t incarnation) {
-  Status s = journal_.Recover(incarnation, [this](bool is_snapshot, const Record& record) {
+  const auto visit = [this](bool is_snapshot, const Record& record) {
+    if (is_snapshot && loader_ == nullptr) loader_ = std::make_unique<RowLoader>();
     return Visit(is_snapshot, record);
-  });
-  if (!s.ok()) return s;
+  };
+  const auto after_snapshot = [this] {
+    const Status loaded = loader_ == nullptr ? Status::Ok() : loader_->Drain();
+    loader_.reset();
+    return loaded;
+  };
+  if (Status s = journal_.Recover(incarnation, visit, after_snapshot); !s.ok()) return s;
   // Clients have the full peer timeout from now on to come back, however long the recovery took.
   for (const auto& session : parts_.sessions.All()) {
     session->Touch(std::chrono::steady_clock::now());
@@ -365,7 +371,10 @@ Status DurableState::RestoreRows(std::span<const std::byte> payload) {
   const auto rows = in.GetArray<std::byte>(in.Get<std::uint64_t>());
   if (Status s = Checked(in, LogRecord::kRows); !s.ok()) return s;
   auto table = parts_.tables.Sparse(name);
-  return table.ok() ? table.value()->RestoreRecords(rows) : table.status();
+  if (!table.ok()) return table.status();
+  if (loader_ == nullptr) return table.value()->RestoreRecords(rows);
+  loader_->Add(std::move(table).value(), rows);  // errors show after the snapshot
+  return Status::Ok();
 }
 
 Status DurableState::RestoreWords(std::span<const std::byte> payload) {

@@ -12,6 +12,7 @@
 
 #include "server/dispatcher.h"
 #include "server/journal.h"
+#include "server/row_loader.h"
 #include "server/session_table.h"
 #include "store/coordinator.h"
 #include "store/round_log.h"
@@ -106,6 +107,7 @@ class DurableState final : public RoundLog {
   Mutex rounds_mutex_;
   std::map<std::string, std::uint64_t> applied_rounds_;  // the last of each group
   std::vector<RecoveredCommand> commands_;
+  std::unique_ptr<RowLoader> loader_;  // while a snapshot is read
 };
 
 // Bodies of records; docs/log_format.md.

@@ -47,9 +47,11 @@ Result<std::unique_ptr<Journal>> Journal::Open(JournalOptions options) {
 
 Journal::~Journal() { Interrupt(); }
 
-Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit) {
+Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit,
+                        const std::function<Status()>& after_snapshot) {
   const auto begun = std::chrono::steady_clock::now();
-  auto found = directory_->Recover(static_cast<std::uint32_t>(LogRecord::kEndOfSnapshot), visit);
+  auto found = directory_->Recover(static_cast<std::uint32_t>(LogRecord::kEndOfSnapshot), visit,
+                                   after_snapshot);
   if (!found.ok()) return found.status();
   recovered_ = found.value();
   owner_ = recovered_.owner != 0 ? recovered_.owner : incarnation;

@@ -92,8 +92,9 @@ class Journal final : public BirthLog {
   ~Journal() override;
 
   // Passes on the contents of the directory, then starts logging. A new directory gets
-  // `incarnation`.
-  Status Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit);
+  // `incarnation`. `after_snapshot` as in LogDirectory::Recover().
+  Status Recover(std::uint64_t incarnation, const LogDirectory::Visit& visit,
+                 const std::function<Status()>& after_snapshot = {});
   std::uint64_t incarnation() const { return owner_; }
 
   std::shared_lock<std::shared_mutex> Enter() override { return gate_.EnterWriter(); }

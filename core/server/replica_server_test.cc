@@ -242,6 +242,33 @@ const Test kCut("the replica cuts its log where a snapshot stands", [] {
   ExpectEqual(Value(*client), 4.0F);
 });
 
+const Test kMoved("a client follows its server to another address", [] {
+  const TemporaryDirectory held;
+  const TemporaryDirectory first_place;
+  Replica replica(held.path());
+  auto server = StartServer(replica, first_place.path());
+  std::atomic<std::uint16_t> port = server->port();
+  ClientOptions options;
+  options.endpoints = {"moving.test:1"};
+  options.security = TestSecurity(TransportKind::kAuto);
+  options.failover_wait_s = kTimeout;
+  options.resolve = [&](const Endpoint& endpoint) {
+    auto found = Resolve({"127.0.0.1", port});
+    if (found.ok()) found.value().endpoint = endpoint;
+    return found;
+  };
+  auto client = RequireOk(Client::Connect(std::move(options)));
+  Define(*client);
+  RequireOk(Push(*client));
+  server.reset();
+  const TemporaryDirectory second_place;
+  server = StartServer(replica, second_place.path());
+  Expect(server->port() != port, "the test needs another port");
+  port = server->port();
+  RequireOk(Push(*client));
+  ExpectEqual(Value(*client), 2.0F);
+});
+
 const Test kAbsent("a server does not start without its replica", [] {
   const TemporaryDirectory place;
   ServerOptions options;

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,6 +37,9 @@ struct ResolvedEndpoint {
 // Asks the system for the addresses of a host; may wait long for a name server. kPeerLost if there
 // are none. With `only_numeric` it does not wait, and a name has no address.
 Result<ResolvedEndpoint> Resolve(const Endpoint& endpoint, bool only_numeric = false);
+
+// A way to look names up.
+using ResolveName = std::function<Result<ResolvedEndpoint>(const Endpoint&)>;
 
 // A non-blocking listening socket (SO_REUSEADDR). kIo: "cannot listen on 1.2.3.4:80: address in
 // use".

@@ -7,11 +7,13 @@ import json
 import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.serving.row_stores.redis_versions import PushedVersion, RedisVersions
-from sparsefleet.serving.row_stores.row_push import push_rows
-from sparsefleet.serving.updates import RedisServer, is_redis
+
+if TYPE_CHECKING:
+    from sparsefleet.serving.row_stores.redis_versions import PushedVersion, RedisVersions
+    from sparsefleet.serving.updates import RedisServer
 
 __all__ = ["PUSH_ROWS_DESCRIPTION", "add_push_rows_flags", "run_push_rows_command"]
 
@@ -61,6 +63,10 @@ def add_push_rows_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_push_rows_command(options: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
+    # Imported where used: other commands, such as a server that restarts, need none of it.
+    from sparsefleet.serving.row_stores.redis_versions import RedisVersions
+    from sparsefleet.serving.updates import RedisServer, is_redis
+
     *directories, url = options.places
     only_versions = options.rollback or options.list or options.delete is not None
     if len(directories) > 1 or not is_redis(url):
@@ -101,6 +107,8 @@ def _push(
         print(
             f"\r{table}: {done:,} of {of:,} rows", end="\n" if done == of else "", file=sys.stderr
         )
+
+    from sparsefleet.serving.row_stores.row_push import push_rows
 
     pushed = push_rows(directory, server, label=options.label, progress=progress if shown else None)
     if options.activate is None:
