@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_names import GENSIM, OURS, PADDLE, PRODUCTS, TORCH
-from side_processes import Side, SideProcess, start_servers
+from side_processes import Side, SideProcess, start_replica, start_servers
 
 JOB_KEY = os.urandom(32).hex()
 PROGRAM = Path(__file__).resolve().parent / "ctr_sides.py"
@@ -158,13 +158,21 @@ def _start_workers(
 
 def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | None]:
     flags: list[list[str]] = [[]] * spec.servers
+    replicas: list[SideProcess] = []
     if spec.durability not in (None, "off"):
         place = tempfile.mkdtemp(dir=sources.folder)
+        more = []
+        if spec.durability == "replica":
+            one, endpoint = start_replica(f"{place}/replica", JOB_KEY)
+            replicas.append(one)
+            more = ["--replica", endpoint]
         flags = [
-            ["--durability", str(spec.durability), "--log-dir", f"{place}/{index}"]
+            ["--durability", str(spec.durability), "--log-dir", f"{place}/{index}", *more]
             for index in range(spec.servers)
         ]
     servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY, flags)
+    own_endpoints = endpoints
+    servers += replicas  # their time and memory count as the servers'
     proxy = None
     if spec.is_proxied:
         proxy = SideProcess([sys.executable, str(DELAY_PROGRAM), *endpoints], {})
@@ -181,7 +189,8 @@ def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | 
         for rank in range(spec.workers)
     ]
     others = [] if proxy is None else [proxy]
-    return Side(_start_workers(spec, sources, environs), servers, others), proxy
+    workers = _start_workers(spec, sources, environs)
+    return Side(workers, servers, others, endpoints=own_endpoints), proxy
 
 
 def _start_paddle(spec: SideSpec, sources: Sources) -> Side:

@@ -148,6 +148,7 @@ class Side:
     others: processes that belong to it, do no work of their own and end last.
     is_restless: its processes are busy even when idle, and linger at the end. They are suspended
     between sections, so that they disturb nobody, and killed at the end.
+    endpoints: those of its servers.
     """
 
     def __init__(
@@ -157,7 +158,9 @@ class Side:
         others: Sequence[SideProcess] = (),
         *,
         is_restless: bool = False,
+        endpoints: Sequence[str] = (),
     ) -> None:
+        self.endpoints = endpoints
         self._workers = workers
         self._servers = servers
         self._others = others
@@ -250,3 +253,15 @@ def start_servers(
             server.close(terminate=True)
         raise
     return servers, endpoints
+
+
+def start_replica(place: str, job_key: str) -> tuple[SideProcess, str]:
+    """Return a `sparsefleet replica` on a free port, and its endpoint."""
+    command = [sys.executable, "-m", "sparsefleet", "replica", "--endpoint", "127.0.0.1:0"]
+    command += ["--log-dir", place, "--log-level", "warning"]
+    replica = SideProcess(command, {"SPARSEFLEET_JOB_KEY": job_key})
+    try:
+        return replica, replica.wait_for(r"listening on (\S+)", READY_S)[1]
+    except Exception:
+        replica.close(terminate=True)
+        raise
