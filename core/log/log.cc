@@ -17,8 +17,12 @@ Status Log::BeginSegment() {
   const std::string path = directory_.SegmentPath(next_lsn_);
   // An existing segment with this number is empty: an earlier start got no further.
   directory_.calls().Remove(path.c_str());
+  if (writer_ != nullptr) {
+    if (Status s = writer_->End(); !s.ok()) return s;
+  }
+  const bool reuses = directory_.TakeSpare(path);
   auto writer = RecordWriter::Create(path, {next_lsn_, options_.owner, FileKind::kSegment},
-                                     directory_.calls());
+                                     directory_.calls(), reuses);
   if (!writer.ok()) return writer.status();
   if (writer_ != nullptr) ended_.push_back(std::move(writer_));
   writer_ = std::move(writer).value();
@@ -145,7 +149,7 @@ Status SnapshotWriter::Commit(std::uint32_t end_type, bool sync) {
   if (sync) {
     if (Status s = directory_.SyncNames(); !s.ok()) return s;
   }
-  return directory_.RemoveBefore(lsn_);
+  return directory_.RemoveBefore(lsn_, true);
 }
 
 }  // namespace sparsefleet

@@ -18,6 +18,7 @@ namespace sparsefleet {
 namespace {
 
 constexpr auto kLockRetry = std::chrono::milliseconds(20);
+constexpr std::size_t kMostSpares = 16;
 
 std::string Numbered(const char* prefix, std::uint64_t lsn, const char* suffix) {
   char name[64];
@@ -107,8 +108,9 @@ Result<std::unique_ptr<LogDirectory>> LogDirectory::Open(const std::string& path
   }
   auto listing = directory->List();
   if (!listing.ok()) return listing.status();
-  for (const std::string& name : listing.value().unfinished) {
-    calls.Remove((path + "/" + name).c_str());
+  // Spares too: only in the process that made them are their records known to be old.
+  for (const auto* names : {&listing.value().unfinished, &listing.value().spares}) {
+    for (const std::string& name : *names) calls.Remove((path + "/" + name).c_str());
   }
   return directory;
 }
@@ -132,6 +134,7 @@ Result<LogDirectory::Listing> LogDirectory::List() const {
     if (const auto lsn = LsnIn(name, "log-", ".seg")) listing.segments.push_back(*lsn);
     if (const auto lsn = LsnIn(name, "snapshot-", ".snap")) listing.snapshots.push_back(*lsn);
     if (name.ends_with(".tmp")) listing.unfinished.push_back(name);
+    if (LsnIn(name, "spare-", ".seg")) listing.spares.push_back(name);
   }
   if (error) {
     return Status(Code::kIo, "cannot list log directory " + path_ + ": " + error.message());
@@ -172,17 +175,23 @@ Status LogDirectory::ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Vi
                            ", before its last record");
 }
 
-Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& visit,
-                                 Recovered& found) const {
+Status LogDirectory::ReadSegment(std::uint64_t lsn, std::optional<std::uint64_t> next,
+                                 const Visit& visit, Recovered& found) const {
+  const bool is_last = !next.has_value();
   const std::string path = SegmentPath(lsn);
   auto file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
   const auto bytes = file.value().bytes();
   RecordReader reader(bytes);
   auto head = reader.Head();
-  if (!head.ok()) {
+  // A reused segment that still has its old header.
+  const bool is_stale = head.ok() && head.value().kind == FileKind::kSegment && is_last &&
+                        head.value().first_lsn < lsn;
+  if (!head.ok() || is_stale) {
     // The process ended while it was starting this segment.
-    if (!is_last || bytes.size() >= kFileHeadBytes) return Corrupt(path, head.status().message());
+    if (!is_stale && (!is_last || bytes.size() >= kFileHeadBytes)) {
+      return Corrupt(path, head.status().message());
+    }
     found.torn_bytes += bytes.size();
     if (calls_.Remove(path.c_str()) != 0) return FileError("cannot remove", path, errno);
     return Status::Ok();
@@ -210,6 +219,8 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, bool is_last, const Visit& v
   }
   if (!reader.is_torn()) return Status::Ok();
   if (!is_last) {
+    // What follows the last record of a reused segment is old.
+    if (*next <= found.next_lsn) return Status::Ok();
     return Corrupt(path, "the record at byte " + std::to_string(reader.position()) +
                              " is damaged, but valid records follow it");
   }
@@ -227,7 +238,7 @@ Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Vis
                                         const std::function<Status()>& after_snapshot) const {
   auto listing = List();
   if (!listing.ok()) return listing.status();
-  const auto& [segments, snapshots, unfinished] = listing.value();
+  const auto& [segments, snapshots, unfinished, spares] = listing.value();
   Recovered found;
   if (!snapshots.empty()) {
     found.next_lsn = snapshots.back();
@@ -238,7 +249,8 @@ Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Vis
   auto first = std::ranges::upper_bound(segments, found.next_lsn);
   if (first != segments.begin()) --first;
   for (auto it = first; it != segments.end(); ++it) {
-    Status s = ReadSegment(*it, it + 1 == segments.end(), visit, found);
+    const bool is_last = it + 1 == segments.end();
+    Status s = ReadSegment(*it, is_last ? std::nullopt : std::optional(*(it + 1)), visit, found);
     if (!s.ok()) return s;
   }
   return found;
@@ -259,6 +271,9 @@ Status LogDirectory::RemoveAll() const {
   }
   for (const std::uint64_t lsn : listing.value().segments) {
     if (Status s = RemoveFile(SegmentPath(lsn)); !s.ok()) return s;
+  }
+  for (const std::string& name : listing.value().spares) {
+    if (Status s = RemoveFile(path_ + "/" + name); !s.ok()) return s;
   }
   return Status::Ok();
 }
@@ -304,19 +319,33 @@ Status LogDirectory::SyncNames() const {
   return failed == 0 ? Status::Ok() : FileError("cannot sync", path_, error);
 }
 
-Status LogDirectory::RemoveBefore(std::uint64_t lsn) const {
+Status LogDirectory::RemoveBefore(std::uint64_t lsn, bool keeps_spares) const {
   auto listing = List();
   if (!listing.ok()) return listing.status();
-  const auto& [segments, snapshots, unfinished] = listing.value();
+  const auto& [segments, snapshots, unfinished, spares] = listing.value();
   for (const std::uint64_t snapshot : snapshots) {
     if (snapshot >= lsn) break;
     if (Status s = RemoveFile(SnapshotPath(snapshot)); !s.ok()) return s;
   }
+  std::size_t num_spares = keeps_spares ? spares.size() : kMostSpares;
   // A segment ends where the next one starts.
   for (std::size_t i = 0; i + 1 < segments.size() && segments[i + 1] <= lsn; ++i) {
-    if (Status s = RemoveFile(SegmentPath(segments[i])); !s.ok()) return s;
+    const std::string path = SegmentPath(segments[i]);
+    const std::string spare = path_ + "/" + Numbered("spare", segments[i], "seg");
+    if (num_spares < kMostSpares && calls_.Rename(path.c_str(), spare.c_str()) == 0) {
+      ++num_spares;
+    } else if (Status s = RemoveFile(path); !s.ok()) {
+      return s;
+    }
   }
   return Status::Ok();
+}
+
+bool LogDirectory::TakeSpare(const std::string& path) const {
+  auto listing = List();
+  if (!listing.ok() || listing.value().spares.empty()) return false;
+  const std::string spare = path_ + "/" + listing.value().spares.front();
+  return calls_.Rename(spare.c_str(), path.c_str()) == 0;
 }
 
 }  // namespace sparsefleet

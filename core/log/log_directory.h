@@ -56,6 +56,7 @@ class LogDirectory {
     std::vector<std::uint64_t> segments;   // ascending
     std::vector<std::uint64_t> snapshots;  // ascending
     std::vector<std::string> unfinished;   // names
+    std::vector<std::string> spares;       // names
   };
   Result<Listing> List() const;
 
@@ -68,8 +69,12 @@ class LogDirectory {
 
   // Makes renames and new files last.
   Status SyncNames() const;
-  // Removes snapshots and segments that a snapshot at `lsn` makes obsolete.
-  Status RemoveBefore(std::uint64_t lsn) const;
+  // Removes snapshots and segments that a snapshot at `lsn` makes obsolete. With `keeps_spares`
+  // segments are kept for TakeSpare().
+  Status RemoveBefore(std::uint64_t lsn, bool keeps_spares = false) const;
+  // Gives a spare segment, if there is one, the name `path`. Its records have lower numbers than
+  // any to come, so they are not taken for new ones.
+  bool TakeSpare(const std::string& path) const;
 
  private:
   LogDirectory(std::string path, int lock, FileCalls& calls)
@@ -77,7 +82,9 @@ class LogDirectory {
   Status RemoveFile(const std::string& path) const;
   Status ReadSnapshot(std::uint64_t lsn, std::uint32_t end, const Visit& visit,
                       const std::function<Status()>& after, Recovered& found) const;
-  Status ReadSegment(std::uint64_t lsn, bool is_last, const Visit& visit, Recovered& found) const;
+  // `next`: the first record of the segment after it, if there is one.
+  Status ReadSegment(std::uint64_t lsn, std::optional<std::uint64_t> next, const Visit& visit,
+                     Recovered& found) const;
 
   const std::string path_;
   const int lock_;

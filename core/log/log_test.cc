@@ -186,7 +186,7 @@ const Test kSnapshot("a snapshot replaces the records before it, once it is comm
     const iovec piece{state.data(), state.size()};
     Require(snapshot.value()->Append(2, {&piece, 1}).ok());
     Require(snapshot.value()->Commit(kEnd, true).ok());
-    ExpectEqual(FilesIn(place.path()).size(), 2u);
+    ExpectEqual(FilesIn(place.path()).size(), 3u);  // and a spare segment
   }
   const Recovery found = Recover(place.path());
   Expect(found.seen == std::vector<Seen>{{true, 4, 2, "state"}, {false, 4, 7, "new"}});
@@ -198,6 +198,56 @@ const Test kSnapshot("a snapshot replaces the records before it, once it is comm
                   .status()
                   .code(),
               Code::kCorrupt);
+});
+
+// Writes records, a snapshot in between now and then; what a recovery sees at any moment is all of
+// them since the snapshot.
+const Test kReused("segments are reused after snapshots, and their old records are not read", [] {
+  const TemporaryDirectory place;
+  Recovery start = Recover(place.path());
+  LogOptions options;
+  options.segment_bytes = 400;
+  auto log = Begin(start, options);
+  std::mt19937 random(5);
+  std::uint64_t cut = 1;
+  std::size_t num_spares = 0;
+  for (int number = 1; number <= 300; ++number) {
+    const std::string text(8 * (1 + random() % 12), static_cast<char>('a' + number % 26));
+    ExpectEqual(RequireOk(Append(*log, text)), static_cast<std::uint64_t>(number));
+    if (number % 40 == 0) {
+      cut = RequireOk(log->Rotate());
+      auto snapshot = RequireOk(SnapshotWriter::Begin(*start.directory, options.owner, cut));
+      RequireOk(snapshot->Commit(kEnd, false));
+      num_spares = RequireOk(start.directory->List()).spares.size();
+      Expect(num_spares > 0, "no segment is kept");
+    }
+    if (number % 7 != 0) continue;
+    // A copy, as it would be found after the process was killed here.
+    const TemporaryDirectory copy;
+    std::filesystem::copy(place.path(), copy.path(), std::filesystem::copy_options::recursive);
+    std::filesystem::remove(copy.path() + "/LOCK");
+    const Recovery found = Recover(copy.path());
+    ExpectEqual(found.found.next_lsn, static_cast<std::uint64_t>(number) + 1);
+    ExpectEqual(found.seen.size(), static_cast<std::size_t>(number + 1) - cut);
+    Expect(found.seen.empty() ||
+           found.seen.back().text.starts_with(static_cast<char>('a' + number % 26)));
+    // And again: the torn end is gone.
+    ExpectEqual(RequireOk(found.directory->List()).spares.size(), std::size_t{0});
+  }
+  Expect(RequireOk(start.directory->List()).spares.size() < num_spares, "none was used again");
+});
+
+const Test kHalfReused("a reused segment that still has its old header holds nothing", [] {
+  const TemporaryDirectory place;
+  Recovery start = Recover(place.path());
+  auto log = Begin(start);
+  RequireOk(Append(*log, "first"));
+  log.reset();
+  std::filesystem::copy(start.directory->SegmentPath(1), start.directory->SegmentPath(2));
+  start.directory.reset();
+  const Recovery found = Recover(place.path());
+  ExpectEqual(found.found.next_lsn, std::uint64_t{2});
+  ExpectEqual(found.seen.size(), std::size_t{1});
 });
 
 const Test kLocked("a directory belongs to one process until that releases it", [] {

@@ -125,8 +125,10 @@ MappedFile::~MappedFile() {
 }
 
 Result<std::unique_ptr<RecordWriter>> RecordWriter::Create(const std::string& path,
-                                                           const FileHead& head, FileCalls& calls) {
-  const int fd = calls.Open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+                                                           const FileHead& head, FileCalls& calls,
+                                                           bool reuses) {
+  const int how = reuses ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  const int fd = calls.Open(path.c_str(), how, 0600);
   if (fd < 0) return FileError("cannot create", path, errno);
   std::unique_ptr<RecordWriter> writer(new RecordWriter(path, fd, calls));
   std::array<std::byte, kFileHeadBytes> bytes{};
@@ -166,7 +168,8 @@ Status RecordWriter::WriteOrUndo(std::uint64_t bytes) {
     return {Code::kIo, path_ + ": an earlier write failed and could not be undone"};
   }
   if (Status s = WriteAll(pieces_); !s.ok()) {
-    is_broken_ = calls_.Truncate(fd_, static_cast<off_t>(bytes_)) != 0;
+    is_broken_ = calls_.Truncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
+                 ::lseek(fd_, static_cast<off_t>(bytes_), SEEK_SET) < 0;
     return s;
   }
   bytes_ += bytes;
@@ -195,6 +198,11 @@ Status RecordWriter::Append(std::uint64_t lsn, std::uint32_t type, const Payload
   const std::size_t padding = Padding(payload.bytes);
   if (padding > 0) pieces_.push_back({const_cast<std::byte*>(kZeros.data()), padding});
   return WriteOrUndo(kRecordHeadBytes + payload.bytes + padding);
+}
+
+Status RecordWriter::End() {
+  if (calls_.Truncate(fd_, static_cast<off_t>(bytes_)) == 0) return Status::Ok();
+  return FileError("cannot truncate", path_, errno);
 }
 
 Status RecordWriter::Sync() const {

@@ -85,9 +85,10 @@ class MappedFile {
 // Appends records to a new file. Not thread-safe, except Sync().
 class RecordWriter {
  public:
-  // kIo if the file exists or cannot be created.
+  // kIo if the file exists or cannot be created. With `reuses` it must exist, and its bytes are
+  // overwritten: that is cheaper than a new file, for which the system must find and clear pages.
   static Result<std::unique_ptr<RecordWriter>> Create(const std::string& path, const FileHead& head,
-                                                      FileCalls& calls);
+                                                      FileCalls& calls, bool reuses = false);
   ~RecordWriter();
 
   // Writes a record. After an error nothing is added: a partial write is cut off again. If even
@@ -95,6 +96,8 @@ class RecordWriter {
   Status Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
   // The same for whole records, as they are in another file.
   Status AppendWhole(std::span<const std::byte> records);
+  // Cuts off the old bytes of a reused file after the last record.
+  Status End();
   bool is_broken() const { return is_broken_; }
   // Blocks until everything appended before the call is on disk. Thread-safe.
   Status Sync() const;

@@ -224,7 +224,7 @@ Status ReplicaStore::Held::FinishSnapshot(std::uint64_t lsn) {
     }
     next_lsn = lsn;
   }
-  return directory->RemoveBefore(lsn);
+  return directory->RemoveBefore(lsn, true);
 }
 
 Result<Body> ReplicaStore::Held::Read(const ReplicaRead& request) const {
