@@ -193,7 +193,8 @@ with RemoteStore(fleet.server_endpoints(), name=f"worker-{rank}") as store:
         pathlib.Path("seen").touch()
 """
     launcher = start(script, "--native-servers", "--workers", "2", "--keep-going")
-    launcher.wait()
+    assert launcher.wait() == 137
+    assert "the data of worker 1 was left out" in launcher.output()
     assert (tmp_path / "seen").exists(), launcher.output() + launcher.log("workerlog.0")
     assert "has ended, as its launcher reports" in launcher.log("serverlog.0")
 

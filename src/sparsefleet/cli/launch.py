@@ -92,10 +92,10 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="what is restarted when a process fails. killed: that process alone, if a signal "
         "killed it (kill -9, out of memory, crash) or if it is a server that has served; failed: "
-        "that process alone, also after an error; all: every process, and a Trainer with "
-        "resume='auto' resumes from its last checkpoint. auto (default): killed with durable "
-        "servers; with --max-restarts failed, or all where a process cannot continue alone; all "
-        "with --durability off or --servers 0",
+        "that process alone, also after an error, when it trains its epoch again; all: every "
+        "process, and a Trainer with resume='auto' resumes from its last checkpoint. auto "
+        "(default): killed with durable servers, and all for other failures if --max-restarts is "
+        "given; all with --durability off or --servers 0",
     )
     parser.add_argument(
         "--max-restarts",

@@ -97,8 +97,8 @@ class LaunchConfig:
     restart: RestartName = "auto"
     """Which processes are restarted when one fails: "killed": that one, if it was killed by a
     signal or is a server that has served; "failed": that one, however it failed; "all": all of the
-    job. "auto": "all" without durable servers; else "killed", or, if `max_restarts` is given,
-    "failed" where a process can continue alone and "all" where it cannot."""
+    job. "auto": "all" without durable servers; else "killed", and "all" for what that does not
+    cover if `max_restarts` is given."""
 
     max_restarts: int | None = None
     """With "all", how many times the job is restarted (None: 0); otherwise how many times within
@@ -163,9 +163,7 @@ class LaunchConfig:
         """Return the value of `restart` that "auto" stands for."""
         if self.restart != "auto":
             return self.restart
-        if not self.is_durable:
-            return "all"
-        return "killed" if self.max_restarts is None else "failed"
+        return "killed" if self.is_durable else "all"
 
     @property
     def max_starts_of_all(self) -> int:

@@ -401,6 +401,18 @@ class NodeJob:
                 file=sys.stderr,
                 flush=True,
             )
+        unknown = [
+            child for child in self._failures if has_own_loop(child.plan, self._context.state_dir)
+        ]
+        if unknown:
+            names = ", ".join(child.name for child in unknown)
+            print(
+                f"sparsefleet launch: the data of {names} was left out, how much of it is unknown: "
+                "nobody can continue a loop of its own",
+                file=sys.stderr,
+                flush=True,
+            )
+            return Ending(shell_code(unknown[0].exit_code or 1), "records were left out")
         return Ending(0, "done")
 
 

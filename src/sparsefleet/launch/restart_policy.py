@@ -34,9 +34,9 @@ class RestartPolicy:
     """Judges failed processes; those it lets restart count against the limit of `config`.
 
     A server that has served is restarted however it failed: its log has everything that was
-    acknowledged. Other processes are restarted if they were killed by a signal or asked for it by
-    their exit code; after an error only with `restart="failed"`, since the same script usually
-    fails the same way again.
+    acknowledged. Other processes are restarted if they were killed by a signal; after an error only
+    with `restart="failed"`, since the same script usually fails the same way again, and since a
+    worker that could clean up has closed its session.
     """
 
     def __init__(
@@ -91,5 +91,4 @@ class RestartPolicy:
         rule = self._config.restart_rule
         if rule == "all" or child.exit_code is None:
             return False
-        is_killed = child.exit_code < 0 or child.exit_code == START_ELSEWHERE
-        return has_served or is_killed or rule == "failed"
+        return has_served or child.exit_code < 0 or rule == "failed"

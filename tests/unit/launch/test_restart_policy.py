@@ -35,7 +35,8 @@ def test_auto_depends_on_durability_and_on_the_limit() -> None:
     auto = LaunchConfig(script="train", is_module=True)
     assert (auto.restart_rule, auto.restart_limit) == ("killed", 20)
     limited = LaunchConfig(script="train", is_module=True, max_restarts=3)
-    assert (limited.restart_rule, limited.restart_limit) == ("failed", 3)
+    assert (limited.restart_rule, limited.restart_limit) == ("killed", 3)
+    assert (limited.max_starts_of_all, auto.max_starts_of_all) == (3, 0)
     for fields in ({"durability": "off"}, {"num_servers": 0}):
         plain = LaunchConfig(script="train", is_module=True, **fields)  # type: ignore[arg-type]
         assert (plain.restart_rule, plain.restart_limit) == ("all", 0)
@@ -51,7 +52,7 @@ def test_one_process_alone_needs_durable_servers() -> None:
 def test_which_failures_are_covered() -> None:
     killed = RestartPolicy(config())
     assert judge(killed, EndedProcess(-9))
-    assert judge(killed, EndedProcess(START_ELSEWHERE))
+    assert not judge(killed, EndedProcess(START_ELSEWHERE))
     assert not judge(killed, EndedProcess(1))
     assert judge(killed, EndedProcess(1, "server"), has_served=True)
     assert not judge(killed, EndedProcess(1, "server"))
