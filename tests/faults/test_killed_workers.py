@@ -117,7 +117,7 @@ def test_sync_over_kills_gives_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "killed"), [("async", 0), ("geo", 1)])
 def test_others_train_what_a_lost_worker_has_left(mode: str, killed: int, tmp_path: Path) -> None:
     write_files(tmp_path)
-    with NativeServers(2, peer_timeout_s=2.0) as servers:
+    with NativeServers(1, peer_timeout_s=2.0) as servers:
         workers = KillableWorkers(
             servers.endpoints, WORKERS, keep_ledger, mode, 1, str(tmp_path), restarts=False
         )

@@ -18,9 +18,9 @@ from sparsefleet.engine.applied_batches import AppliedBatches
 from sparsefleet.engine.batch_source import BatchFeed, BatchSource, DataPosition, PassStart
 from sparsefleet.errors import NotFoundError, PeerLostError
 from sparsefleet.fleet.incarnation import Incarnation, WorkerRecord
-from sparsefleet.modes.mode_setting import SOURCES
+from sparsefleet.modes.mode_setting import ROUNDS, SOURCES
 from sparsefleet.store import RemoteStore, RemoteStoreConfig
-from sparsefleet.store.rows import DataMark
+from sparsefleet.store.rows import DataMark, join_marks
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
@@ -90,12 +90,14 @@ class LostData:
         record = WorkerRecord(self._distributed.board, self._who(rank)).read() or {}
         takers = json.loads(self._note(epoch, rank, "takers") or b"[]")
         mine = self._distributed.role.index
-        servers = self._marks_of(rank, epoch, base=0)
-        for taker in {*takers, mine}:
-            for marks, more in zip(
-                servers, self._marks_of(taker, epoch, base=self._base(rank)), strict=True
-            ):
-                marks += more
+        base = self._base(rank)
+        lost = [self._marks_of(rank, epoch, base=0)]
+        lost += [self._marks_of(taker, epoch, base=base) for taker in takers if taker != mine]
+        # Servers know what they have applied for the sessions of lost workers, but not that a push
+        # of this one brings the same: what some of them have must not be pushed again.
+        some = join_marks(mark for marks in lost for server in marks for mark in server)
+        own = self._marks_of(mine, epoch, base=base)
+        servers = [join_marks([*some, *marks]) for marks in own]
         if mine not in takers:
             self._put(epoch, rank, "takers", json.dumps([*takers, mine]).encode())
         is_in_pass = record.get("pass") == epoch and record.get("position") is not None
@@ -120,6 +122,13 @@ class LostData:
             )
         else:
             _log.warning("worker %d is lost: this one trains what is left of its data", rank)
+            partial = _size(some) - min(
+                _size(join_marks(mark for marks in lost for mark in marks[server]))
+                for server in range(len(own))
+            )
+            if partial:
+                done = f"all but {partial} batches, or records, in its last push"
+                self.left_out[rank] = f"{done}, which only some servers have applied, were trained"
         start = PassStart(positions=[position], applied=applied)
         return LeftBehind(rank, theirs, start)
 
@@ -177,6 +186,10 @@ class LostData:
 
     def _name(self, epoch: int, rank: int, what: str) -> str:
         return f"lost/{self._who(rank)}/{epoch}/{what}"
+
+
+def _size(marks: Sequence[DataMark]) -> int:
+    return sum(end - begin for stream, _, begin, end in marks if stream % SOURCES != ROUNDS)
 
 
 def raise_left_out(left_out: dict[int, str]) -> None:
