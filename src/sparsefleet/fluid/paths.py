@@ -23,6 +23,7 @@ else:  # importlib.abc takes longer to import than all of this module
 __all__ = ["AliasLoader", "paths", "provide_paths"]
 
 _ROOT = "sparsefleet.fluid"
+_DATASET, _OLD_DATASET = "sparsefleet.fluid.paddle.dataset", "sparsefleet.dataset"
 
 # Path -> the module it stands for.
 _MODULES = {
@@ -251,6 +252,7 @@ def provide_paths() -> None:
     """Make the paths importable; calling it again changes nothing."""
     if not any(isinstance(finder, _PathFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _PathFinder())
+        sys.meta_path.append(_OldDatasetFinder())  # last: others may wrap what it finds
 
 
 class _PathFinder(MetaPathFinder):
@@ -292,6 +294,49 @@ class AliasLoader(InspectLoader):
     def is_package(self, fullname: str) -> bool:
         del fullname
         return bool(_loader_of(self._real).is_package(self._real))
+
+
+class _OldDatasetFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname != _OLD_DATASET and not fullname.startswith(f"{_OLD_DATASET}."):
+            return None
+        from importlib.util import find_spec
+
+        if find_spec(fullname.replace(_OLD_DATASET, _DATASET, 1)) is None:
+            return None
+        return ModuleSpec(fullname, _OldDatasetLoader(), is_package=fullname == _OLD_DATASET)
+
+
+class _OldDatasetLoader(InspectLoader):
+    """Loads a module of `sparsefleet.dataset`, where the readers of `paddle.dataset` were before.
+
+    It is the same module: what is set in `sparsefleet.dataset.common` holds for all readers.
+    """
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        if spec.name == _OLD_DATASET:
+            return None  # its own module, so that Python looks for no files below it
+        if spec.name != f"{_OLD_DATASET}.common":
+            importlib.import_module(f"{_OLD_DATASET}.common")
+        found = importlib.import_module(spec.name.replace(_OLD_DATASET, _DATASET, 1))
+        self._own_spec = found.__spec__
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ != _OLD_DATASET:
+            module.__spec__ = self._own_spec  # Python has replaced it
+            return
+        names = importlib.import_module(_DATASET).__all__
+
+        def load(name: str) -> Any:
+            if name not in names:
+                return getattr(importlib.import_module(_DATASET), name)
+            return importlib.import_module(f"{_OLD_DATASET}.{name}")
+
+        vars(module).update(__path__=[], __all__=list(names), __getattr__=load)
 
 
 class _NamesLoader(InspectLoader):

@@ -38,3 +38,15 @@ def test_paths_are_provided_once() -> None:
     finders = list(sys.meta_path)
     provide_paths()
     assert sys.meta_path == finders
+
+
+def test_the_old_path_of_data_sets_is_the_same_module() -> None:
+    import sparsefleet.fluid.paddle.dataset.common as common
+
+    old = importlib.import_module("sparsefleet.dataset.common")
+    assert old is common
+    assert importlib.import_module("sparsefleet.dataset.mnist").common is common
+    assert common.__spec__ is not None
+    assert common.__spec__.name == "sparsefleet.fluid.paddle.dataset.common"
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("sparsefleet.dataset.nothing")

@@ -20,7 +20,7 @@ _HOMES = {
     "__version__": "sparsefleet.fluid.paddle.version",
     "batch": "sparsefleet.fluid.paddle.reader",
     "compat": "sparsefleet.fluid.paddle.compat",
-    "dataset": "sparsefleet.fluid.paddle.dataset",
+    "dataset": "sparsefleet.dataset",
     "distributed": "sparsefleet.fluid.paddle.distributed",
     "enable_static": "sparsefleet.fluid.paddle.paddle_package",
     "fluid": "sparsefleet.fluid",
