@@ -10,12 +10,16 @@ __all__ = ["FLUID_COVERAGE_DESCRIPTION", "add_fluid_coverage_flags", "run_fluid_
 
 FLUID_COVERAGE_DESCRIPTION = """\
 Lists the names that public Fluid programs use, most used first: how many programs use each, and
-whether it is supported.
+whether it is supported. With --public, lists all public names of Fluid 1.8.5: whether each is
+supported, and how many cases of the original's own tests that use it pass here.
 """
 
 
 def add_fluid_coverage_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command."""
+    parser.add_argument(
+        "--public", action="store_true", help="all public names of Fluid 1.8.5, not the used ones"
+    )
     parser.add_argument("--missing", action="store_true", help="only unsupported names")
     parser.add_argument(
         "--core",
@@ -31,6 +35,8 @@ def run_fluid_coverage_command(options: argparse.Namespace) -> int:
     """Print the names; the exit code is always 0."""
     from sparsefleet.fluid.paddle.api_coverage import coverage
 
+    if options.public:
+        return _show_public(options)
     names = [name for name in coverage() if name.core_programs or not options.core]
     shown = [name for name in names if not (options.missing and name.is_here)]
     if options.json:
@@ -39,4 +45,24 @@ def run_fluid_coverage_command(options: argparse.Namespace) -> int:
     for name in shown:
         print(f"{name.programs:4d}  {'yes    ' if name.is_here else 'not yet'}  {name.name}")
     print(f"{sum(name.is_here for name in names)} of {len(names)} names are supported.")
+    return 0
+
+
+def _show_public(options: argparse.Namespace) -> int:
+    from sparsefleet.fluid.paddle.api_coverage import public_names
+
+    names = public_names()
+    shown = [name for name in names if not (options.missing and name.is_here)]
+    if options.json:
+        print(json.dumps([dataclasses.asdict(name) for name in shown], indent=2))
+        return 0
+    for name in shown:
+        state = "yes    " if name.is_here else "not yet"
+        print(f"{name.passing:4d} of {name.cases:4d}  {state}  {name.name}")
+    here = sum(name.is_here for name in names)
+    tested = sum(name.is_here and name.passing > 0 for name in names)
+    print(
+        f"{here} of {len(names)} public names are supported; {tested} of them are used by cases of "
+        "the original's tests that pass here."
+    )
     return 0

@@ -33,7 +33,7 @@ _MODULES = {
     "clip": "optimizer.clip",
     "communicator": "fleet.communicator",
     "compiler": "executor.compiler",
-    "contrib.extend_optimizer": "optimizer.decoupled_decay",
+    "contrib.extend_optimizer.extend_optimizer_with_weight_decay": "optimizer.decoupled_decay",
     "contrib.memory_usage_calc": "framework.memory_usage",
     "contrib.op_frequence": "fleet.program_files",
     "contrib.mixed_precision.decorator": "optimizer.mixed_precision",
@@ -140,6 +140,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "op_freq_statistic": "fleet.program_files",
     },
     "contrib.decoder": _CONTRIB_DECODERS,
+    "contrib.extend_optimizer": {"extend_with_decoupled_weight_decay": "optimizer.decoupled_decay"},
     "contrib.decoder.beam_search_decoder": _CONTRIB_DECODERS,
     "contrib.layers": _CONTRIB_LAYERS,
     "contrib.layers.metric_op": _CONTRIB_LAYERS,
@@ -166,7 +167,9 @@ _NAMES: dict[str, dict[str, str]] = {
     "incubate.fleet.base.fleet_base": {
         "DistributedOptimizer": "fleet.program_fleet:ProgramOptimizer",
         "Fleet": "fleet.program_fleet:ProgramFleet",
+        "Mode": "fleet.program_fleet",
     },
+    "incubate.fleet.base.mode": {"Mode": "fleet.program_fleet"},
     "incubate.fleet.base.role_maker": {
         "GeneralRoleMaker": "fleet.role_makers",
         "PaddleCloudRoleMaker": "fleet.role_makers",
@@ -207,6 +210,21 @@ _NAMES: dict[str, dict[str, str]] = {
     f"{_PARAMETER_SERVER}.pslib.optimizer_factory": {"FLEET_GLOBAL_DICT": "fleet.pslib_fleet"},
     "incubate.fleet.utils": {},
     "incubate.fleet.utils.hdfs": {"HDFSClient": "io.hadoop:FleetHDFSClient"},
+    "paddle.reader.decorator": dict.fromkeys(
+        (
+            "ComposeNotAligned",
+            "buffered",
+            "cache",
+            "chain",
+            "compose",
+            "firstn",
+            "map_readers",
+            "multiprocess_reader",
+            "shuffle",
+            "xmap_readers",
+        ),
+        "paddle.reader",
+    ),
     "proto": {},
     "reader": {
         "DataLoader": "feeding.data_loader",

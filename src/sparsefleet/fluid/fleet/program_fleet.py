@@ -35,11 +35,19 @@ from sparsefleet.fluid.io.inference_model import save_inference_model
 from sparsefleet.fluid.io.saving import TableLayout, save_persistables
 from sparsefleet.fluid.optimizer import Optimizer
 
-__all__ = ["ProgramFleet", "ProgramOptimizer", "fleet"]
+__all__ = ["Mode", "ProgramFleet", "ProgramOptimizer", "fleet"]
 
 Part = TypeVar("Part")
 
 _log = logging.getLogger("sparsefleet.fluid")
+
+
+class Mode:
+    """The kinds of fleets, with Fluid's numbers."""
+
+    TRANSPILER = 1
+    PSLIB = 2
+    COLLECTIVE = 3
 
 
 class ProgramFleet(Fleet):

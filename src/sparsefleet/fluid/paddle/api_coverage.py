@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from sparsefleet.fluid.feeding.generator_loader import GeneratorLoader
 from sparsefleet.fluid.framework.scope import ScopeVariable
 from sparsefleet.fluid.paddle import paddle_package
 
-__all__ = ["ApiName", "coverage"]
+__all__ = ["ApiName", "PublicName", "coverage", "public_names"]
 
 _NAMES = Path(__file__).parent / "api_names.csv"
+_PUBLIC = Path(__file__).parent / "public_names.csv"
 
 Start = Callable[[], Any]
 
@@ -56,6 +58,54 @@ def coverage() -> list[ApiName]:
             )
             for row in csv.DictReader(file)
         ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicName:
+    """A public name of Fluid 1.8.5: one that a module lists, outside `dygraph`, `slim`, `hapi`.
+
+    >>> {one.name: one for one in public_names()}["paddle.fluid.layers.fc"].is_here
+    True
+    """
+
+    name: str
+    is_here: bool
+    """Whether it resolves under its path."""
+
+    cases: int
+    """Cases of the original's own tests, among those tried, that use the name and pass there."""
+
+    passing: int
+    """The cases among them that also pass here, when last measured."""
+
+
+def public_names() -> list[PublicName]:
+    """Return the public names of Fluid 1.8.5, in order."""
+    with open(_PUBLIC, encoding="utf-8", newline="") as file:
+        return [
+            PublicName(
+                name=row["name"],
+                is_here=_resolves(row["name"]),
+                cases=int(row["cases"]),
+                passing=int(row["passing"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def _resolves(name: str) -> bool:
+    """Return whether `paddle.fluid.layers.fc` and the like exist, imported as programs do."""
+    module, _, last = name.rpartition(".")
+    top, _, rest = module.removeprefix("paddle").removeprefix(".").partition(".")
+    if not top:
+        return hasattr(paddle_package, last)
+    home = paddle_package._HOMES.get(top, "")
+    if not home.endswith(f".{top}"):  # a name, not a module
+        return False
+    try:
+        return hasattr(importlib.import_module(f"{home}.{rest}" if rest else home), last)
+    except ImportError:
+        return False
 
 
 def _starts() -> dict[str, list[Start]]:

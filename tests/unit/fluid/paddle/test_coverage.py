@@ -43,3 +43,17 @@ def test_the_command_shows_what_is_missing(capsys: pytest.CaptureFixture[str]) -
     assert last == f"{len(found) - len(missing)} of {len(found)} names are supported."
     assert main(["fluid-coverage", "--core"]) == 0
     assert len(capsys.readouterr().out.splitlines()) < len(found)
+
+
+def test_public_names_are_looked_up_under_their_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fluid-coverage", "--public", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["paddle.fluid.contrib.decoder.beam_search_decoder.StateCell"]["is_here"]
+    assert not found["paddle.fluid.optimizer.Dpsgd"]["is_here"]
+    assert all(one["passing"] <= one["cases"] for one in found.values())
+    assert main(["fluid-coverage", "--public", "--missing"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines] == [
+        name for name, one in found.items() if not one["is_here"]
+    ]
+    assert last.startswith(f"{len(found) - len(lines)} of {len(found)} public names")
