@@ -356,6 +356,10 @@ class _OldDatasetLoader(InspectLoader):
 
         vars(module).update(__path__=[], __all__=list(names), __getattr__=load)
 
+    def get_source(self, fullname: str) -> str | None:
+        real = fullname.replace(_OLD_DATASET, _DATASET, 1)
+        return cast("str | None", _loader_of(real).get_source(real))
+
 
 class _NamesLoader(InspectLoader):
     """Fills a module with names that are loaded at first use; `python -m` runs nothing."""
