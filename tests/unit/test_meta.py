@@ -59,6 +59,7 @@ AS_IN_FLUID = {
     "sparsefleet.fluid.dygraph.nn.Pool2D",
     "sparsefleet.fluid.dygraph.schedules.CosineDecay",
     "sparsefleet.fluid.dygraph.schedules.NoamDecay",
+    "sparsefleet.fluid.evaluator.DetectionMAP",
     "sparsefleet.fluid.operators.cells.GRUCell",
     "sparsefleet.fluid.operators.cells.LSTMCell",
     "sparsefleet.fluid.operators.decoding.BeamSearchDecoder",
@@ -67,6 +68,12 @@ AS_IN_FLUID = {
     "sparsefleet.fluid.operators.cells.BasicGRUUnit",
     "sparsefleet.fluid.operators.cells.BasicLSTMUnit",
     "sparsefleet.fluid.optimizer.kinds.DGCMomentumOptimizer",
+}
+# The same, as in TorchRec.
+AS_IN_TORCHREC = {
+    "sparsefleet.torchrec_like.collections.EmbeddingBagConfig",
+    "sparsefleet.torchrec_like.collections.EmbeddingConfig",
+    "sparsefleet.torchrec_like.jagged.KeyedJaggedTensor",
 }
 MAX_SETTINGS = 14  # of an embedding, including those of its table
 
@@ -168,7 +175,7 @@ def too_many(name: str, kind: type) -> str:
     """Return what is wrong with the constructor of a class; empty if nothing is."""
     if issubclass(kind, BaseException) or not inspect.isfunction(kind.__init__):
         return ""
-    if name in AS_IN_FLUID:
+    if name in AS_IN_FLUID | AS_IN_TORCHREC:
         return ""
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
     if dataclasses.is_dataclass(kind) and all(p.kind is p.KEYWORD_ONLY for p in parameters):
