@@ -98,7 +98,8 @@ def table_of(runs: Runs, metric: str) -> list[str]:
 
 
 def page_of(found: dict[str, Runs], options: argparse.Namespace) -> str:
-    lines = ["# Quality of the modes", "", f"{machine()}. Seeds per side: {options.seeds}.", ""]
+    lines = ["# Quality of the modes", "", f"{machine()}. Seeds per side: {options.seeds}."]
+    lines += [f"Command: `bench/quality.py {' '.join(sys.argv[1:])}`.", ""]
     lines += [line.strip() for line in (__doc__ or "").split("\n\n", 2)[2].splitlines()]
     for name, runs in found.items():
         recipe = find_recipe(name)
