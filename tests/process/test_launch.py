@@ -401,3 +401,14 @@ sys.stdout.write("and ends without a newline")
     shown = [line for line in launcher.output().splitlines() if not line.startswith("[")]
     said = [f"worker 1 says {number}" for number in range(1000)]
     assert shown == [*said, "and ends without a newline"]
+
+
+def test_what_a_worker_leaves_in_memory_ends_with_the_job(start: Start, tmp_path: Path) -> None:
+    script = """
+place = pathlib.Path(os.environ["SPARSEFLEET_MEMORY_DIR"])
+(place / "round.outbox").write_bytes(b"half a round")
+pathlib.Path("place").write_text(str(place))
+"""
+    launcher = start(script, "--servers", "1", "--workers", "1")
+    assert launcher.wait() == 0, launcher.output()
+    assert not Path((tmp_path / "place").read_text()).exists()

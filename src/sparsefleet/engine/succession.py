@@ -31,8 +31,7 @@ _log = logging.getLogger("sparsefleet.engine")
 
 
 def _file_in_memory(name: str) -> str:
-    shared = "/dev/shm"
-    place = shared if "TMPDIR" not in os.environ and os.path.isdir(shared) else gettempdir()
+    place = os.environ.get("SPARSEFLEET_MEMORY_DIR") or gettempdir()
     what = hashlib.sha256(name.encode()).hexdigest()[:24]
     return os.path.join(place, f"sparsefleet-{what}.outbox")
 

@@ -167,6 +167,8 @@ def run_job(
             tempfile.TemporaryDirectory(prefix=".notice-", dir=config.log_dir)
         )
         told["SPARSEFLEET_NOTICE_FILE"] = os.path.join(os.path.abspath(notice), "notice")
+        if config.is_durable:
+            told["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
 
         def run_once(restarts: int) -> Ending:
             state_dir = ""
@@ -217,6 +219,15 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
         )
         ending = run_once(ending.restarts)
     return ending.exit_code
+
+
+def _memory_directory() -> tempfile.TemporaryDirectory[str]:
+    """Make a directory, in memory where possible, for what processes leave to their successors."""
+    shared = "/dev/shm"
+    in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
+    return tempfile.TemporaryDirectory(
+        prefix="sparsefleet-job-", dir=shared if in_memory else None, ignore_cleanup_errors=True
+    )
 
 
 def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
