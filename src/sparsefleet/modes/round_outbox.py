@@ -59,12 +59,18 @@ class RoundOutbox:
             arrays.append(np.ascontiguousarray(array))
             return list(array.shape)
 
+        def place_parts(gradient: Any) -> list[int]:
+            """Place a dense gradient, whole or in parts as the backward pass left it."""
+            if isinstance(gradient, np.ndarray):
+                return place(gradient)
+            return [sum(place(np.ravel(part))[0] for part in gradient)]
+
         described = [
             {
                 "sparse": {
                     t: [place(np.asarray(k)), place(np.asarray(g))] for t, (k, g) in s.items()
                 },
-                "dense": {t: place(_whole(g)) for t, g in d.items()},
+                "dense": {t: place_parts(g) for t, g in d.items()},
             }
             for s, d in batches
         ]
@@ -125,9 +131,3 @@ class RoundOutbox:
                 self._memory.close()
             self._memory = mmap.mmap(self._file, grown)
         return self._memory
-
-
-def _whole(gradient: Any) -> Floats:
-    if isinstance(gradient, np.ndarray):
-        return gradient
-    return np.concatenate([np.ravel(part) for part in gradient])
