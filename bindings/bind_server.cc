@@ -240,6 +240,22 @@ void BindServer(nb::module_& m) {
           "name"_a, "Counts the clients of this name, which have ended, as lost; returns how many.")
       .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
       .def(
+          "begin_profile",
+          [](const ServerHandle& h, std::size_t max_requests) { (*h).spans().Begin(max_requests); },
+          "max_requests"_a, "Records the times of up to this many requests from now on.")
+      .def(
+          "take_profile",
+          [](const ServerHandle& h) {
+            nb::list all;
+            for (const Span& span : (*h).spans().Take()) {
+              all.append(nb::make_tuple(MessageName(static_cast<MessageType>(span.type)),
+                                        span.thread, span.begin_ns, span.duration_ns));
+            }
+            return all;
+          },
+          nb::sig("def take_profile(self) -> list[tuple[str, int, int, int]]"),
+          "Ends the recording: (request, thread, begin in ns since 1970, duration in ns).")
+      .def(
           "wait_for_shutdown_request",
           [](const ServerHandle& h, double timeout_s) {
             nb::gil_scoped_release release;

@@ -92,7 +92,9 @@ Result<Dispatcher::Greeting> Dispatcher::Hello(std::span<const std::byte> body,
 Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
                           const ReplyTo& to, const TakeBody& take_body) {
   const FrameHeader& request = to.request;
-  session->Touch(std::chrono::steady_clock::now());
+  const auto begun = std::chrono::steady_clock::now();
+  const RequestTimes::Busy busy(times_);
+  session->Touch(begun);
   if (request.flags != 0) {
     const Status status(Code::kProtocol, std::string(MessageName(request.type)) +
                                              ": got a reply, expected a request");
@@ -117,7 +119,8 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
         return Status::Ok();
       case ReplyMemory::Verdict::Kind::kRebuild:
         if (journal_ != nullptr) journal_->duplicates_dropped.fetch_add(1);
-        Deliver(to, Reply::From(RebuildPush({session, body, to, take_body}, verdict.pushed)));
+        Deliver(to,
+                Reply::From(RebuildPush({session, body, to, take_body, begun}, verdict.pushed)));
         return Status::Ok();
       case ReplyMemory::Verdict::Kind::kRefused:
         to.Send(Reply::From(verdict.status));
@@ -126,7 +129,7 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
         break;
     }
   }
-  const Call call{session, body, to, take_body};
+  const Call call{session, body, to, take_body, begun};
   std::shared_lock<std::shared_mutex> logged;  // until the reply is remembered
   Answer answer;
   try {
@@ -139,6 +142,7 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
   }
   if (!answer) return Status::Ok();
   SendAnswer(*session, to, *answer);
+  times_.Record(request.type, begun);
   return answer->status().code() == Code::kProtocol ? answer->status() : Status::Ok();
 }
 
@@ -219,8 +223,10 @@ Dispatcher::Answer Dispatcher::RunHandler(const Call& call, Handler handler) {
 }
 
 Dispatcher::Finish Dispatcher::Finisher(const Call& call) const {
-  return [this, session = call.session, to = call.to](const Result<ReplyBody>& result) {
+  return [this, session = call.session, to = call.to,
+          begun = call.begun](const Result<ReplyBody>& result) {
     SendAnswer(*session, to, result);
+    times_.Record(to.request.type, begun);
   };
 }
 

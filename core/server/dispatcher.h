@@ -16,6 +16,7 @@
 #include "server/command_queue.h"
 #include "server/journal.h"
 #include "server/reply.h"
+#include "server/request_times.h"
 #include "server/server_counters.h"
 #include "server/session_table.h"
 #include "store/coordinator.h"
@@ -78,6 +79,8 @@ class Dispatcher {
     return {options_.index, options_.num_servers};
   }
 
+  RequestTimes& times() const { return times_; }
+
   // Rejects new work with kShuttingDown from now on.
   void Drain() { draining_ = true; }
   // Ends running and queued jobs soon, with kShuttingDown.
@@ -89,6 +92,7 @@ class Dispatcher {
     std::span<const std::byte> body;
     const ReplyTo& to;
     const TakeBody& take_body;
+    RequestTimes::TimePoint begun;
   };
   // Empty if the reply comes later, through Finisher().
   using Answer = std::optional<Result<ReplyBody>>;
@@ -182,6 +186,7 @@ class Dispatcher {
   CommandQueue& commands_;
   SessionTable& sessions_;
   const Reply out_of_memory_;  // allocated up front
+  mutable RequestTimes times_;
   std::atomic<bool> draining_{false};
   Mutex define_dense_mutex_;
   std::stop_source cancel_jobs_;

@@ -18,6 +18,10 @@ iovec PieceOf(std::span<const std::byte> bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
 
+double SecondsSince(std::chrono::steady_clock::time_point begun) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Journal>> Journal::Open(JournalOptions options) {
@@ -64,7 +68,13 @@ Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& vi
   log_ = std::move(log).value();
   if (options_.durability == Durability::kDisk) {
     if (Status s = directory_->SyncNames(); !s.ok()) return s;
-    commit_ = std::make_unique<GroupCommit>([this] { return log_->Sync(); }, options_.on_failure);
+    const auto sync = [this] {
+      const auto began = std::chrono::steady_clock::now();
+      auto end = log_->Sync();
+      sync_times_.Observe(SecondsSince(began));
+      return end;
+    };
+    commit_ = std::make_unique<GroupCommit>(sync, options_.on_failure);
   }
   if (replica_ != nullptr) {
     replica_->Start(*log_, owner_);
@@ -78,12 +88,14 @@ Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& vi
           if (status.code() != Code::kShuttingDown) options_.on_failure(status);
         });
   }
-  recovery_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  recovery_s_ = SecondsSince(begun);
   return Status::Ok();
 }
 
 Status Journal::Append(LogRecord type, std::span<const iovec> pieces) {
+  const auto begun = std::chrono::steady_clock::now();
   auto lsn = log_->Append(static_cast<std::uint32_t>(type), pieces);
+  append_times_.Observe(SecondsSince(begun));
   if (lsn.ok()) return Status::Ok();
   if (log_->is_broken() && options_.on_failure) options_.on_failure(lsn.status());
   return lsn.status().WithPrefix("nothing was changed: the server cannot write its log: ");
@@ -176,6 +188,8 @@ void Journal::AddStats(StatMap& stats) const {
                          : log_->next_lsn() - std::min(log_->next_lsn(), commit_->durable_end()));
   add("replies_waiting", commit_ == nullptr ? 0 : commit_->num_waiting());
   if (replica_ != nullptr) replica_->AddStats(stats);
+  append_times_.AddTo(stats, "log.append_seconds");
+  sync_times_.AddTo(stats, "log.sync_seconds");
 }
 
 }  // namespace sparsefleet

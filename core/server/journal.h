@@ -16,6 +16,7 @@
 #include "log/group_commit.h"
 #include "log/log.h"
 #include "log/log_directory.h"
+#include "monitor/histogram.h"
 #include "replica/replica_link.h"
 #include "status/status.h"
 #include "store/store.h"
@@ -143,6 +144,8 @@ class Journal final : public BirthLog {
   std::atomic<std::uint64_t> snapshot_size_{0};
   std::atomic<std::uint64_t> snapshots_{0};
   std::atomic<double> snapshot_s_{0};
+  DurationHistogram append_times_;
+  DurationHistogram sync_times_;
 };
 
 }  // namespace sparsefleet

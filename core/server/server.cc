@@ -341,6 +341,7 @@ void Server::Impl::AddStats(StatMap& stats) const {
   if (journal != nullptr) journal->AddStats(stats);
   if (replicas != nullptr) replicas->AddStats(stats);
   counters.AddTo(stats);
+  dispatcher.times().AddTo(stats);
 }
 
 void Server::Impl::OpenReplicaStore() {
@@ -545,6 +546,8 @@ StatMap Server::Stats() const {
   AddTableStats(impl_->tables, stats);
   return stats;
 }
+
+SpanRing& Server::spans() { return impl_->dispatcher.times().spans; }
 
 bool Server::HasClient(std::string_view name) const { return impl_->sessions.HasNamed(name); }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "monitor/span_ring.h"
 #include "server/command_queue.h"
 #include "server/durable_state.h"
 #include "status/status.h"
@@ -86,6 +87,8 @@ class Server {
   // this server.
   std::shared_ptr<Store> TablesAsStore();
   StatMap Stats() const;
+  // Requests with their times, by MessageType, while a profile is taken.
+  SpanRing& spans();
   // Whether a client of this name is connected and not considered lost.
   bool HasClient(std::string_view name) const;
   // The same for the client of this session, see Command::session().

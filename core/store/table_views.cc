@@ -25,6 +25,10 @@ void AddSparse(const SparseTable& table, const std::string& prefix, StatMap& sta
   add("rows_evicted", figures.rows_evicted);
   add("rejected_non_finite", figures.rejected_non_finite);
   add("not_admitted", figures.not_admitted);
+  stats[prefix + "row_squares"] = figures.row_squares;
+  add("rows_sampled", figures.rows_sampled);
+  stats[prefix + "gradient_squares"] = figures.gradient_squares;
+  add("gradients_sampled", figures.gradients_sampled);
   stats[prefix + "learning_rate"] = table.learning_rate();
 }
 

@@ -153,6 +153,7 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
     }
     if (mode == PullMode::kTrain) {
       impl_->SeeStep(static_cast<std::uint32_t>(std::min<std::uint64_t>(step, kLastStepWord)));
+      impl_->pulled_norms.Look(out.data(), keys.size(), dim());
     }
     impl_->rows_pulled.fetch_add(keys.size(), std::memory_order_relaxed);
   });
@@ -362,6 +363,10 @@ SparseStats SparseTable::Stats() const {
   stats.rows_pushed = impl_->rows_pushed;
   stats.rejected_non_finite = impl_->rejected_non_finite;
   stats.not_admitted = impl_->not_admitted;
+  stats.row_squares = impl_->pulled_norms.squares();
+  stats.rows_sampled = impl_->pulled_norms.count();
+  stats.gradient_squares = impl_->gradient_norms.squares();
+  stats.gradients_sampled = impl_->gradient_norms.count();
   return stats;
 }
 

@@ -56,6 +56,12 @@ struct SparseStats {
   std::uint64_t rows_evicted = 0;
   std::uint64_t rejected_non_finite = 0;
   std::uint64_t not_admitted = 0;
+  // Sums of squared norms over a sample of the rows pulled for training and of the gradients (or
+  // differences) pushed, and the sizes of the samples.
+  double row_squares = 0;
+  std::uint64_t rows_sampled = 0;
+  double gradient_squares = 0;
+  std::uint64_t gradients_sampled = 0;
 };
 
 class BirthLog;

@@ -118,6 +118,7 @@ PushResult PreparedChange::Apply() {
   State& state = *state_;
   if (state.keys.empty()) return result;
   SparseTable::Impl& table = state.table;
+  table.gradient_norms.Look(state.input, state.keys.size(), table.traits.spec.dim);
   TableScratch& scratch = *state.scratch;
   const bool is_watched = !state.watchers.empty();
   const Shard::Change change{state.input,         state.add,

@@ -15,6 +15,7 @@
 #include "table/batch_plan.h"
 #include "table/birth_log.h"
 #include "table/cut_gate.h"
+#include "table/norm_sample.h"
 #include "table/shard.h"
 #include "table/sparse_table.h"
 
@@ -119,6 +120,8 @@ struct SparseTable::Impl {
   std::atomic<std::uint64_t> rows_pushed = 0;
   std::atomic<std::uint64_t> rejected_non_finite = 0;
   std::atomic<std::uint64_t> not_admitted = 0;
+  NormSample pulled_norms;
+  NormSample gradient_norms;
   std::atomic<std::uint32_t> highest_step = 0;
   std::atomic<std::uint32_t> lowest_step = kLastStepWord;
   std::atomic<std::size_t> num_watchers = 0;
