@@ -161,6 +161,25 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PROCESS",
         help="print the output of this process, even with --quiet: worker.0, server.1, or all",
     )
+    parser.add_argument(
+        "--metrics",
+        default=os.environ.get("SPARSEFLEET_METRICS", ""),
+        metavar="HOST:PORT",
+        help="serve the metrics of all processes for Prometheus at http://HOST:PORT/metrics; port "
+        "0 picks a free port, and LOG_DIR/metrics/targets.json lists every process (default: "
+        "SPARSEFLEET_METRICS, else none)",
+    )
+    parser.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="show the job on a web page of this machine, whose address is printed",
+    )
+    parser.add_argument(
+        "--dashboard-address",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where --dashboard listens (default %(default)s: this machine only, a free port)",
+    )
 
 
 def launch_config(options: argparse.Namespace) -> LaunchConfig:
@@ -186,6 +205,8 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
         grace_s=options.grace_seconds,
         join_timeout_s=options.join_seconds,
         set_variables=tuple(_assignment(text) for text in options.env),
+        metrics="" if options.metrics in ("off", "0") else options.metrics,
+        dashboard=options.dashboard_address if options.dashboard else "",
     )
 
 

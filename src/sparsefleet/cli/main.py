@@ -39,6 +39,7 @@ from sparsefleet.cli.launch import (
     add_launch_flags,
     launch_config,
 )
+from sparsefleet.cli.monitor import MONITOR_COMMANDS, run_dashboard_command, run_top_command
 from sparsefleet.cli.predict import (
     PREDICT_DESCRIPTION,
     add_predict_flags,
@@ -217,6 +218,13 @@ def _add_server_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
     )
     _add_connection_flags(parser)
     parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        default="",
+        help="serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 picks a free port "
+        "(default: SPARSEFLEET_METRICS, else none)",
+    )
+    parser.add_argument(
         "--save-root",
         metavar="DIRECTORY",
         default="",
@@ -392,6 +400,7 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
             CHECKPOINT_DESCRIPTION,
             add_checkpoint_commands,
         ),
+        *MONITOR_COMMANDS,
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "inspect or verify an exported model", EXPORT_DESCRIPTION, add_export_flags),
         (
@@ -496,6 +505,7 @@ def _server_config(options: argparse.Namespace) -> ServerConfig:
         replica=options.replica or durable_settings(options.index)["replica"],
         replica_wait_s=options.replica_wait,
         take_over=options.take_over,
+        metrics=options.metrics,
     )
 
 
@@ -541,7 +551,8 @@ def _print_stats(endpoints: Sequence[str], stats: Sequence[dict[str, float]]) ->
     table.add_column("statistic", no_wrap=True)
     for endpoint in endpoints:
         table.add_column(endpoint, justify="right", no_wrap=True)
-    names = sorted({name for server in stats for name in server})
+    # The buckets of histograms are for --json and Prometheus.
+    names = sorted({name for server in stats for name in server if ".le." not in name})
     for name in names:
         table.add_row(name, *(_show(server.get(name)) for server in stats))
     # A pipe has no width to fit into: make the table wide enough to truncate nothing.
@@ -558,6 +569,7 @@ def _show(number: float | None) -> str:
 _COMMANDS = {
     "chaos": _run_chaos_command,
     "checkpoint": _run_checkpoint_command,
+    "dashboard": run_dashboard_command,
     "export": run_export_command,
     "fluid-coverage": run_fluid_coverage_command,
     "launch": _run_launch_command,
@@ -569,6 +581,7 @@ _COMMANDS = {
     "serve-switch": run_switch_command,
     "server": _run_server_command,
     "stats": _run_stats_command,
+    "top": run_top_command,
     "verify": run_verify_command,
 }
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from sparsefleet.data import ReaderStats
 from sparsefleet.engine.workload import Outcome
+from sparsefleet.monitor import find_bottleneck
 
 __all__ = [
     "ReadingWatch",
@@ -20,26 +21,6 @@ __all__ = [
 ]
 
 
-_SEVERE = 0.3  # anything but computing above this share is the bottleneck
-_ADVICE = {
-    "data": "reading batches is the bottleneck; read ahead (a DataLoader with workers, "
-    "prefetch=True), parse less in Python, or keep the data in memory",
-    "pull": "fetching rows is the bottleneck; larger batches, a mode that may prefetch (async, "
-    "geo), more servers, or a faster link",
-    "push": "handing gradients over is the bottleneck; larger batches, more servers, a mode that "
-    "sends in the background (async, geo) or, in sync, workers of equal speed",
-    "wait": "threads wait for each other or for the sender; async, geo or a larger send queue "
-    "wait less, and so do batches of equal size",
-    "other": "the Python around the steps is the bottleneck; larger batches, or workers instead "
-    "of threads",
-    "compute": "computing is the bottleneck, as it should be; more cores, threads or workers "
-    "make it faster",
-}
-_LOCAL_ADVICE = {
-    "pull": "looking rows up is the bottleneck; larger batches, or fewer different ids in one",
-    "push": "applying gradients is the bottleneck; larger batches, or fewer different ids in one",
-}
-"""Advice for training without servers."""
 _MEGABYTE = 1e6
 
 
@@ -141,10 +122,14 @@ class TimeShares:
         """Return the sum of all parts."""
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
+    def seconds(self) -> dict[str, float]:
+        """Return name -> seconds."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def shares(self) -> dict[str, float]:
         """Return name -> fraction of the total, 0..1."""
         total = self.total or 1.0
-        return {field.name: getattr(self, field.name) / total for field in fields(self)}
+        return {name: seconds / total for name, seconds in self.seconds().items()}
 
     def __add__(self, other: TimeShares) -> TimeShares:
         return TimeShares(
@@ -179,17 +164,12 @@ def advise(
     >>> advise(TimeShares(compute=5.0, data=4.0))[:45]
     '44 % data: reading batches is the bottleneck;'
     """
-    if shares.compute <= 0:
+    found = find_bottleneck(shares.seconds(), is_local=is_local)
+    if found is None:
         return "nothing was trained, the data had no batches"
-    parts = shares.shares()
-    computing = parts.pop("compute")
-    name = max(parts, key=lambda part: parts[part])
-    share = parts[name]
-    if computing >= share and share < _SEVERE:
-        name, share = "compute", computing
-    told = {**_ADVICE, **_LOCAL_ADVICE} if is_local else _ADVICE
-    advice = told[name] if name != "data" or reading is None else advise_reading(reading)
-    return f"{100 * share:.0f} % {name}: {advice}"
+    if found.activity == "data" and reading is not None:
+        found = found._replace(advice=advise_reading(reading))
+    return str(found)
 
 
 class ReadingWatch:

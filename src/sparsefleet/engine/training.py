@@ -29,8 +29,10 @@ from sparsefleet.engine.saving import BackgroundWriters, SaveCoordinator, save_n
 from sparsefleet.engine.series_claim import claim_series, owner_of_series
 from sparsefleet.engine.training_pass import InferencePass, LoopConfig, TrainingPass
 from sparsefleet.engine.training_progress import TrainingProgress, check_resume, resume_training
+from sparsefleet.engine.worker_metrics import WorkerMetrics
 from sparsefleet.engine.workload import Batch, Outcome, Workload
 from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.monitor import PROCESS, serve_metrics_if_asked
 from sparsefleet.serving.updates.publisher import PublishConfig
 
 __all__ = ["Training"]
@@ -41,6 +43,10 @@ Evaluate = Callable[[], Mapping[str, float]]
 
 
 AnyModel = TypeVar("AnyModel", bound=BoundModel)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Training(Generic[AnyModel]):
@@ -77,6 +83,10 @@ class Training(Generic[AnyModel]):
         """The position of this worker's training."""
         self._writers: BackgroundWriters | None = None
         self._attendance = Attendance(distributed.role.worker_num, self.events)
+        self.metrics = WorkerMetrics(distributed)
+        """What Prometheus and dashboards see of it."""
+        self.metrics.attach(self.events)
+        self._end_metrics: Callable[[], None] | None = None
         self._all_left = False
         self._closed = False
         self._stop_requested = False
@@ -93,6 +103,9 @@ class Training(Generic[AnyModel]):
         if not self.distributed.is_started:
             self.distributed.start()
             self._all_left = False
+        if self._end_metrics is None:
+            server = serve_metrics_if_asked("worker", self.distributed.role.index)
+            self._end_metrics = _nothing if server is None else PROCESS.add(self.metrics.samples)
         self._take_over()
         if self._resume is not None:
             resumed = resume_training(
@@ -121,6 +134,8 @@ class Training(Generic[AnyModel]):
     def close(self) -> None:
         """Wait for background writes, apply everything handed over, close connections."""
         self._closed = True
+        if self._end_metrics is not None:
+            self._end_metrics()
         if self._writers is not None:
             self._writers.close()
         self.distributed.close()

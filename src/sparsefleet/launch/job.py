@@ -33,10 +33,11 @@ from sparsefleet.launch.job_plan import (
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.leaf_link import LeafLink
 from sparsefleet.launch.lost_workers import LostWorkers
+from sparsefleet.launch.monitoring import open_monitor
 from sparsefleet.launch.node_job import Ending, JobContext, JobObserver, NodeJob
 from sparsefleet.launch.node_link import LinkConfig, NodeLink, new_job_id
 from sparsefleet.launch.spare_server import SpareServer
-from sparsefleet.launch.status_display import make_display
+from sparsefleet.launch.status_display import JobDisplay, make_display
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -146,7 +147,13 @@ def run_job(
         link = _open_link(config, environ, signals) if several and has_key else None
         if link is not None:
             stack.callback(link.close)
-        display = stack.enter_context(make_display(quiet=config.quiet, show=config.show))
+        display: JobDisplay = stack.enter_context(
+            make_display(quiet=config.quiet, show=config.show)
+        )
+        monitor = stack.enter_context(open_monitor(config, display))
+        if monitor is not None:
+            display = monitor.display
+            told.update(monitor.variables())
         if "SPARSEFLEET_JOB_KEY_FILE" in told:
             display.note(f"job key in {told['SPARSEFLEET_JOB_KEY_FILE']}")
         if is_traffic_exposed(config, environ):

@@ -116,6 +116,14 @@ class LaunchConfig:
     join_timeout_s: float = 300.0
     """Seconds within which all nodes must join."""
 
+    metrics: str = ""
+    """HOST:PORT at which the launcher serves the metrics of all processes; port 0 picks a free
+    one. Processes then serve their own on free ports of HOST. Empty: none."""
+
+    dashboard: str = ""
+    """HOST:PORT of the job's web page, which needs a token; port 0 picks a free one. Empty:
+    none."""
+
     set_variables: tuple[tuple[str, str], ...] = ()
     """Environment variables for every process."""
 
@@ -147,6 +155,9 @@ class LaunchConfig:
         self._check_restart()
         self._check_show()
         self._check_collective()
+        for address in (self.metrics, self.dashboard):
+            if address:
+                parse_endpoint(address)
         if not self.endpoints and self.start_port + self.num_servers > 65535:
             raise ConfigError(
                 f"LaunchConfig.start_port must leave room for {self.num_servers} servers "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -23,6 +24,10 @@ from sparsefleet.store.store import Unknown
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+"""Upper bounds of the staleness that steps are counted by."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +64,12 @@ class ModeStats:
     staleness_mean: float = 0.0
     """The mean of that number over all steps."""
 
+    staleness_counts: tuple[int, ...] = ()
+    """Steps by staleness: up to each of `STALENESS_BOUNDS`, and above the last."""
+
+    queued: int = 0
+    """Mini-batches handed over and not applied yet."""
+
     sent_bytes: int = 0
     """Bytes that this worker sent to other workers; mode "collective" only."""
 
@@ -78,6 +89,7 @@ class ModeStats:
             merged_gradients=self.merged_gradients + sender.merged,
             pull_seconds=self.pull_seconds + sender.pull_s,
             push_seconds=self.push_seconds + sender.push_s,
+            queued=self.queued + sender.open,
         )
 
 
@@ -94,6 +106,7 @@ class StatsRecorder:
         self._wait_seconds = 0.0
         self._staleness_last = 0
         self._staleness_sum = 0
+        self._staleness_counts = [0] * (len(STALENESS_BOUNDS) + 1)
 
     def pulled(self, seconds: float) -> None:
         with self._lock:
@@ -111,6 +124,7 @@ class StatsRecorder:
             self._wait_seconds += waited_seconds
             self._staleness_last = staleness
             self._staleness_sum += staleness
+            self._staleness_counts[bisect_left(STALENESS_BOUNDS, staleness)] += 1
 
     def snapshot(self) -> ModeStats:
         with self._lock:
@@ -122,6 +136,7 @@ class StatsRecorder:
                 push_seconds=self._push_seconds,
                 wait_seconds=self._wait_seconds,
                 staleness_last=self._staleness_last,
+                staleness_counts=tuple(self._staleness_counts),
             )
             mean = self._staleness_sum / self._steps if self._steps else 0.0
         return replace(stats, staleness_mean=mean)

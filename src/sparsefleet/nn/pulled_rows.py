@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sparsefleet import _core
+from sparsefleet.monitor import LOOKUPS
 from sparsefleet.nn.lookup import Inverse, Lookup, unique_keys
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
@@ -43,6 +44,12 @@ class TableRows:
         """uint32[N], each id's index into ``keys``; ``_core.PADDING_PLACE`` for padding."""
         self.rows: Floats | None = None
         """float32[U, D] after the pull; None if every id is padding."""
+        LOOKUPS.add(self.table, len(inverse), len(keys), self._hottest)
+
+    def _hottest(self) -> float:
+        """Return the share of the ids that the most frequent one has."""
+        places = self.inverse[self.inverse != _core.PADDING_PLACE]
+        return float(np.bincount(places).max() / len(places)) if len(places) else 0.0
 
     def gather(self) -> torch.Tensor:
         """Return the rows of all ids: float32[N, D], zeros for padding."""

@@ -24,6 +24,7 @@ from sparsefleet.field_checks import (
     require_positive,
 )
 from sparsefleet.job_key import find_job_key
+from sparsefleet.monitor import PROCESS, serve_metrics, serve_metrics_if_asked, server_samples
 from sparsefleet.server.command_loop import CommandLoop
 from sparsefleet.server.command_states import CommandStates
 from sparsefleet.server.handlers import default_handlers
@@ -142,11 +143,17 @@ class ServerConfig:
     """If this durable server dies, `sparsefleet server --recover` may take over. False: only the
     same program can, since it does more than serve."""
 
+    metrics: str = ""
+    """HOST:PORT at which the server's metrics are served for Prometheus; port 0 picks a free port.
+    Empty: SPARSEFLEET_METRICS decides. They are not protected by the job key."""
+
     notes: Mapping[str, bytes] = field(default_factory=dict)
     """Initial notes; clients read those of the first server."""
 
     def __post_init__(self) -> None:
         parse_endpoint(self.endpoint)
+        if self.metrics:
+            parse_endpoint(self.metrics)
         require_int(self, "num_servers", 1, 2**16)
         require_int(self, "index", 0, self.num_servers - 1)
         wanted = " or ".join(repr(name) for name in get_args(TransportName))
@@ -273,8 +280,14 @@ def run_server(config: ServerConfig) -> None:
         )
         states.recover(server)
         commands = CommandLoop(server, handlers)
+        end_metrics = PROCESS.add(lambda: server_samples(server.stats()))
         try:
             commands.start()
+            if config.metrics:
+                place = os.environ.get("SPARSEFLEET_METRICS_DIR", "")
+                serve_metrics("server", config.index, config.metrics, place)
+            else:
+                serve_metrics_if_asked("server", config.index)
             endpoint = Endpoint(parse_endpoint(config.endpoint).host, server.port)
             if config.durability != "off" and config.has_successor:
                 _prepare_successor(config, endpoint)
@@ -285,6 +298,7 @@ def run_server(config: ServerConfig) -> None:
             )
             _log.info("draining: %s", wait_for_the_end(server, ending))
         finally:
+            end_metrics()
             commands.stop(config.drain_timeout_s)
             failure = server.failure
             server.stop()

@@ -130,10 +130,14 @@ class ProgressReporter:
         except SparseFleetError:
             self._rows = None
 
+    def figures(self, view: PassView) -> dict[str, float]:
+        """Return "loss" and the metrics of recent batches."""
+        recent = [outcome for clock in view.clocks for outcome in list(clock.recent)]
+        return self._scorer.recent(recent).compute()
+
     def _look(self, view: PassView) -> Snapshot:
         counted = view.total()
-        figures = self._scorer.recent([s for clock in view.clocks for s in list(clock.recent)])
-        shown = figures.compute()
+        shown = self.figures(view)
         loss = shown.pop("loss")
         shown.pop("log_loss", None)  # for two classes it repeats the loss
         reading = view.reading.so_far()

@@ -219,6 +219,7 @@ class Trainer:
             log_interval_s=self.config.log_interval_s,
             tensorboard=tensorboard,
         )
+        training.metrics.figures = reporter.figures
         evaluate = None if held_out is None else functools.partial(self._evaluate, held_out)
         history = History()
         try:

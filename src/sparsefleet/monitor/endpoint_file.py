@@ -1,0 +1,138 @@
+"""Serves the metrics of this process, and says where in a file that Prometheus can read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsefleet.endpoint import parse_endpoint
+from sparsefleet.errors import ConfigError
+from sparsefleet.monitor.exposition import CONTENT_TYPE, expose
+from sparsefleet.monitor.http_server import HttpServer, Request, Response, Route
+from sparsefleet.monitor.registry import PROCESS, Registry
+
+__all__ = [
+    "Target",
+    "metrics_route",
+    "read_targets",
+    "serve_metrics",
+    "serve_metrics_if_asked",
+    "write_atomically",
+    "write_targets",
+]
+
+_log = logging.getLogger("sparsefleet.monitor")
+_OFF = ("", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process whose metrics can be read."""
+
+    role: str
+    index: int
+    address: str
+
+
+class _Serving:
+    """The server of this process; a forked child has none."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pid = 0
+        self.server: HttpServer | None = None
+
+
+_serving = _Serving()
+
+
+def metrics_route(registry: Registry = PROCESS) -> dict[str, Route]:
+    """Return the route of `/metrics`."""
+
+    def show(_: Request) -> Response:
+        return Response(expose(registry.collect()).encode(), CONTENT_TYPE)
+
+    return {"/metrics": show}
+
+
+def serve_metrics(role: str, index: int, address: str, directory: str = "") -> HttpServer:
+    """Serve `/metrics` of this process at HOST:PORT until it ends; once per process.
+
+    directory: write a file there that names the address, for the launcher and Prometheus.
+    Raises ConfigError if nothing can listen there.
+    """
+    with _serving.lock:
+        if _serving.server is None or _serving.pid != os.getpid():
+            _serving.server = HttpServer(address, metrics_route())
+            _serving.pid = os.getpid()
+        server = _serving.server
+    where = str(server.endpoint)
+    _log.info("%s %d serves its metrics at http://%s/metrics", role, index, where)
+    if directory:
+        os.makedirs(directory, exist_ok=True)
+        write_targets(os.path.join(directory, f"{role}-{index}.json"), [Target(role, index, where)])
+    return server
+
+
+def serve_metrics_if_asked(
+    role: str, index: int, environ: Mapping[str, str] | None = None
+) -> HttpServer | None:
+    """Serve `/metrics` if SPARSEFLEET_METRICS is HOST:PORT.
+
+    Training does not fail because its metrics cannot be served: that is logged.
+    """
+    environ = os.environ if environ is None else environ
+    address = environ.get("SPARSEFLEET_METRICS", "")
+    if address in _OFF:
+        return None
+    try:
+        return serve_metrics(role, index, address, environ.get("SPARSEFLEET_METRICS_DIR", ""))
+    except (ConfigError, OSError) as error:
+        _log.warning("no metrics of %s %d: SPARSEFLEET_METRICS: %s", role, index, error)
+        return None
+
+
+def write_targets(path: str | os.PathLike[str], targets: Sequence[Target]) -> None:
+    """Write a service-discovery file as Prometheus' `file_sd_configs` reads it, atomically."""
+    groups = [
+        {"targets": [target.address], "labels": {"role": target.role, "index": str(target.index)}}
+        for target in targets
+    ]
+    write_atomically(path, json.dumps(groups, indent=1) + "\n")
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a file, so that no reader sees half of it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_targets(directory: str | os.PathLike[str]) -> list[Target]:
+    """Return the processes that have written their addresses to a directory.
+
+    Files that are being removed, or are no such files, are skipped.
+    """
+    found = []
+    for path in sorted(Path(directory).glob("*-*.json")):
+        try:
+            for group in json.loads(path.read_text(encoding="utf-8")):
+                labels = group["labels"]
+                for address in group["targets"]:
+                    parse_endpoint(address)
+                    found.append(Target(labels["role"], int(labels["index"]), address))
+        except (OSError, ValueError, LookupError, TypeError, ConfigError):
+            continue
+    return found

@@ -1,0 +1,308 @@
+"""Diagnosis: rules that name what is wrong with a job, and what to do about it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from sparsefleet.monitor.reading import Interval
+
+__all__ = ["Finding", "RULES", "Scene", "Watched", "diagnose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a process or table."""
+
+    rule: str
+    subject: str
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """A process in the last interval."""
+
+    role: str
+    index: int
+    interval: Interval | None
+    """None: it does not answer."""
+    silent_s: float = 0.0
+    """How long it has not answered."""
+    state: str = "running"
+
+    @property
+    def name(self) -> str:
+        return f"{self.role} {self.index}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scene:
+    """All processes of a job in the last interval, and what is needed of earlier ones."""
+
+    processes: Sequence[Watched]
+    staleness: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    """Mean staleness of each worker in recent intervals, oldest first."""
+    births: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Share of rows pulled from each table that were new, in recent intervals, oldest first."""
+
+    def of(self, role: str) -> list[tuple[Watched, Interval]]:
+        """Return the processes of a role that answered twice, with their intervals."""
+        return [
+            (each, each.interval)
+            for each in self.processes
+            if each.role == role and each.interval is not None and not each.interval.is_first
+        ]
+
+
+Rule = Callable[[Scene], Iterator[Finding]]
+
+_ACTIVITY = "sparsefleet_worker_activity_seconds_total"
+_SLOW = 1.5  # times the median of the others
+_MIN_STEPS = 3
+_HOT = 1.5  # times the mean of all servers
+_MIN_ROWS_PER_S = 100.0
+_SLOW_APPEND_S = 0.005
+_SLOW_SYNC_S = 0.05
+_SLOW_SAVE_SHARE = 0.2
+_DATA_SHARE = 0.3
+_FAULTS_PER_S = 20.0
+_STALE = 8.0
+_STALE_GROWTH = 2.0
+_STALE_POINTS = 5
+_BIRTH_SHARE = 0.9
+_BIRTH_POINTS = 3
+_BAD_LINE_SHARE = 0.01
+_SILENT_S = 2.0
+
+
+def diagnose(scene: Scene) -> list[Finding]:
+    """Return what is wrong, in the order of the rules."""
+    return [finding for rule in RULES.values() for finding in rule(scene)]
+
+
+def _silent(scene: Scene) -> Iterator[Finding]:
+    for each in scene.processes:
+        if each.state == "suspended":
+            yield Finding(
+                "silent",
+                each.name,
+                f"{each.name} is suspended (SIGSTOP, or a debugger)",
+                "continue it with kill -CONT; the others wait for it or count it as lost",
+            )
+        elif each.interval is None and each.state == "running" and each.silent_s >= _SILENT_S:
+            yield Finding(
+                "silent",
+                each.name,
+                f"{each.name} has not answered for {each.silent_s:.0f} s",
+                "look at its log; a process that swaps, or a machine that is gone, answers no one",
+            )
+
+
+def _straggler(scene: Scene) -> Iterator[Finding]:
+    costs = {}
+    for each, interval in scene.of("worker"):
+        steps = interval.grown("sparsefleet_worker_steps_total")
+        busy = interval.grown_by(_ACTIVITY, "activity")
+        own_s = sum(busy.get(name, 0.0) for name in ("data", "compute", "other"))
+        if steps >= _MIN_STEPS:
+            costs[each.name] = own_s / steps
+    for name, cost in costs.items():
+        others = [value for other, value in costs.items() if other != name]
+        usual = median(others) if others else 0.0
+        if usual > 0 and cost > _SLOW * usual:
+            yield Finding(
+                "straggler",
+                name,
+                f"{name} needs {1e3 * cost:.1f} ms of its own per step, the others "
+                f"{1e3 * usual:.1f} ms",
+                "look for other programs on its machine, a slower CPU, or larger files; in sync "
+                "all wait for the slowest, in async and geo they do not",
+            )
+
+
+def _hot_shard(scene: Scene) -> Iterator[Finding]:
+    rows: dict[str, dict[str, float]] = {}
+    for each, interval in scene.of("server"):
+        for name in ("pulled", "pushed"):
+            grown = interval.grown_by(f"sparsefleet_table_{name}_rows_total", "table")
+            for table, count in grown.items():
+                of_table = rows.setdefault(table, {})
+                of_table[each.name] = of_table.get(each.name, 0.0) + count / interval.seconds
+    for table, rates in rows.items():
+        mean = sum(rates.values()) / len(rates)
+        name = max(rates, key=lambda server: rates[server])
+        if len(rates) > 1 and mean >= _MIN_ROWS_PER_S and rates[name] > _HOT * mean:
+            yield Finding(
+                "hot_shard",
+                name,
+                f"{name} handles {rates[name] / mean:.1f} times the mean of all servers in table "
+                f"'{table}' ({rates[name]:,.0f} rows/s)",
+                "a few ids are looked up far more often than others: let larger batches make "
+                "them unique, use geo, or drop ids that every example has",
+            )
+
+
+def _slow_disk(scene: Scene) -> Iterator[Finding]:
+    limits = {
+        "sparsefleet_log_append_seconds": (_SLOW_APPEND_S, "writing a record to its log"),
+        "sparsefleet_log_sync_seconds": (_SLOW_SYNC_S, "bringing its log to the disk"),
+    }
+    for each, interval in scene.of("server"):
+        for name, (limit_s, what) in limits.items():
+            count = interval.grown(f"{name}_count")
+            mean_s = interval.grown(f"{name}_sum") / count if count else 0.0
+            if mean_s > limit_s:
+                yield Finding(
+                    "slow_disk",
+                    each.name,
+                    f"{each.name} spends {1e3 * mean_s:.0f} ms on {what}",
+                    "put --log-dir on a local SSD, move other writers off that disk, or use "
+                    "durability 'process' instead of 'disk'",
+                )
+                break
+    for each, interval in scene.of("worker"):
+        threads = max(interval.after.get("sparsefleet_worker_threads"), 1.0)
+        paused = interval.rate("sparsefleet_checkpoint_pause_seconds_total") / threads
+        if paused > _SLOW_SAVE_SHARE:
+            yield Finding(
+                "slow_disk",
+                each.name,
+                f"{each.name} pauses {100 * paused:.0f} % of the time for checkpoints",
+                "save less often, save deltas (deltas_between_fulls), or to a faster disk",
+            )
+
+
+def _slow_reader(scene: Scene) -> Iterator[Finding]:
+    for each, interval in scene.of("worker"):
+        shares = interval.grown_by(_ACTIVITY, "activity")
+        total = sum(shares.values())
+        share = shares.get("data", 0.0) / total if total > 0 else 0.0
+        if share > _DATA_SHARE:
+            yield Finding(
+                "slow_reader",
+                each.name,
+                f"{each.name} waits for data {100 * share:.0f} % of the time",
+                "more reading threads (Reader(threads=...)), a file for each of them, a format "
+                "instead of a pipe command, prefetch=True, or the data in memory",
+            )
+
+
+def _swapping(scene: Scene) -> Iterator[Finding]:
+    for each in scene.processes:
+        interval = each.interval
+        if interval is None or interval.is_first:
+            continue
+        faults = interval.rate("sparsefleet_process_major_faults_total")
+        swapped = interval.after.get("sparsefleet_process_swap_bytes")
+        if swapped > 0 and faults > _FAULTS_PER_S:
+            yield Finding(
+                "swapping",
+                each.name,
+                f"{each.name} swaps: {swapped / 2**20:,.0f} MiB are swapped out, {faults:.0f} "
+                "page faults a second read from disk",
+                "add servers or memory, admit fewer ids, or evict old rows; a server that swaps "
+                "slows all workers down",
+            )
+
+
+def _staleness(scene: Scene) -> Iterator[Finding]:
+    for worker, points in scene.staleness.items():
+        if len(points) < _STALE_POINTS:
+            continue
+        recent = points[-_STALE_POINTS:]
+        rises = all(after >= before for before, after in itertools.pairwise(recent))
+        if recent[-1] >= _STALE and rises and recent[-1] >= _STALE_GROWTH * max(recent[0], 1.0):
+            yield Finding(
+                "growing_staleness",
+                f"worker {worker}",
+                f"worker {worker} trains on ever older values: {recent[0]:.1f} steps behind, now "
+                f"{recent[-1]:.1f}",
+                "servers do not keep up: add servers, merge more gradients per push, bound the "
+                "send queue, or use half_async",
+            )
+
+
+def _dying_feature(scene: Scene) -> Iterator[Finding]:
+    for table, points in scene.births.items():
+        recent = points[-_BIRTH_POINTS:]
+        if len(recent) == _BIRTH_POINTS and min(recent) > _BIRTH_SHARE:
+            yield Finding(
+                "dying_feature",
+                f"table {table}",
+                f"{100 * recent[-1]:.0f} % of the ids looked up in table '{table}' are new: rows "
+                "are created and never trained again",
+                "check how this feature is made (a timestamp, a request id, a changed hash); drop "
+                "it, or give the table an admission rule",
+            )
+
+
+def _not_finite(scene: Scene) -> Iterator[Finding]:
+    advice = (
+        "lower the learning rate, clip gradients (TrainerConfig.clip_grad_norm), and look for NaN "
+        "in the inputs"
+    )
+    for each, interval in scene.of("server"):
+        grown = interval.grown_by("sparsefleet_table_rejected_gradients_total", "table")
+        for table, count in grown.items():
+            if count > 0:
+                yield Finding(
+                    "nan_gradients",
+                    f"table {table}",
+                    f"{each.name} rejected {count:,.0f} row gradients of table '{table}' that "
+                    "were NaN or infinite",
+                    advice,
+                )
+    for each, interval in scene.of("worker"):
+        skipped = interval.grown("sparsefleet_worker_skipped_steps_total")
+        if skipped > 0:
+            yield Finding(
+                "nan_gradients",
+                each.name,
+                f"{each.name} skipped {skipped:,.0f} batches whose loss was NaN or infinite",
+                advice,
+            )
+
+
+def _bad_lines(scene: Scene) -> Iterator[Finding]:
+    for each, interval in scene.of("worker"):
+        bad = interval.grown("sparsefleet_reader_bad_lines_total")
+        lines = interval.grown("sparsefleet_reader_lines_total")
+        if bad > 0 and bad > _BAD_LINE_SHARE * lines:
+            yield Finding(
+                "bad_lines",
+                each.name,
+                f"{each.name} left out {100 * bad / max(lines, bad):.0f} % of its lines as "
+                "malformed",
+                "its log names the first ones; compare the format with the data",
+            )
+
+
+def _failed_saves(scene: Scene) -> Iterator[Finding]:
+    for each, interval in scene.of("worker"):
+        if interval.grown("sparsefleet_checkpoint_failures_total") > 0:
+            yield Finding(
+                "failed_checkpoint",
+                each.name,
+                "a checkpoint could not be written; training continues",
+                f"the log of {each.name} says why: a full disk, or missing rights",
+            )
+
+
+RULES: dict[str, Rule] = {
+    "silent": _silent,
+    "straggler": _straggler,
+    "hot_shard": _hot_shard,
+    "slow_disk": _slow_disk,
+    "slow_reader": _slow_reader,
+    "swapping": _swapping,
+    "growing_staleness": _staleness,
+    "dying_feature": _dying_feature,
+    "nan_gradients": _not_finite,
+    "bad_lines": _bad_lines,
+    "failed_checkpoint": _failed_saves,
+}
+"""What can be diagnosed, by the name that the metric `sparsefleet_job_diagnosis` has."""

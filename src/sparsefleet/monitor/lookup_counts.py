@@ -1,0 +1,52 @@
+"""How often ids are looked up, and how many of them are distinct."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from sparsefleet.monitor.series import Sample, sample
+
+__all__ = ["LOOKUPS", "LookupCounts"]
+
+_EVERY = 64  # mini-batches between looks at the most frequent id, which cost a pass over the ids
+
+
+class LookupCounts:
+    """Counts by table. Thread-safe.
+
+    >>> counts = LookupCounts()
+    >>> counts.add("ads", 3, 2, lambda: 2 / 3)
+    >>> [round(each.value, 2) for each in counts.samples()]
+    [3.0, 2.0, 0.67]
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: dict[str, list[float]] = {}
+
+    def add(self, table: str, num_ids: int, num_unique: int, hottest: Callable[[], float]) -> None:
+        """Count the lookups of one mini-batch; `hottest` returns the share of its top id."""
+        with self._lock:
+            counted = self._tables.get(table)
+            if counted is None:
+                counted = self._tables[table] = [0.0, 0.0, 0.0, 0.0]
+            is_due = counted[3] % _EVERY == 0
+            counted[0] += num_ids
+            counted[1] += num_unique
+            counted[3] += 1
+        if is_due and num_ids:
+            counted[2] = hottest()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the counts as metrics."""
+        with self._lock:
+            tables = {table: list(counted) for table, counted in self._tables.items()}
+        for table, (ids, unique, hot, _) in tables.items():
+            yield sample("sparsefleet_worker_lookups_total", ids, table=table)
+            yield sample("sparsefleet_worker_unique_lookups_total", unique, table=table)
+            yield sample("sparsefleet_worker_hot_key_ratio", hot, table=table)
+
+
+LOOKUPS = LookupCounts()
+"""The lookups of this process."""

@@ -1,0 +1,108 @@
+"""What a process reports when its metrics are read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from sparsefleet.monitor.series import Sample, sample
+
+__all__ = ["PROCESS", "Registry", "Source", "process_samples"]
+
+Source = Callable[[], Iterable[Sample]]
+"""Returns numbers when asked. Called in a thread of its own, while the process works."""
+
+_log = logging.getLogger("sparsefleet.monitor")
+
+
+class Registry:
+    """The sources of one process. Thread-safe.
+
+    >>> registry = Registry()
+    >>> remove = registry.add(lambda: [sample("sparsefleet_worker_epoch", 2)])
+    >>> registry.collect()[0].value
+    2.0
+    >>> remove()
+    >>> [each.name for each in registry.collect()]
+    ['sparsefleet_scrape_errors_total']
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        self._lock = threading.Lock()
+        self._sources: list[Source] = list(sources)
+        self._failed: set[int] = set()
+        self._errors = 0
+
+    def add(self, source: Source) -> Callable[[], None]:
+        """Add a source; return a function that removes it."""
+        with self._lock:
+            self._sources.append(source)
+
+        def remove() -> None:
+            with self._lock:
+                if source in self._sources:
+                    self._sources.remove(source)
+
+        return remove
+
+    def collect(self) -> list[Sample]:
+        """Return all numbers. A source that raises is left out, counted, and logged once."""
+        with self._lock:
+            sources = list(self._sources)
+        found: list[Sample] = []
+        for source in sources:
+            try:
+                found += source()
+            except Exception:  # a scrape must not fail because one part of the process is ending
+                self._errors += 1
+                if id(source) not in self._failed:
+                    self._failed.add(id(source))
+                    _log.warning("a source of metrics failed", exc_info=True)
+        found.append(sample("sparsefleet_scrape_errors_total", self._errors))
+        return found
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STARTED = time.time()
+
+
+def process_samples() -> Iterator[Sample]:
+    """Yield the memory, CPU time, threads and files of this process."""
+    from sparsefleet import __version__  # here: the package is complete when this is called
+
+    yield sample("sparsefleet_build_info", 1, version=__version__)
+    yield sample("sparsefleet_process_start_time_seconds", _STARTED)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield sample("sparsefleet_process_cpu_seconds_total", used.ru_utime + used.ru_stime)
+    yield sample("sparsefleet_process_major_faults_total", used.ru_majflt)
+    yield sample(
+        "sparsefleet_process_threads", threading.active_count() if _is_bare() else _of("Threads")
+    )
+    if _is_bare():
+        yield sample("sparsefleet_process_resident_memory_bytes", used.ru_maxrss)
+        return
+    yield sample("sparsefleet_process_resident_memory_bytes", 1024 * _of("VmRSS"))
+    yield sample("sparsefleet_process_swap_bytes", 1024 * _of("VmSwap"))
+    yield sample("sparsefleet_process_open_fds", len(os.listdir("/proc/self/fd")))
+
+
+def _is_bare() -> bool:
+    """Return whether the system has no /proc."""
+    return sys.platform != "linux"
+
+
+def _of(field: str) -> int:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1])
+    return 0
+
+
+PROCESS = Registry(process_samples)
+"""The sources of this process, which `serve_metrics` shows."""
