@@ -56,6 +56,7 @@ class JobMonitor:
 
     def __init__(self, config: LaunchConfig, display: JobDisplay) -> None:
         self._config = config
+        self._shown = display
         self.folder = os.path.abspath(os.path.join(config.log_dir, FOLDER))
         """Where processes write their addresses."""
         os.makedirs(self.folder, exist_ok=True)
@@ -103,7 +104,7 @@ class JobMonitor:
         url = f"http://{server.endpoint}/?token={token}"
         path = os.path.join(self.folder, _URL_FILE)
         write_atomically(path, url + "\n")  # mode 0600
-        self.display.note(f"dashboard at {url}")
+        self._shown.note(f"dashboard at {url}")  # not among the events: the page needs no token
 
     def _own(self) -> list[Sample]:
         place = (("role", "launcher"), ("index", str(self._config.node_rank)))

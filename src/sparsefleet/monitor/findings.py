@@ -30,8 +30,8 @@ class Watched:
     index: int
     interval: Interval | None
     """None: it does not answer."""
-    silent_s: float = 0.0
-    """How long it has not answered."""
+    silent_s: float | None = None
+    """How long it has not answered; None: it never did, as a script without training."""
     state: str = "running"
 
     @property
@@ -93,7 +93,7 @@ def _silent(scene: Scene) -> Iterator[Finding]:
                 f"{each.name} is suspended (SIGSTOP, or a debugger)",
                 "continue it with kill -CONT; the others wait for it or count it as lost",
             )
-        elif each.interval is None and each.state == "running" and each.silent_s >= _SILENT_S:
+        elif each.state == "running" and each.silent_s is not None and each.silent_s >= _SILENT_S:
             yield Finding(
                 "silent",
                 each.name,

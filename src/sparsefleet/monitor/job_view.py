@@ -121,7 +121,11 @@ def job_view(
     findings: Sequence[Finding],
 ) -> View:
     """Return everything a page or terminal shows, except for the curves."""
-    silent = [each.name for each in processes if each.interval is None and each.role == "server"]
+    silent = [
+        each.name
+        for each in processes
+        if each.role == "server" and (_is_silent(each) or each.state == "suspended")
+    ]
     return {
         "time": time.time(),
         "job": {"script": job.script, "begun": job.begun, "ended": job.ended},
@@ -203,7 +207,7 @@ def _process(job: JobFile, each: Watched, silent: Sequence[str]) -> View:
         "index": each.index,
         "pid": known.pid if known else 0,
         "starts": known.starts if known else 1,
-        "state": each.state if each.state != "running" or interval else "no answer",
+        "state": "no answer" if _is_silent(each) else each.state,
         "doing": known.detail if known and each.state != "running" else "",
     }
     if interval is None:
@@ -224,12 +228,16 @@ def _process(job: JobFile, each: Watched, silent: Sequence[str]) -> View:
     return shown
 
 
+def _is_silent(each: Watched) -> bool:
+    return each.state == "running" and each.interval is None and each.silent_s is not None
+
+
 def _doing(role: str, interval: Interval, silent: Sequence[str]) -> str:
     """Return what a process does or waits for, in a few words."""
     if role == "server":
         threads = max(interval.after.get("sparsefleet_server_threads"), 1.0)
         busy = (
-            sum(interval.grown(f"{_REQUESTS}_sum", type=kind) for kind in ("pull", "push", "other"))
+            sum(interval.grown(f"{_REQUESTS}_sum", type=kind) for kind in ("pull", "push"))
             / interval.seconds
         )
         return f"serving, {100 * min(busy / threads, 1.0):.0f} % busy" if busy else "idle"

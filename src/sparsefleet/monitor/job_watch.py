@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparsefleet.monitor.endpoint_file import Target
-from sparsefleet.monitor.findings import Finding, Scene, Watched, diagnose
+from sparsefleet.monitor.findings import RULES, Finding, Scene, Watched, diagnose
 from sparsefleet.monitor.job_file import JobFile
 from sparsefleet.monitor.job_view import History, job_view, plain, points_of, skews
 from sparsefleet.monitor.reading import Answer, Interval, Reading, gathered, read_all
@@ -122,7 +122,7 @@ class JobWatch:
                 self._readings[key] = reading
                 self._heard[key] = now
             state = known[key].state if key in known else "running"
-            silent_s = now - self._heard.setdefault(key, now)
+            silent_s = now - self._heard[key] if key in self._heard else None
             processes.append(
                 Watched(
                     role=key[0], index=key[1], interval=interval, silent_s=silent_s, state=state
@@ -156,7 +156,9 @@ class JobWatch:
         self._findings = {
             key: kept for key, kept in self._findings.items() if now - kept[1] <= _KEEP_S
         }
-        return [finding for finding, _ in self._findings.values()]
+        order = list(RULES)
+        found = [finding for finding, _ in self._findings.values()]
+        return sorted(found, key=lambda finding: order.index(finding.rule))
 
     # -- what it knows ------------------------------------------------------------------------
 
