@@ -11,6 +11,7 @@ from sparsefleet.train.callbacks import (
     SaveBest,
 )
 from sparsefleet.train.history import Epoch, History
+from sparsefleet.train.loggers import CsvLogger, MlflowLogger, WandbLogger
 from sparsefleet.train.slot_report import Slice, SlotReport
 from sparsefleet.train.trainer import Trainer
 from sparsefleet.train.trainer_config import TrainerConfig
@@ -18,11 +19,13 @@ from sparsefleet.train.trainer_config import TrainerConfig
 __all__ = [
     "Callback",
     "CheckpointConfig",
+    "CsvLogger",
     "EarlyStopping",
     "Epoch",
     "History",
     "JsonLinesLogger",
     "LearningRateLogger",
+    "MlflowLogger",
     "PublishConfig",
     "SaveBest",
     "Slice",
@@ -30,4 +33,5 @@ __all__ = [
     "TimeShares",
     "Trainer",
     "TrainerConfig",
+    "WandbLogger",
 ]
