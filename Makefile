@@ -139,6 +139,16 @@ lint-locks: $(STAMPS)/tools  ## Check with clang that guarded members are used u
 	  echo "no $(CLANGXX): locks are not checked; install it with scripts/install_system_packages.sh clang"; \
 	fi
 
+# Apart from the other requirements: no test needs these packages.
+$(STAMPS)/docs: $(STAMPS)/package
+	$(BIN)/python scripts/print_requirements.py docs > $(STAMPS)/docs.txt
+	$(PIP) install -q -c constraints.txt -r $(STAMPS)/docs.txt
+	touch $@
+
+.PHONY: docs
+docs: $(STAMPS)/docs  ## Build the documentation site in build/site; broken links fail
+	$(BIN)/python -m mkdocs build --strict
+
 .PHONY: format
 format: $(STAMPS)/requirements  ## Format Python and C++ files
 	$(BIN)/ruff check --fix $(PYTHON_DIRS)
