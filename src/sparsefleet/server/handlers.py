@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "default_handlers",
     "file_handlers",
+    "profile_handlers",
 ]
 
 _COMMANDS = (
@@ -37,6 +38,8 @@ _COMMANDS = (
     "sees_saves",
 )
 
+
+_MAX_PROFILED = 1_000_000
 
 ChangeInBulk = Callable[[Callable[[], None]], None]
 """Calls a function that changes many rows; they are durable when it returns."""
@@ -73,6 +76,19 @@ def file_handlers(
         command.reply(made[0].calls()[command.name](command.body))
 
     return dict.fromkeys(_COMMANDS, handle)
+
+
+def profile_handlers(server: _core.Server) -> dict[str, Handler]:
+    """Return the handlers of the commands that profile a server's requests."""
+
+    def begin(command: _core.Command) -> None:
+        server.begin_profile(max(0, min(int(command.body), _MAX_PROFILED)))
+        command.reply(b"")
+
+    def take(command: _core.Command) -> None:
+        command.reply(json.dumps(server.take_profile()).encode())
+
+    return {"profile_begin": begin, "profile_take": take}
 
 
 def default_handlers(

@@ -27,7 +27,7 @@ from sparsefleet.job_key import find_job_key
 from sparsefleet.monitor import PROCESS, serve_metrics, serve_metrics_if_asked, server_samples
 from sparsefleet.server.command_loop import CommandLoop
 from sparsefleet.server.command_states import CommandStates
-from sparsefleet.server.handlers import default_handlers
+from sparsefleet.server.handlers import default_handlers, profile_handlers
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -279,7 +279,7 @@ def run_server(config: ServerConfig) -> None:
             drop_clients=server.drop_clients,
         )
         states.recover(server)
-        commands = CommandLoop(server, handlers)
+        commands = CommandLoop(server, {**handlers, **profile_handlers(server)})
         end_metrics = PROCESS.add(lambda: server_samples(server.stats()))
         try:
             commands.start()

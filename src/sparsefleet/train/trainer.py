@@ -18,6 +18,7 @@ from sparsefleet.engine.batch_source import BatchSource, Data
 from sparsefleet.engine.binding import bind_model
 from sparsefleet.engine.clock import advise
 from sparsefleet.engine.events import EpochEnded, EvaluatedWithin
+from sparsefleet.engine.profiling import Profiler, as_profile
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.training import Training
 from sparsefleet.engine.training_progress import check_resume
@@ -225,6 +226,9 @@ class Trainer:
         try:
             with training.events.temporary():
                 reporter.attach(training.events)
+                profile = as_profile(self.config.profile)
+                if profile is not None:
+                    Profiler(profile, distributed).attach(training.events)
                 training.events.subscribe(EvaluatedWithin, history.validations.append)
                 self._attach_callbacks(training, reporter)
                 results = training.fit(

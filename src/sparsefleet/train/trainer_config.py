@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from sparsefleet.engine.profiling import ProfileConfig, as_profile
 from sparsefleet.engine.training_pass import LoopConfig
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool, require_int, require_positive
@@ -66,6 +67,10 @@ class TrainerConfig:
     since the last time. All workers pause for it. Where threads step together (sync, half_async,
     hybrid), a step of all of them counts once."""
 
+    profile: str | os.PathLike[str] | ProfileConfig | None = None
+    """Write a trace of some steps of the first epoch, over all processes, to this file; see
+    `ProfileConfig`. The same on all workers."""
+
     predictions: Callable[[Any], Any] | None = None
     """Turns the model's output into probabilities for metrics and `predict`. None: chosen by the
     loss; see `Trainer`."""
@@ -88,6 +93,7 @@ class TrainerConfig:
         require_positive(self, "log_interval_s")
         require_int(self, "metrics_window_batches", 1, 1_000_000)
         require_positive(self, "stop_timeout_s")
+        as_profile(self.profile)
         if self.validate_every_steps is not None:
             require_int(self, "validate_every_steps", 1, 2**62)
         for field in ("predictions", "groups"):
