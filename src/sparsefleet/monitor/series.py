@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -377,15 +378,17 @@ def reference_page() -> str:
     """Return docs/metrics_reference.md."""
     lines = [_HEAD]
     for title, group in _GROUPS.items():
-        lines += [f"## {title}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
-        lines += [_row(series) for series in group]
-        lines.append("")
+        lines += [f"## {title}", "", *(_entry(series) for series in group), ""]
     return "\n".join(lines)
 
 
-def _row(series: Series) -> str:
-    labels = ", ".join(f"`{label}`" for label in series.labels)
-    return f"| `{series.name}` | {series.kind} | {labels} | {series.help} |"
+def _entry(series: Series) -> str:
+    labels = " and ".join(f"`{label}`" for label in series.labels)
+    by = f", by {labels}" if labels else ""
+    text = f"* `{series.name}` ({series.kind}{by}): {series.help}"
+    return textwrap.fill(
+        text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def names_of(samples: Iterable[Sample]) -> set[str]:
