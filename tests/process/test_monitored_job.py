@@ -43,7 +43,13 @@ class MonitoredJob:
             "--dashboard", "--log-dir", "logs", "--durability", "process", "--native-servers",
             "train.py", *faults,
         )  # fmt: skip
-        wait_until(lambda: self.reading().sum("sparsefleet_worker_steps_total") > 20, "training")
+        wait_until(self.is_training, "all workers train")
+
+    def is_training(self) -> bool:
+        reading = self.reading()
+        steps = reading.by("sparsefleet_worker_steps_total", "index")
+        up = reading.by("sparsefleet_job_process_up", "index")
+        return sum(up.values()) == 4 and len(steps) == 2 and min(steps.values()) > 20
 
     def address(self) -> str:
         for line in self.launcher.output().splitlines():
@@ -111,7 +117,9 @@ def test_the_launcher_gathers_the_metrics_of_all_processes(job: MonitoredJob) ->
 
 
 def test_the_discovery_file_names_every_process(job: MonitoredJob) -> None:
-    groups = json.loads((job.directory / "logs" / "metrics" / "targets.json").read_text())
+    path = job.directory / "logs" / "metrics" / "targets.json"
+    wait_until(lambda: path.exists() and len(json.loads(path.read_text())) == 5, "all listed")
+    groups = json.loads(path.read_text())
     places = [(g["labels"].get("role"), g["labels"].get("index")) for g in groups]
     assert places == [
         ("server", "0"), ("server", "1"), ("worker", "0"), ("worker", "1"), (None, None)
