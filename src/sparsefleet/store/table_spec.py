@@ -266,8 +266,8 @@ def lower_dense(spec: DenseSpec) -> _core.DenseSpec:
 def chosen_specs(
     specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None, verb: str
 ) -> dict[str, TableSpec | DenseSpec]:
-    """Return the specs with these names, all for None; UnknownTableError if there is none."""
-    if not specs:
+    """Return the specs with these names; for None all, or UnknownTableError if there are none."""
+    if names is None and not specs:
         raise UnknownTableError(
             f"no table is defined, so there is nothing to {verb}: call define() first"
         )
