@@ -84,6 +84,7 @@ def main() -> None:
         return
     place = (fleet.worker_index(), fleet.worker_num())
     log = generate(options.rows + options.rows // 5)
+    torch.manual_seed(0)  # the same first weights in every run
     model = LogisticRegression()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     fleet.distribute(model, optimizer, options.mode)
