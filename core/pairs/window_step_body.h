@@ -2,7 +2,7 @@
 // gets its own copy: everything here has internal linkage and calls no shared inline function.
 //
 // Threads train the same rows without locks, as word2vec and gensim do (Hogwild): a lost update
-// costs less than a lock. ThreadSanitizer is told so.
+// costs less than a lock. ThreadSanitizer ignores it.
 #pragma once
 
 #include <cstddef>

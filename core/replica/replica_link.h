@@ -56,7 +56,7 @@ class ReplicaLink {
   // Ends all waits with kShuttingDown.
   void Stop();
 
-  // Blocks until the replica holds all records below `end`, or the server goes on without it.
+  // Blocks until the replica holds all records below `end`, or the server continues without it.
   // kNotOwner after a successor has taken over.
   Status AwaitRecords(std::uint64_t end);
   // The same for a snapshot that stands in the directory.

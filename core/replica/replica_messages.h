@@ -19,7 +19,7 @@ struct ReplicaHead {
 };
 
 // With `claims` the sender becomes the only one that may write: it gets an epoch above all before,
-// at least one more than its own. Without, it goes on with the epoch it has.
+// at least one more than its own. Without it, the server keeps its epoch.
 struct ReplicaOpen {
   ReplicaHead head;
   bool claims = false;

@@ -187,7 +187,7 @@ def test_updates_stop_with_redis_and_resume_when_a_trainer_publishes_again(
     wait_for(lambda: rows.problem is None, "the service reaches Redis again")
     assert rows.sequence == 1
     log.append(*update(2).to_bytes())
-    wait_for(lambda: rows.sequence == 2, "a whole update of the log begun anew")
+    wait_for(lambda: rows.sequence == 2, "a whole update of the restarted log")
     assert predictor.predict(pairs([7], [2])) == 2.0
     assert rows.freshness() == 1002.0
     log.close()

@@ -110,7 +110,7 @@ def test_nodes_are_restarted_together(
 
 def test_signal_ends_a_job_that_may_be_restarted(start: Start) -> None:
     launcher = start("--servers", "0", "--workers", "2", "--max-restarts", "5", failures=9)
-    wait_until(lambda: "worker-1-1" in launcher.pids(), "started anew once")
+    wait_until(lambda: "worker-1-1" in launcher.pids(), "restarted once")
     launcher.send(signal.SIGTERM)
     assert launcher.wait() == 143
     launcher.wait_for_no_child()

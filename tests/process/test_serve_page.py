@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.browser import keep_picture, open_browser, wait_for
 from tests.support.service_process import ServiceProcess
 from tests.unit.serving.export.shop_model import exported_shop
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
-WAIT_S = 60
 EXAMPLE = {"counts": [0.5, 1], "items": [1, 2, 3], "tags": [4], "shops": [5]}
 UNKNOWN = 2**63 + 12345  # more digits than JavaScript's numbers can hold
 
@@ -26,38 +24,13 @@ def service() -> Iterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="pip install selenium")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no chromium: scripts/install_system_packages.sh installs it")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1000,1100",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    started.set_page_load_timeout(WAIT_S)
-    yield started
-    started.quit()
+    with open_browser(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
 
 
 def text_of(browser: Any, place: str) -> str:
     found: str = browser.find_element("css selector", place).text
     return found
-
-
-def wait_for(browser: Any, place: str, text: str) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    message = f"'{text}' in {place}"
-    WebDriverWait(browser, WAIT_S).until(lambda _: text in text_of(browser, place), message)
 
 
 def open_page(browser: Any, service: ServiceProcess) -> None:
@@ -73,11 +46,6 @@ def predict(browser: Any, examples: str) -> None:
         examples,
     )
     browser.find_element("css selector", "#predict").click()
-
-
-def keep_picture(browser: Any, name: str) -> None:
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    assert browser.save_screenshot(str(SCREENSHOTS / name))
 
 
 def test_examples_that_are_typed_are_scored_and_unknown_ids_shown(

@@ -36,7 +36,7 @@ class AppliedBatches:
         base: int = 0,
     ) -> None:
         self.base = base
-        """Added to streams where this data goes on; see `BatchOrigin.base`."""
+        """Added to streams where this data continues; see `BatchOrigin.base`."""
         self.epoch = epoch
         """The pass."""
         self._kinds = kinds

@@ -129,8 +129,10 @@ class RecordPasses:
         return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raise: it is read once."""
-        raise NotImplementedError
+        """Raise NotImplementedError: such a pass is read once, from where it was interrupted."""
+        raise NotImplementedError(
+            "the rest of an interrupted pass cannot be positioned: resume the data it came from"
+        )
 
     def finished_state_dict(self) -> dict[str, Any]:
         """Return `state_dict()`."""

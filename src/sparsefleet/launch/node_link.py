@@ -134,7 +134,7 @@ class NodeLink(ABC):
     def close(self) -> None:
         """Deliver what was sent, then stop all threads and close all connections.
 
-        A node that is still joining is told about a failure, too.
+        A node that is still joining is notified of a failure, too.
         """
         self._linger()
         self._closing.set()

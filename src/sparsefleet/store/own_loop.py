@@ -26,5 +26,5 @@ def declare_own_loop() -> None:
     log_dir, index = os.environ.get("SPARSEFLEET_LOG_DIR"), os.environ.get("SPARSEFLEET_INDEX")
     if not log_dir or not index or os.environ.get("SPARSEFLEET_ROLE") != "worker":
         return
-    with contextlib.suppress(OSError):  # nobody is told: as without a launcher
+    with contextlib.suppress(OSError):  # then it is as without a launcher
         Path(own_loop_path(log_dir, int(index))).touch()

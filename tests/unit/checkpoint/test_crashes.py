@@ -50,7 +50,7 @@ def test_kill_at_every_write_point_leaves_the_old_or_the_new_checkpoint(tmp_path
         steps.append(checkpoint.manifest.step)
         save_one(place, NEW)
         assert names(place) == named_files(place), "the next save cleans up"
-    assert steps == sorted(steps), "once the new one is in force it stays"
+    assert steps == sorted(steps), "a committed checkpoint stays"
     assert set(steps) == {OLD, NEW}
 
 

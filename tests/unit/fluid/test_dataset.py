@@ -1,4 +1,4 @@
-"""What Fluid's Datasets read, and how they are told."""
+"""What Fluid's Datasets read, and how they are configured."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Click:
 
 
 class Breaking:
-    """A dataset whose passes end with an error, once so many batches have been given."""
+    """A dataset whose passes end with an error, after a given number of batches."""
 
     def __init__(self, dataset: Any, batches: int) -> None:
         self._dataset = dataset

@@ -85,7 +85,9 @@ def test_text_comes_back_as_it_was_written() -> None:
 
 
 def test_text_is_read_by_the_official_parser() -> None:
-    parser = pytest.importorskip("prometheus_client.parser")
+    parser = pytest.importorskip(
+        "prometheus_client.parser", reason="pip install sparsefleet[serve]"
+    )
     store = LocalStore()
     store.define(TableSpec(name="ads", dim=2))
     store.pull("ads", [1, 2, 3])

@@ -144,7 +144,7 @@ def test_a_stop_in_the_last_validation_of_all_is_told() -> None:
         history = trainer.fit(clicks(6), validation=clicks(1))
         assert history.was_stopped
         assert history.last.steps == 2
-        assert len(trainer.fit(clicks(1), validation=clicks(1)).epochs) == 1, "and goes on"
+        assert len(trainer.fit(clicks(1), validation=clicks(1)).epochs) == 1, "and continues"
 
 
 def test_the_best_model_within_an_epoch_is_saved(tmp_path: Path) -> None:

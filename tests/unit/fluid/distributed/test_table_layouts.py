@@ -92,7 +92,7 @@ def train_on(worker: ProgramWorker) -> None:
 
 
 def load_into(folder: Path, num_servers: int, filename: str | None = None) -> tuple[Rows, Any]:
-    """The rows and a layer of a new job on so many servers that loads a folder."""
+    """Return the rows and a layer of a new job on N servers that loads a folder."""
     with NativeServers(num_servers) as others, fluid.scope_guard(fluid.Scope()):
         again = only_worker(others)
         fluid.io.load_persistables(again.executor, folder, again.network.main, filename)

@@ -16,7 +16,7 @@ from sparsefleet.store.arrays import Floats, Keys
 
 
 class Training:
-    """One whose next change is of the key that is told."""
+    """A source whose next change affects a chosen key."""
 
     key = 0
 

@@ -18,7 +18,7 @@ CORPUS = [*EXPORT_DEFECTS, *COPY_DEFECTS, *INPUT_DEFECTS]
 
 
 class UnversionedCopy(ExportSide):
-    """A deployed copy that does not know its version, as stores of one's own may not."""
+    """A deployed copy that does not know its version, as a custom store may not."""
 
     def version(self) -> str | None:  # type: ignore[override]
         return None

@@ -86,7 +86,7 @@ def test_layer_at_which_a_service_parts_is_named(tmp_path: Path) -> None:
 
 
 class Shelf(Side):
-    """A store of one's own that knows only rows, and has lost one."""
+    """A custom store that knows only rows, and has lost one."""
 
     def tables(self) -> dict[str, TableFacts]:
         return {"ids": TableFacts(4), "tags": TableFacts(3)}
