@@ -7,9 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sparsefleet.fleet import RoleInfo
 from sparsefleet.fluid.collective.ranks import Ranks, set_ranks
 from sparsefleet.fluid.executor.compiler import CompiledProgram
@@ -119,12 +116,6 @@ class Collective(Fleet):
         """Return the values of all ranks, by rank. All must call it."""
         self.settle()
         return self.ranks.world.all_gather_bytes(data)
-
-    def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
-        """Write the sum of `input` over all ranks to `output`. All must call it."""
-        mine = np.ascontiguousarray(input)
-        parts = self.all_gather(mine.tobytes())
-        output[...] = sum(np.frombuffer(part, mine.dtype).reshape(mine.shape) for part in parts)
 
     # -- files ----------------------------------------------------------------------------------
 

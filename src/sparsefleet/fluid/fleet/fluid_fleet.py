@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sparsefleet import fleet
 from sparsefleet.fleet import RoleInfo
@@ -45,3 +48,9 @@ class Fleet(fleet.Fleet):
                 f"{type(role_maker).__name__}"
             )
         super().init(role_maker, is_collective=is_collective, world=world)
+
+    def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
+        """Write the sum of `input` over all workers to `output`. All must call it."""
+        mine = np.ascontiguousarray(input)
+        parts = self.all_gather(mine.tobytes())
+        output[...] = sum(np.frombuffer(part, mine.dtype).reshape(mine.shape) for part in parts)

@@ -8,9 +8,6 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.distributed.distribute_program import (
@@ -164,12 +161,6 @@ class ProgramFleet(Fleet):
         with ExitStack() as closing:
             for training in begun:
                 closing.callback(training.close)
-
-    def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
-        """Write the sum of `input` over all workers to `output`. All must call it."""
-        mine = np.ascontiguousarray(input)
-        parts = self.all_gather(mine.tobytes())
-        output[...] = sum(np.frombuffer(part, mine.dtype).reshape(mine.shape) for part in parts)
 
     # -- files --------------------------------------------------------------------------------
 
